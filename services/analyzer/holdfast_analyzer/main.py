@@ -12,7 +12,6 @@ from holdfast_analyzer.service import Analyzer
 
 
 async def serve(this: Daemon) -> None:
-    """Run the analyzer until cancelled."""
     bus = await connect(this.settings.nats_url, "analyzer")
     store = await PostgresStore.connect(this.settings.database_url, "analyzer", application_name="holdfast-analyzer")
     try:
@@ -23,5 +22,4 @@ async def serve(this: Daemon) -> None:
 
 
 def main() -> None:
-    """Entry point."""
     process.run("holdfast_analyzer", serve, description="Findings: conclusions from evidence and samples.")

@@ -18,7 +18,6 @@ from holdfast_controller.service import Controller
 
 
 async def serve(this: Daemon) -> None:
-    """Run the controller until cancelled."""
     bus = await connect(this.settings.nats_url, "controller")
     shelf = await PostgresShelf.connect(this.settings.database_url)
     librarian = Librarian(bus, shelf)
@@ -49,5 +48,4 @@ async def serve(this: Daemon) -> None:
 
 
 def main() -> None:
-    """Entry point."""
     process.run("holdfast_controller", serve, description="Jobs, generations, incidents and the recovery ladder.")

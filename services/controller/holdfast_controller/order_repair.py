@@ -16,7 +16,6 @@ from holdfast.orders.node import NodeOrder
 
 
 def truths(orders: Iterable[NodeOrder]) -> dict[str, Correction]:
-    """Return the correction for each key."""
     return {NodeOrder.key_of(order.node): partial(_corrected, order) for order in orders}
 
 

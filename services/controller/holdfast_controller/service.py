@@ -121,7 +121,7 @@ class Controller(Decider):
         return [order for order in orders if order.epoch == epochs[order.node]]
 
     def _concerned(self, event: AnyEvent) -> list[str]:
-        """Return the jobs that an event is about: the one it names, or those that hold the node it names."""
+        """Return the job that an event names, or else those that hold the node it names."""
         if event.job is not None:
             return [event.job] if event.job in self.jobs else []
         return [state.job for state in self._live() if event.node in state.nodes] if event.node else []

@@ -16,8 +16,6 @@ from holdfast_controller.plan.phase import Ended
 
 
 class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An incident, for queries of people."""
-
     id: str
     job: str
     opened_at: datetime
@@ -32,8 +30,6 @@ class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a job's code, for queries of people."""
-
     job: str
     about: CodeVersion
 

@@ -30,11 +30,7 @@ class LearningTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def learned(task: LearningTask) -> learning.Learned:
-    """Read the history and learn.
-
-    Raises:
-        OSError, asyncpg.PostgresError: the database is not there.
-    """
+    """Read the history and learn; raise OSError or asyncpg.PostgresError if the database is not there."""
     settings = {"application_name": "holdfast-historian-learner", "default_transaction_read_only": "on"}
     connection = await asyncpg.connect(task.database_url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
     try:
@@ -47,7 +43,6 @@ async def learned(task: LearningTask) -> learning.Learned:
 
 
 def main() -> None:
-    """Entry point."""
     os.nice(NICENESS)
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=LearningTask)
     sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(learned(task))))

@@ -25,11 +25,7 @@ async def run(
     policy: PartitionPolicy | None = None,
     telemetry: TelemetryPolicy | None = None,
 ) -> None:
-    """Record until cancelled; bus and database may be down at any time, also at the start.
-
-    Raises:
-        NotMigrated: the database lacks the historian's tables.
-    """
+    """Record until cancelled, also while bus or database are down; raise NotMigrated if the tables are missing."""
     store = await HistorianStore.connect(database_url)
     try:
         async with asyncio.TaskGroup() as group:
@@ -43,7 +39,6 @@ async def run(
 
 
 async def serve(this: Daemon) -> None:
-    """Run the historian until cancelled."""
     bus = await connect(this.settings.nats_url, "historian")
     try:
         policy = PartitionPolicy(keep_days=this.settings.history.keep_days or None)
@@ -53,5 +48,4 @@ async def serve(this: Daemon) -> None:
 
 
 def main() -> None:
-    """Entry point."""
     process.run("holdfast_historian", serve, description="Records every event into Postgres.")

@@ -75,6 +75,5 @@ def oldest_kept(now: datetime, policy: PartitionPolicy) -> datetime | None:
 
 
 def expired(existing: frozenset[date], now: datetime, policy: PartitionPolicy) -> list[date]:
-    """Return the days whose partitions are to be dropped, oldest first."""
     oldest = oldest_kept(now, policy)
     return [] if oldest is None else sorted(day for day in existing if day < oldest.date())

@@ -1,4 +1,4 @@
-"""TrainingRecord of models of healthy telemetry, from time to time, for the analyzer (TRANSOM §IV-B).
+"""Training of models of healthy telemetry, from time to time, for the analyzer (TRANSOM §IV-B).
 
 Learning runs in a separate process. Its result is an event (`telemetry_model_trained`), so it is recorded, and a
 restarted historian knows when the next model is due.

@@ -53,23 +53,14 @@ class EventRow(NamedTuple):
 
 
 def row_of(subject: str, body: bytes) -> EventRow:
-    """Return the row that records the event in `body`, which arrived on `subject`.
-
-    Raises:
-        UnreadableEvent: it is no event of the vocabulary, does not belong on its subject, or has a value that cannot
-            be stored.
-    """
+    """Return the row of the event in `body`; raise UnreadableEvent if it is none, not of `subject`, or not storable."""
     if _is_suspicious(body):
         return canonical_row(subject, body)
     return _row(subject, events.decode(body), body)
 
 
 def canonical_row(subject: str, body: bytes) -> EventRow:
-    """Like `row_of`, with a rewritten body: known fields as understood, unknown ones as far as they are sound.
-
-    Raises:
-        UnreadableEvent: as `row_of`.
-    """
+    """Like `row_of`, with a rewritten body: known fields as understood, unknown ones as far as they are sound."""
     event = _storable(msgspec.to_builtins(events.decode(body), builtin_types=(datetime,)), "$")
     known = set(events.EVENT_TYPES[event["type"]].__struct_fields__) | {"type"}
     try:

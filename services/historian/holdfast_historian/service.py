@@ -37,8 +37,6 @@ log = structlog.get_logger()
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A row and the delivery that it came in."""
-
     row: EventRow
     delivery: Delivery
 
@@ -62,11 +60,7 @@ class Historian:
         self._days: frozenset[date] = frozenset()
 
     async def run(self) -> None:
-        """Record until cancelled.
-
-        Raises:
-            NotMigrated: the database lacks the historian's tables.
-        """
+        """Record until cancelled; raise NotMigrated if the database lacks the historian's tables."""
         await self._patiently(self._store.create_default_partition)
         await self.keep_house()
         async with asyncio.TaskGroup() as tasks:

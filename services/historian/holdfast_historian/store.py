@@ -54,7 +54,10 @@ class RowsRefused(ValueError):
 
 
 class HistorianStore:
-    """A pool of connections as the role that owns the schema `historian`."""
+    """A pool of connections as the role that owns the schema `historian`.
+
+    Methods raise StoreUnavailable if nothing was done or the outcome is unknown: repeat the call then.
+    """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -67,47 +70,29 @@ class HistorianStore:
         )
 
     async def close(self) -> None:
-        """Give up the connections."""
         await self._connections.close()
 
     async def record(self, rows: Sequence[EventRow]) -> None:
-        """Write rows in one transaction; existing ones are left alone.
-
-        Raises:
-            RowsRefused: at least one can never be written.
-            StoreUnavailable: nothing was written, or the outcome is unknown; write the same rows again.
-        """
+        """Write rows in one transaction; existing ones are left alone. Raise RowsRefused if one is never valid."""
         columns = list(zip(*rows, strict=True))
         async with self._connection() as connection:
             await connection.execute(_INSERT, *columns)
 
     async def partitions(self) -> frozenset[date]:
-        """Return the days that have a partition.
-
-        Raises:
-            StoreUnavailable: no answer.
-        """
+        """Return the days that have a partition."""
         async with self._connection() as connection:
             records = await connection.fetch(_PARTITIONS)
         return frozenset(day for record in records if (day := day_of(record["relname"])) is not None)
 
     async def create_default_partition(self) -> None:
-        """Make the partition for events with a clock that is far off, if it is missing.
-
-        Raises:
-            StoreUnavailable: no answer.
-        """
+        """Make the partition for events with a clock that is far off, if it is missing."""
         async with self._connection() as connection, connection.transaction():
             await connection.execute(_BEGIN_CHANGE)
             if not any(record["is_default"] for record in await connection.fetch(_PARTITIONS)):
                 await connection.execute(f"create table historian.{_DEFAULT} partition of historian.events default")
 
     async def create_partition(self, day: date) -> None:
-        """Make the partition of `day`, and move its events there from the default partition.
-
-        Raises:
-            StoreUnavailable: nothing was made, or the outcome is unknown.
-        """
+        """Make the partition of `day`, and move its events there from the default partition."""
         table = f"historian.{partition_name(day)}"
         first, after = (f"'{moment.isoformat()}'" for moment in _bounds(day))
         async with self._connection() as connection, connection.transaction():
@@ -128,40 +113,24 @@ class HistorianStore:
             )
 
     async def drop_partition(self, day: date) -> None:
-        """Drop the events of `day` for good.
-
-        Raises:
-            StoreUnavailable: nothing was dropped, or the outcome is unknown.
-        """
+        """Drop the events of `day` for good."""
         async with self._connection() as connection, connection.transaction():
             await connection.execute(_BEGIN_CHANGE)
             await connection.execute(f"drop table if exists historian.{partition_name(day)}")
 
     async def prune_default_partition(self, recorded_before: datetime) -> None:
-        """Drop events recorded before this moment from the default partition, where `at` means nothing.
-
-        Raises:
-            StoreUnavailable: nothing was dropped, or the outcome is unknown.
-        """
+        """Drop events recorded before this moment from the default partition, where `at` means nothing."""
         async with self._connection() as connection:
             await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
 
     async def last_training(self) -> TrainingRecord | None:
-        """Return the newest try to learn a model of telemetry; None: there was none.
-
-        Raises:
-            StoreUnavailable: no answer.
-        """
+        """Return the newest try to learn a model of telemetry; None: there was none."""
         async with self._connection() as connection:
             row = await connection.fetchrow(_LAST_TRAINING)
         return TrainingRecord(**dict(row)) if row is not None else None
 
     async def newest_telemetry(self) -> datetime | None:
-        """Return the time of the newest recorded telemetry; None: there is none.
-
-        Raises:
-            StoreUnavailable: no answer.
-        """
+        """Return the time of the newest recorded telemetry; None: there is none."""
         async with self._connection() as connection:
             newest: datetime | None = await connection.fetchval(_NEWEST_TELEMETRY)
         return newest

@@ -74,10 +74,7 @@ def grant(draft: InventoryDraft, reserved: int) -> None:
 
 
 def _grant_named(draft: InventoryDraft, claim: Claim, reserved: int) -> None:
-    """Serve a claim for named nodes if each of them is free, and so are the witnesses that it needs.
-
-    Witnesses leave `reserved` standbys to training.
-    """
+    """Serve a claim if its named nodes and needed witnesses are free; `reserved` standbys are kept for training."""
     may_be = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
     wanted = [draft.nodes.get(name) for name in claim.only]
     free = [node for node in wanted if node is not None and node.state in may_be]
@@ -142,7 +139,6 @@ def _announce(
 
 
 def _why_not(node: Node) -> str:
-    """Return the reason why a named node cannot be granted."""
     return f"{node.id} is used by job {node.job}" if node.job else f"{node.id} is {node.state}: {node.reason}"
 
 

@@ -27,8 +27,6 @@ class InventoryChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InventoryDraft:
-    """An inventory and its events while a decision is worked out."""
-
     def __init__(self, inventory: Inventory, cause: str | None, now: datetime) -> None:
         self.nodes = dict(inventory.nodes)
         self.claims = dict(inventory.claims)
@@ -37,7 +35,6 @@ class InventoryDraft:
         self._events: list[Event] = []
 
     def emit(self, kind: type[Event], **fields: Any) -> Event:
-        """Add an event."""
         # Without a cause, the ids are derived from the time.
         root = self.cause or named_id(self.now, SOURCE)
         event = kind(
@@ -51,11 +48,9 @@ class InventoryDraft:
         return event
 
     def move(self, node: Node, state: NodeState, reason: str, **changes: object) -> None:
-        """Move a node to its next state, with an event."""
         self.put(node.become(state, self.now, reason, **changes), old_state=node.state)
 
     def put(self, node: Node, old_state: str) -> None:
-        """Store a node, with an event that names its old state."""
         self.nodes[node.id] = node
         self.emit(
             NodeStateChanged,
@@ -67,12 +62,10 @@ class InventoryDraft:
         )
 
     def forget(self, node: Node, reason: str) -> None:
-        """Drop a node, with an event."""
         del self.nodes[node.id]
         self.emit(NodeStateChanged, node=node.id, old_state=node.state, new_state=FORGOTTEN, reason=reason)
 
     def outcome(self) -> InventoryChange:
-        """Return the next inventory and the events."""
         return InventoryChange(
             inventory=Inventory(nodes=self.nodes, claims=self.claims),
             events=tuple(self._events),

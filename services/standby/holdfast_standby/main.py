@@ -14,7 +14,6 @@ from holdfast_standby.service import Heartbeats, Standby
 
 
 async def serve(this: Daemon) -> None:
-    """Run the standby service until cancelled."""
     bus = await connect(this.settings.nats_url, "standby")
     store = await PostgresStore.connect(this.settings.database_url, "standby", application_name="holdfast-standby")
     standby = Standby(this.settings.timeouts, this.settings.pool, this.settings.retention)
@@ -30,5 +29,4 @@ async def serve(this: Daemon) -> None:
 
 
 def main() -> None:
-    """Entry point."""
     process.run("holdfast_standby", serve, description="The node inventory and the warm pool.")

@@ -60,7 +60,6 @@ class InventoryPlanner:
         self.retention = retention or RetentionPolicy()
 
     def event(self, inventory: Inventory, event: AnyEvent, now: datetime) -> InventoryChange:
-        """Decide what follows from an event."""
         draft = InventoryDraft(inventory, event.id, now)
         match event:
             case NodeRegistered():
@@ -107,7 +106,6 @@ class InventoryPlanner:
         return msgspec.structs.replace(draft.outcome(), note=_release_note(draft.nodes[node.id]))
 
     def time(self, inventory: Inventory, liveness: NodeLiveness, now: datetime) -> InventoryChange:
-        """Decide what follows from the time and from the heartbeats received."""
         draft = InventoryDraft(inventory, None, now)
         for node in sorted(inventory.nodes.values(), key=lambda node: node.id):
             if node.blocked_until and node.blocked_until <= now:
@@ -133,8 +131,6 @@ class InventoryPlanner:
         claims.grant(draft, self.pool.size)
         return draft.outcome()
 
-    # --- liveness -------------------------------------------------------------------------------
-
     def _silent_s(self, node: Node, liveness: NodeLiveness, now: datetime) -> float | None:
         """Return the seconds since a node's last heartbeat if they are too many and other nodes send some."""
         limit = timedelta(seconds=self.timeouts.node_lost_s)
@@ -155,10 +151,7 @@ class InventoryPlanner:
         return last is not None and now - last <= limit and last > node.since + timedelta(seconds=1)
 
     def _is_outdated(self, node: Node, liveness: NodeLiveness, now: datetime) -> bool:
-        """Return True if a lost node is to be forgotten. Nodes on the blocklist are not.
-
-        Heartbeats of unknown nodes are ignored, so a live node must not be forgotten while this service is cut off.
-        """
+        """Return True if a lost node is to be forgotten; never while cut off: unknown nodes' heartbeats are ignored."""
         return (
             node.state is NodeState.LOST
             and node.blocked_until is None
@@ -166,8 +159,6 @@ class InventoryPlanner:
             and liveness.listening_since is not None
             and now - liveness.listening_since > timedelta(seconds=self.timeouts.node_lost_s)
         )
-
-    # --- nodes ----------------------------------------------------------------------------------
 
     def _registered(self, draft: InventoryDraft, event: NodeRegistered | NodeInspected, facts: NodeFacts) -> None:
         assert event.node is not None
@@ -278,7 +269,6 @@ def _remembered_epoch(event: NodeRegistered | NodeInspected) -> int:
 
 
 def _release_note(node: Node) -> str:
-    """Return the answer to a release: the node's state, and what remains to be done."""
     off = f"{node.id} is off the blocklist"
     if node.state is NodeState.LOST:
         return f"{off}, but it sends no heartbeats: start its agent"

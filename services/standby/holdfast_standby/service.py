@@ -55,7 +55,6 @@ class Standby(Decider):
         self.last_heard: MutableMapping[str, datetime] = {}
 
     def is_known(self, node: str) -> bool:
-        """Return True if this node has registered and is not forgotten."""
         return node in self.inventory.nodes
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:

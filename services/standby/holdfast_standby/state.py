@@ -20,8 +20,6 @@ from holdfast.events.parts.job import NodeFacts
 
 
 class NodeState(StrEnum):
-    """State of a node in the inventory."""
-
     REGISTERED = "registered"
     CHECKED = "checked"
     STANDBY = "standby"
@@ -48,8 +46,6 @@ class ImpossibleTransition(AssertionError):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One node."""
-
     id: str
     state: NodeState
     since: datetime
@@ -68,11 +64,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Set while it is on the blocklist."""
 
     def become(self, state: NodeState, now: datetime, reason: str, **changes: object) -> Node:
-        """Return the node in its next state.
-
-        Raises:
-            ImpossibleTransition: the table does not have it.
-        """
+        """Return the node in its next state; raise ImpossibleTransition if the table does not have it."""
         if state not in TRANSITIONS[self.state]:
             raise ImpossibleTransition(f"node {self.id}: {self.state} cannot become {state}")
         return msgspec.structs.replace(self, state=state, since=now, reason=reason, **changes)

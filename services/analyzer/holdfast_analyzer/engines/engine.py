@@ -25,7 +25,7 @@ class Engine(ABC):
     """The types of event that it takes."""
 
     requests: tuple[type[Request], ...] = ()
-    """The requests that it answers. No two engines answer the same."""
+    """The requests that it answers; no other engine answers them."""
 
     tables: tuple[Table[Any], ...] = ()
     """The tables that it alone writes."""
@@ -45,7 +45,6 @@ class Engine(ABC):
         return Effect()
 
     def answer(self, request: AnyRequest, now: datetime) -> Effect:
-        """Answer a request of one of the types in `requests`."""
         raise NotImplementedError
 
     def committed(self, effect: Effect) -> None:  # noqa: B027 - an engine may take all from its events

@@ -29,10 +29,7 @@ SOURCE = "analyzer"
 
 
 class StepWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest step durations of one generation of a job in seconds, and the median that was reported last.
-
-    A generation's first step is left out: it pays for connections and warm-up.
-    """
+    """The newest step durations of one generation (without its first step: warm-up), and the median reported last."""
 
     generation: int
     durations_s: tuple[float, ...] = ()
@@ -46,8 +43,6 @@ class StepWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTimeEngine(Engine):
-    """The step times of all jobs."""
-
     events = (StepsMeasured,)
 
     def __init__(self) -> None:

@@ -61,8 +61,6 @@ class JobThroughput:
         self._decline: dict[str, Any] | None = None
         self._last: ThroughputMeasured | None = None
 
-    # --- input -----------------------------------------------------------------------------
-
     def take(self, event: StepsMeasured) -> None:
         """Take in the samples of one node. A step counts once, from any rank."""
         generation = event.generation or 0
@@ -83,7 +81,6 @@ class JobThroughput:
                 self._count(_Pace(sample.step, sample.duration_s, sample.tokens or None))
 
     def take_logged(self, event: NumbersLogged) -> None:
-        """Take in the throughput that a training log reports."""
         if event.generation == self._generation:
             for sample in event.samples:
                 for name, value in (("tokens_per_s", sample.tokens_per_s), ("mfu", sample.mfu)):
@@ -123,10 +120,7 @@ class JobThroughput:
             self._healthy.extend([cost] * BLOCKS_MIN)
             self._declined.clear()
 
-    # --- output -----------------------------------------------------------------------------
-
     def findings(self, cause: str, now: datetime) -> tuple[ThroughputMeasured | MfuDeclined, ...]:
-        """Return the findings to emit."""
         last = self._last
         if (
             last is not None
@@ -170,7 +164,6 @@ class JobThroughput:
         return tuple(found)
 
     def committed(self, finding: ThroughputMeasured | MfuDeclined) -> None:
-        """Note that a finding is committed."""
         if isinstance(finding, ThroughputMeasured):
             self._last = finding
         else:
@@ -199,8 +192,6 @@ class JobThroughput:
 
 
 class ThroughputEngine(Engine):
-    """The throughput of all jobs."""
-
     events = (StepsMeasured, NumbersLogged)
 
     def __init__(self, policy: SignalsPolicy) -> None:

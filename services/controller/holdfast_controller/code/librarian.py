@@ -35,8 +35,6 @@ class _Refused(Exception):
 
 
 class Librarian:
-    """Server of requests about code."""
-
     def __init__(self, bus: Bus, shelf: PostgresShelf) -> None:
         self._bus = bus
         self._shelf = shelf
@@ -59,7 +57,7 @@ class Librarian:
                 return
 
     async def _held(self, version: str) -> Manifest | None:
-        """Return the manifest of a version that is stored completely; None if it is not."""
+        """Return the manifest of a version; None if it is not stored completely."""
         if version not in self.manifests and (body := await self._shelf.manifest(version)) is not None:
             try:
                 self.manifests[version] = decode(body)
@@ -69,13 +67,11 @@ class Librarian:
         return self.manifests.get(version)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._bus.serve(CODE_REQUESTS, self.answer), name="code requests")
             group.create_task(self._keep_tidy(), name="tidy code")
 
     async def answer(self, body: bytes) -> bytes:
-        """Answer one request; refuse with the reason if it cannot be met now."""
         try:
             request = requests.decode_code_request(body)
         except requests.UnreadableRequest as error:

@@ -46,11 +46,9 @@ class PostgresShelf:
         return cls(await Connections.prepare(url, "holdfast-controller-code", most=1))
 
     async def versions(self) -> list[str]:
-        """Return the versions that are stored completely."""
         return [row[0] for row in await self._fetch(_KEPT)]
 
     async def of_live_jobs(self) -> set[str]:
-        """Return the versions of jobs that are not over."""
         return {row[0] for row in await self._fetch(_OF_LIVE_JOBS)}
 
     async def manifest(self, version: str) -> bytes | None:
@@ -61,7 +59,6 @@ class PostgresShelf:
         return None if body is None else bytes(body)
 
     async def missing(self, digests: Collection[str]) -> set[str]:
-        """Return the digests whose content is not stored."""
         rows = await self._fetch(_THERE, list(digests))
         return set(digests) - {row[0] for row in rows}
 
@@ -71,7 +68,6 @@ class PostgresShelf:
         return {row[0]: bytes(row[1]) for row in rows}
 
     async def put(self, contents: Mapping[str, bytes]) -> None:
-        """Store these contents."""
         async with self._connections.one() as connection:
             with translated():
                 await connection.execute(_PUT, list(contents), list(contents.values()))
@@ -99,5 +95,4 @@ class PostgresShelf:
                 return list(await connection.fetch(sql, *values))
 
     async def close(self) -> None:
-        """Give up the connection."""
         await self._connections.close()

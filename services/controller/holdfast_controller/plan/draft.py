@@ -51,9 +51,7 @@ class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     orders: tuple[NodeOrder, ...] = ()
     closed: tuple[Incident, ...] = ()
-    """Incidents that this decision closed."""
     learned: tuple[Reference, ...] = ()
-    """Answers of tests that machines agreed on."""
     refusal: str = ""
     """Why a request was refused; empty if it was not."""
 
@@ -90,7 +88,6 @@ class JobDraft:
         return event
 
     def order(self, orders: Iterable[NodeOrder]) -> None:
-        """Add orders to nodes."""
         self._orders.extend(orders)
 
     def order_idle(self, ordered_by: str | None = None) -> None:
@@ -99,11 +96,9 @@ class JobDraft:
         self.order(idle_orders(self.state))
 
     def update(self, **changes: object) -> None:
-        """Change fields of the job."""
         self.state = self.state.update(**changes)
 
     def update_phase(self, **changes: object) -> None:
-        """Change fields of the job's phase."""
         self.state = self.state.within_phase(**changes)
 
     @property
@@ -113,11 +108,9 @@ class JobDraft:
         return self.state.incident
 
     def update_incident(self, **changes: object) -> None:
-        """Change fields of the open incident."""
         self.update(incident=msgspec.structs.replace(self.incident, **changes))
 
     def close_incident(self, outcome: str, reason: str) -> None:
-        """Close the open incident, if there is one."""
         incident = self.state.incident
         if incident is None:
             return
@@ -161,7 +154,6 @@ class JobDraft:
         )
 
     def release_all(self, reason: str) -> None:
-        """Give all nodes back: the job is over."""
         self.release(tuple(filter(None, self.state.members)), reason, withdraws_claim=True)
 
     def _after_last_claim(self) -> datetime:
@@ -170,12 +162,10 @@ class JobDraft:
         return self.now if last is None else max(self.now, last + timedelta(microseconds=1))
 
     def deadline(self, awaited: Awaited, limit_s: float) -> Deadline:
-        """Return the deadline `limit_s` seconds from now."""
         until = datetime.fromtimestamp(self.now.timestamp() + limit_s, tz=self.now.tzinfo)
         return Deadline(awaited=awaited, since=self.now, until=until)
 
     def decision(self) -> JobDecision:
-        """Return what was collected."""
         return JobDecision(
             state=self.state,
             events=tuple(self._events),

@@ -27,7 +27,6 @@ STEP_RECORD_S = 10.0
 
 
 def ranks_started(draft: JobDraft, event: RanksStarted) -> None:
-    """Note that the ranks of a node run."""
     phase = draft.state.phase
     if not _is_present(draft, event) or not isinstance(phase, Starting):
         return
@@ -79,12 +78,10 @@ def progress(draft: JobDraft, event: Progress) -> None:
 
 
 def step_time_measured(draft: JobDraft, event: StepTimeMeasured) -> None:
-    """Note how long a step takes."""
     draft.update(step_s=event.median_s)
 
 
 def step_restorable(draft: JobDraft, event: StepRestorable) -> None:
-    """Note the newest step that can be restored."""
     known = -1 if draft.state.restorable_step is None else draft.state.restorable_step
     draft.update(restorable_step=max(event.step, known), has_checkpoints=True)
 
@@ -110,7 +107,6 @@ def note_finished(draft: JobDraft, event: RanksFinished) -> bool:
 
 
 def ranks_stopped(draft: JobDraft, event: RanksStopped) -> None:
-    """Note that a node of a stopping job runs none of its ranks any more."""
     state = draft.state
     if not isinstance(state.phase, Stopping) or event.node not in state.nodes:
         return

@@ -35,10 +35,8 @@ class SuspectTest(msgspec.Struct, frozen=True, kw_only=True):
     """The job that evicted the nodes, in `incident`."""
     incident: str
     nodes: tuple[str, ...]
-    """The suspects."""
     for_speed: bool = False
-    """True if they are suspected of being slow. Such a test starts without witnesses if none is free, and then clears
-    no node."""
+    """True if suspected of being slow. Such a test starts without witnesses if none is free; it then clears no node."""
     witnesses: int = 0
     """Maximum number of free nodes, which are no suspects, to test them with."""
     missing: tuple[str, ...] = ()
@@ -49,15 +47,12 @@ class SuspectTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def witnesses_needed(self) -> int:
-        """Minimum number of witnesses before the test starts."""
         return 0 if self.for_speed else self.witnesses
 
     def witnesses_among(self, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Return those of `nodes` that are not suspects."""
         return tuple(node for node in nodes if node not in self.nodes)
 
     def witnesses_missing(self, nodes: Iterable[str]) -> int:
-        """Return how many more witnesses may join `nodes`."""
         return max(0, self.witnesses - len(self.witnesses_among(nodes)))
 
 
@@ -79,13 +74,10 @@ class SlowNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Nodes to evict."""
         return self.one_of or (self.node,)
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the controller knows of a job."""
-
     spec: JobSpec
     phase: JobPhase
     submitted_at: datetime
@@ -124,7 +116,6 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the evictions that the circuit breaker counts."""
     breaker_open_since: datetime | None = None
     suspect_test: SuspectTest | None = None
-    """Set if this job is a test of suspects."""
     slow: SlowNode | None = None
     """Set while a node that slows the job down is not replaced yet."""
     incident: Incident | None = None
@@ -132,22 +123,18 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def job(self) -> str:
-        """The job's name."""
         return self.spec.name
 
     @property
     def phase_name(self) -> str:
-        """The phase as people and SQL know it."""
         return phase_name(self.phase)
 
     @property
     def is_over(self) -> bool:
-        """True once the job has ended."""
         return isinstance(self.phase, Ended)
 
     @property
     def purpose(self) -> Purpose:
-        """The task of the job's ranks: "train" or "checks"."""
         return "checks" if are_checks(self.spec) else "train"
 
     @property
@@ -157,17 +144,14 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checks(self) -> ChecksProgress | None:
-        """Stop-time checks in progress."""
         return self.phase.checks if isinstance(self.phase, Checking) else None
 
     @property
     def replay(self) -> ReplayProgress | None:
-        """A replay in progress."""
         return self.phase.replay if isinstance(self.phase, Replaying) else None
 
     @property
     def claim(self) -> str | None:
-        """Id of the open request for nodes."""
         return self.phase.claim if isinstance(self.phase, Claiming) else None
 
     @property
@@ -182,12 +166,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def vacancies(self) -> int:
-        """Number of missing nodes."""
         return sum(member is None for member in self.members)
 
     @property
     def witnesses_missing(self) -> int:
-        """Number of witnesses to request beside the job's own nodes."""
         return self.suspect_test.witnesses_missing(self.nodes) if self.suspect_test else 0
 
     @property
@@ -212,23 +194,17 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         return next((member for member in self.members if member and member.node == node), None)
 
     def enter(self, phase: JobPhase, **changes: object) -> JobState:
-        """Return the job in its next phase; only `transitions.py` calls this.
-
-        Raises:
-            ImpossibleTransition: `TRANSITIONS` does not have it; a defect of the controller, never of its input.
-        """
+        """Return the job in its next phase, for `transitions.py`; raise ImpossibleTransition if it is not allowed."""
         if type(phase) not in TRANSITIONS[type(self.phase)]:
             raise ImpossibleTransition(f"job {self.job}: {self.phase_name} cannot become {phase_name(phase)}")
         return self.update(phase=phase, **changes)
 
     def within_phase(self, **changes: object) -> JobState:
-        """Return the job with some fields of its phase changed."""
         return self.update(phase=msgspec.structs.replace(self.phase, **changes))
 
     def update(self, **changes: object) -> JobState:
-        """Return the job with some fields changed."""
         return msgspec.structs.replace(self, **changes)
 
 
 class ImpossibleTransition(AssertionError):
-    """A transition that `TRANSITIONS` does not have."""
+    """A transition that `TRANSITIONS` does not have: a defect of the controller, never of its input."""

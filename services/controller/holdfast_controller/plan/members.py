@@ -20,8 +20,7 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
     new = usable(state, event)
     missing = state.vacancies
     if isinstance(state.phase, Claiming):
-        # A member that is granted again has left its old place: it was lost and is back, and the event of its loss is
-        # still on its way.
+        # A member granted again was lost and is back: the event of its loss is still on its way.
         again = {grant.node for grant in new}
         unplaced = iter(new)
         members = (member if member and member.node not in again else next(unplaced, None) for member in state.members)
@@ -41,7 +40,6 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
 
 
 def usable(state: JobState, event: NodesGranted) -> list[Grant]:
-    """Return the grants that are new to the job, and whose nodes were not lost since."""
     return [
         grant
         for grant in event.grants
@@ -62,7 +60,6 @@ def nodes_awaited(draft: JobDraft, event: NodesAwaited) -> None:
 
 
 def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
-    """Handle a node that was lost, or whose agent was shut down."""
     if failure := departure(draft, event):
         handle_failure(draft, failure)
 

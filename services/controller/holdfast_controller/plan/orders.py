@@ -22,12 +22,10 @@ def standing_orders(state: JobState) -> list[NodeOrder]:
 
 
 def idle_orders(state: JobState) -> list[NodeOrder]:
-    """Return orders to run nothing."""
     return [_order(state, member, None) for _, member in _members(state)]
 
 
 def code_wanted(state: JobState, cause: str | None = None) -> CodeOrder:
-    """Return the versions of the code that the job's nodes may need next."""
     versions = () if state.is_over else state.code.wanted
     spec = state.spec
     return CodeOrder(job=state.job, versions=versions, root=spec.code_root, outside=spec.code_outside, cause=cause)

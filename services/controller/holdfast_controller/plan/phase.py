@@ -33,8 +33,6 @@ NO_NODES: frozenset[str] = frozenset()
 
 
 class JobOutcome(StrEnum):
-    """The result of a job."""
-
     COMPLETED = "completed"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -53,16 +51,12 @@ class Awaited(StrEnum):
 
 
 class Deadline(msgspec.Struct, frozen=True, kw_only=True):
-    """The time by which something must have happened."""
-
     awaited: Awaited
     since: datetime
     until: datetime
 
 
 class ChecksProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop-time checks in progress, and their results so far."""
-
     suite: str
     began_at: datetime
     failure: Failure
@@ -158,8 +152,6 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a stopping job."""
-
     outcome: JobOutcome
     reason: str
     exit_code: int
@@ -176,8 +168,6 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="ended"):
-    """The job is over."""
-
     outcome: JobOutcome
     exit_code: int
     at: datetime

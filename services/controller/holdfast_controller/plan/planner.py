@@ -65,7 +65,6 @@ Handler = Callable[[JobDraft, Any], None]
 
 
 def _rank_exited(draft: JobDraft, event: ProcessExited) -> None:
-    """Handle the end of a rank by what the ranks of the present generation do."""
     state = draft.state
     if event.generation == state.generation and isinstance(state.phase, Checking):
         checks.rank_exited(draft, event)
@@ -80,8 +79,6 @@ def _nothing(_: JobDraft, __: JobState) -> None:
 
 
 class JobKind(NamedTuple):
-    """The handlers of one kind of job."""
-
     events: Mapping[type[Event], Handler]
     deadlines: Mapping[type[JobPhase], Callable[[JobDraft, DeadlinePassed], None]]
     """Handlers of a passed deadline, by phase."""
@@ -151,7 +148,6 @@ SUSPECT_TEST = JobKind(
 )
 
 SUBSCRIPTIONS: tuple[type[Event], ...] = tuple({**TRAINING.events, **CHECKS_RUN.events, **SUSPECT_TEST.events})
-"""The events that a decision can follow from."""
 
 REQUESTS: dict[type[Request], Callable[[JobDraft, Any], str]] = {
     StopJob: requests.stop,
@@ -192,7 +188,6 @@ class Planner:
         return JobDecision(state=state, refusal=why) if why else draft.decision()
 
     def event(self, state: JobState, event: AnyEvent, now: datetime) -> JobDecision:
-        """Decide about an event that concerns this job."""
         draft = JobDraft(state, event.id, now, self.rules)
         kind = _kind(state)
         if state.is_over:

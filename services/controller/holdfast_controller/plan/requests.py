@@ -56,13 +56,10 @@ def reset_breaker(draft: JobDraft, request: ResetBreaker) -> str:
 
 
 def new_job(spec: JobSpec, now: datetime, code: CodeState | None = None) -> JobState:
-    """Return a job that has no nodes yet.
+    """Return a job that has no nodes yet; raise ValueError if its restore step or time limit of checks is no use.
 
     A restore step that the user set in the environment becomes the limit of the first generation: in the environment it
     would hold for every generation, and discard at each restart what was trained since.
-
-    Raises:
-        ValueError: that step is no number, or the time limit of a run of checks is unknown or not above 0.
     """
     if are_checks(spec) and not time_limit_s(spec) > 0:
         raise ValueError(f"a run of checks cannot be given {time_limit_s(spec):g} s: use a limit above 0")
@@ -84,10 +81,7 @@ def masked(spec: JobSpec) -> JobSpec:
 
 
 def refused(state: JobState | None, job: str, forgotten: datetime | None) -> str:
-    """Return why a request about this job is refused; "" if the job is there and not over.
-
-    `forgotten`: when it ended, if its state was deleted since.
-    """
+    """Return why a request is refused, else ""; `forgotten`: when the job ended, if its state was deleted since."""
     if forgotten:
         return f"job {job} ended on {forgotten:%Y-%m-%d} and was forgotten; its name stays taken"
     if state is None:

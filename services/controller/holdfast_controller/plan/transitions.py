@@ -146,7 +146,6 @@ def end_when_gone(draft: JobDraft, nodes: frozenset[str]) -> None:
 
 
 def become_stopped(draft: JobDraft) -> None:
-    """End a stopping job."""
     phase, incident = draft.state.phase, draft.state.incident
     assert isinstance(phase, Stopping)
     ending = phase.ending
@@ -164,7 +163,6 @@ def become_stopped(draft: JobDraft) -> None:
 
 
 def become_completed(draft: JobDraft, reason: str) -> None:
-    """End a job whose ranks have all exited with 0."""
     draft.order_idle()
     draft.state = draft.state.enter(Ended(outcome=JobOutcome.COMPLETED, exit_code=0, at=draft.now))
     draft.emit(JobFinished, outcome="completed", exit_code=0, reason=reason)

@@ -69,8 +69,6 @@ class StoredNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _OpenStep(msgspec.Struct):
-    """The reports of a step that is not complete yet."""
-
     reports: int = 0
     worst: dict[Quantity, NumberFault] = msgspec.field(default_factory=dict)
     unknown: dict[Quantity, NumberFault] = msgspec.field(default_factory=dict)
@@ -81,7 +79,6 @@ class BadNumbers:
     """The numbers of one job's newest generation. A repeated event changes nothing; findings stay until committed."""
 
     def __init__(self, job: str, policy: CorruptionPolicy, known: StoredNumbers | None = None) -> None:
-        """`known` is the stored state, if there is any."""
         self.job = job
         self._policy = policy
         self._generation = known.generation if known else 0
@@ -114,10 +111,7 @@ class BadNumbers:
         self._fault: NumberFault | None = None
         self._emitted_fault: NumberFault | None = None
 
-    # --- input -----------------------------------------------------------------------------
-
     def take(self, event: StepsMeasured) -> None:
-        """Take in the samples of one node."""
         generation = event.generation or 0
         if generation < self._generation or not event.samples:
             return
@@ -136,7 +130,6 @@ class BadNumbers:
                 self._count(sample, event.world_size)
 
     def take_logged(self, event: NumbersLogged) -> None:
-        """Take in the numbers that the ranks of one node wrote into a training log."""
         if (event.generation or 0) != self._generation:
             # No step of that generation is known yet.
             return
@@ -189,7 +182,7 @@ class BadNumbers:
         self._clean.clear()
 
     def doubt(self, step: int) -> None:
-        """Withdraw the certificate of this step and of all after it."""
+        """Withdraw the certificates from this step on."""
         if self._certified is not None:
             self._certified = max(0, min(self._certified, step - 1))
         self._clean.clear()
@@ -297,10 +290,8 @@ class BadNumbers:
             self._fault = msgspec.structs.replace(fault, level=self._level(fault.quantity))
             self.doubt(fault.step)
 
-    # --- output -----------------------------------------------------------------------------
-
     def findings(self, cause: str, now: datetime) -> tuple[BadNumber | StepsCertified, ...]:
-        """Return the findings to emit. Only the earliest fault is emitted; again if an earlier one is found later."""
+        """Return the findings to emit: of faults only the earliest, and again if an earlier one is found later."""
         found: list[BadNumber | StepsCertified] = []
         common: dict[str, Any] = {
             "at": now,
@@ -333,7 +324,6 @@ class BadNumbers:
         return tuple(found)
 
     def known(self) -> StoredNumbers:
-        """Return the state to store."""
         levels: dict[str, float] = {name: level for name in QUANTITIES if (level := self._level(name)) is not None}
         return StoredNumbers(
             job=self.job,
@@ -346,12 +336,10 @@ class BadNumbers:
         )
 
     def stored(self, known: StoredNumbers) -> None:
-        """Note that this state is stored."""
         self._stored_numbered = sum(len(ranks) for ranks in (*known.numbered.values(), *known.logged.values()))
         self.has_news = False
 
     def committed(self, finding: BadNumber | StepsCertified) -> None:
-        """Note that a finding is committed."""
         if isinstance(finding, StepsCertified):
             self._emitted_certified, self._emitted_at = (self._generation, finding.step), finding.at
         else:

@@ -21,8 +21,6 @@ KNOWN = Table(
 
 
 class BadNumbersEngine(Engine):
-    """The numbers of all jobs."""
-
     events = (StepsMeasured, NumbersLogged)
     tables = (KNOWN,)
 

@@ -18,8 +18,6 @@ WAITING_MAX = 100_000
 
 
 class LoggedSteps:
-    """The logs of one generation."""
-
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
         self._newest: dict[int, tuple[int, datetime]] = {}
@@ -35,7 +33,6 @@ class LoggedSteps:
         return event.before == expected
 
     def reached(self, sample: LoggedSample) -> None:
-        """Note that a rank has logged at the step of the sample."""
         step, _ = self._newest.get(sample.rank, (sample.step, None))
         self._newest[sample.rank] = (max(step, sample.step), sample.logged_at)
 
@@ -46,7 +43,6 @@ class LoggedSteps:
             heapq.heappop(self._waiting)
 
     def doubt(self) -> None:
-        """Discard the steps noted so far."""
         self._waiting.clear()
 
     def passed(self) -> list[int]:

@@ -73,17 +73,14 @@ class TraceAnswers:
 
     @property
     def are_complete(self) -> bool:
-        """True if every node has answered."""
         return not (self._dumps.owed or self._traces.owed)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Nodes whose answer is not complete."""
         return tuple(sorted(self._dumps.owed | self._traces.owed))
 
     @property
     def processes(self) -> tuple[ProcessStacks, ...]:
-        """Processes of the job that were looked at."""
         return tuple(
             process if process.node == node else msgspec.structs.replace(process, node=node)
             for node, dump in self._dumps
@@ -93,7 +90,6 @@ class TraceAnswers:
 
     @property
     def traces(self) -> tuple[RankTrace, ...]:
-        """Collectives that the ranks remember."""
         return tuple(
             rank
             for node, trace in self._traces
@@ -104,7 +100,6 @@ class TraceAnswers:
 
     @property
     def links(self) -> tuple[NodeLinks, ...]:
-        """Network links that the nodes report."""
         reported = ((node, dump.links) for node, dump in self._dumps if dump.links is not None)
         return tuple(msgspec.structs.replace(links, node=node) for node, links in reported)
 
@@ -238,7 +233,6 @@ def _working(processes: Iterable[ProcessStacks], policy: HangPolicy, *, by_cpu: 
 
 
 def _with_states(summary: str, processes: Iterable[ProcessStacks]) -> str:
-    """Return the summary with the kernel's states of the suspects' processes."""
     words = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits inside the kernel"}
     states = [
         f"process {process.pid} of rank {process.rank} {words[process.state]}"

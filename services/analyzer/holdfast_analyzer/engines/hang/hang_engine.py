@@ -1,4 +1,4 @@
-"""JobHang of all jobs, and the traces that `holdfast hang` asks for."""
+"""Hangs of all jobs, and the traces that `holdfast hang` asks for."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ OLD = timedelta(seconds=30)
 
 
 class HangEngine(Engine):
-    """JobHang of all jobs."""
-
     events = (Progress, RanksFinished, StackDump, CollectiveTrace)
     requests = (TraceJob,)
 

@@ -49,8 +49,6 @@ VALID_S = 60.0
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace under way."""
-
     wanted: TraceOrder
     at: datetime
     until: datetime
@@ -67,9 +65,7 @@ class HangStep(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     orders: tuple[TraceOrder, ...] = ()
     begins: Tracing | None = None
-    """The trace that this step begins."""
     ends: bool = False
-    """The trace under way is over."""
     look_again_s: float | None = None
     found: bool = False
 
@@ -88,7 +84,6 @@ class JobHang:
         self._look_again_s: float | None = None
 
     def take(self, event: Progress | RanksFinished | StackDump | CollectiveTrace, now: datetime) -> None:
-        """Take in an event of an agent."""
         if isinstance(event, Progress):
             self.watch.take(event, now)
         elif isinstance(event, RanksFinished):
@@ -123,13 +118,11 @@ class JobHang:
         return self._suspected(stall, now)
 
     def requested(self, trace: str, asked_by: str, now: datetime, *, native: bool) -> HangStep:
-        """Begin a trace that a person asked for."""
         wanted = self._wanted(trace, now, native=native)
         until = now + timedelta(seconds=BY_HAND_S)
         return HangStep(orders=(wanted,), begins=Tracing(wanted=wanted, at=now, until=until, asked_by=asked_by))
 
     def committed(self, step: HangStep) -> None:
-        """Adopt a committed step."""
         if step.begins is not None:
             nodes = set(self.watch.nodes)
             of_those = {rank: node for rank, node in self.watch.node_of_rank.items() if node in nodes}

@@ -69,7 +69,6 @@ class ProgressWatch:
 
     @property
     def node_of_rank(self) -> dict[int, str]:
-        """Node of each rank that was reported."""
         return dict(self._node_of)
 
     @property
@@ -83,7 +82,6 @@ class ProgressWatch:
         return min((rank.since_change_s for rank in self._ranks.values() if not rank.has_ended), default=0.0)
 
     def take(self, event: Progress, now: datetime) -> None:
-        """Take in the report of one node."""
         generation = event.generation or 0
         if generation < self.generation or event.node is None or not event.world_size:
             return
@@ -123,13 +121,11 @@ class ProgressWatch:
         )
 
     def silent_nodes(self, now: datetime) -> tuple[str, ...]:
-        """Return the nodes that have reported ranks, but not recently."""
         recently = timedelta(seconds=HEARD_WITHIN_S)
         return tuple(sorted(node for node in self.nodes if now - self._received_at[node] > recently))
 
     @property
     def ranks_reported(self) -> int:
-        """Number of ranks of the generation that were reported."""
         return len(self._ranks)
 
     def stall(self, step_s: float | None, now: datetime) -> Stall | None:
@@ -143,8 +139,7 @@ class ProgressWatch:
         outside = [rank for rank in ranks if rank not in waiting]
         still_s = min(rank.since_change_s for rank in ranks)
         some_wait = bool(waiting) and bool(outside)
-        # A rank inside a collective waits for those outside, so their phase sets the limit. Ranks that are held for
-        # tests are inside one.
+        # A rank inside a collective (held for tests, too) waits for those outside, so their phase sets the limit.
         held = [rank for rank in waiting if rank.phase == "held"]
         slowest = max([*outside, *held] or ranks, key=lambda rank: self._limit_s(rank, step_s, some_wait=some_wait))
         limit_s = self._limit_s(slowest, step_s, some_wait=some_wait)

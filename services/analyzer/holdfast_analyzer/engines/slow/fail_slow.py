@@ -83,10 +83,7 @@ class SlowJob:
         self.analysis: Analysis | None = None
         self.heard_at: datetime | None = None
 
-    # --- input -----------------------------------------------------------------------------
-
     def take(self, event: StepsMeasured, now: datetime) -> None:
-        """Take in the iterations of one node."""
         generation = event.generation or 0
         # Agents repeat their last measurements to a bus that lost them: an old pace is no news.
         if generation < self._generation or now - event.at > OLD:
@@ -148,10 +145,7 @@ class SlowJob:
         return [sample for sample in event.samples if sample.rank == rank and sample.duration_s > 0]
 
     def _is_better_by_steps(self, event: StepsMeasured, steps: int) -> bool:
-        """Return True if steps show the pace better than the period of collectives.
-
-        DDP calls its collectives from C++, unseen; a period that is shorter than a step is a part of one.
-        """
+        """Return True if steps show the pace better: DDP's collectives are unseen (C++), or a period is part of one."""
         self._reported_steps += steps
         self._reported_iterations += len(event.iterations)
         if self._reported_steps < STEPS_FIRST:
@@ -159,14 +153,12 @@ class SlowJob:
         return not self._reported_iterations or self._reported_iterations > FINER_THAN_STEPS * self._reported_steps
 
     def take_profile(self, event: CollectivesProfiled) -> None:
-        """Take in the profile of a node's ranks."""
         if self.analysis is None or event.asked != self.analysis.wanted.id or self.analysis.tests is not None:
             return
         if fits(event, self.analysis.profiled.values()):
             self.analysis.profiled.setdefault(event.node_rank, event)
 
     def take_tests(self, event: SlownessTested) -> None:
-        """Take in the measurements of a node."""
         if self.analysis is None or event.asked != self.analysis.wanted.id:
             return
         if was_measured_by(event, self.analysis.profiled.get(event.node_rank)):
@@ -184,8 +176,6 @@ class SlowJob:
         """Begin an analysis that a person asked for: by rounds of stacks, or by collectives and, if wanted, tests."""
         self._ask(asked, now, slow=self._pace.slow, asked_by=asked_by, tests=tests, by_stacks=stacks)
 
-    # --- output -----------------------------------------------------------------------------
-
     def due(self, now: datetime) -> tuple[Output, ...]:
         """Go on with the analysis, and return the pending events and orders."""
         if self.analysis is None and self._declined is not None:
@@ -196,10 +186,7 @@ class SlowJob:
         return tuple(self._pending)
 
     def committed(self, output: Output) -> None:
-        """Drop a committed event or order from the pending ones."""
         self._pending = [other for other in self._pending if other is not output]
-
-    # --- tracking ---------------------------------------------------------------------------------
 
     def _begin(self, generation: int) -> None:
         self._generation = generation
@@ -245,8 +232,6 @@ class SlowJob:
         return (
             max((newest for rank, newest in self._newest.items() if rank in change.ranks), default=0) - change.iteration
         )
-
-    # --- locating ---------------------------------------------------------------------------------
 
     def _ask(
         self, asked: str, now: datetime, *, iterations: int = ITERATIONS_MAX, tests: bool = True, **known: Any
@@ -326,8 +311,6 @@ class SlowJob:
             return
         # Ranks that were held a moment ago show that in their stacks still.
         self._begin_rounds(analysis, now, wait_s=self._policy.vote_every_s if analysis.tests is not None else 0.0)
-
-    # --- rounds of stacks -------------------------------------------------------------------------
 
     def _is_slow(self, analysis: Analysis) -> bool:
         return self._pace.is_slow or analysis.share_left is not None

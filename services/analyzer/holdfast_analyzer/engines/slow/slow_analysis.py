@@ -86,10 +86,7 @@ class Analysis:
         )
 
     def voted(self, ballot: Ballot, now: datetime, common: dict[str, Any]) -> FailSlowLocated:
-        """Return the finding of the rounds of stacks.
-
-        It only suspects machines of a job that is not known to be slow: an outlying stack is no fault by itself.
-        """
+        """Return the finding of the rounds; it only suspects unless the job is slow: outliers are no fault as such."""
         vote, profiles = ballot.vote, self.profiles
         ranks = vote.degrader.ranks if vote.degrader else ()
         nodes = ballot.nodes_of(vote.degrader) if vote.degrader else ()
@@ -115,7 +112,6 @@ class Analysis:
         )
 
     def _paces(self) -> dict[str, Any]:
-        """Return the pace now, the pace before, and their ratio."""
         pace_s = self.profiles.pace_s if self.profiles else 0.0
         healthy_s = self.profiles.healthy_s if self.profiles else 0.0
         if self.slow is not None:

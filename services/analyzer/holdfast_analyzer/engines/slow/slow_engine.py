@@ -28,8 +28,6 @@ OLD = timedelta(seconds=30)
 
 
 class SlowEngine(Engine):
-    """The pace of all jobs, and the analysis of those that get slow."""
-
     events = (StepsMeasured, CollectivesProfiled, SlownessTested, StackDump, CollectiveTrace)
     requests = (LocateSlowness,)
 

@@ -39,11 +39,7 @@ class Profiles:
     """The joined profiles of a job's nodes, by node rank."""
 
     def __init__(self, reported: Mapping[int, CollectivesProfiled]) -> None:
-        """Join the profiles of at least one node.
-
-        Raises:
-            MeshError: the job's mesh is not that of its ranks.
-        """
+        """Join the profiles of at least one node; raise MeshError if the job's mesh is not that of its ranks."""
         self.reported = reported
         one = next(iter(reported.values()))
         mesh = Mesh.parse(one.mesh) if one.mesh else None
@@ -70,16 +66,13 @@ class Profiles:
         self.healthy_s = statistics.median(healthy) if healthy else 0.0
 
     def locate(self) -> SlowSuspects:
-        """Return the suspected ranks and links."""
         return find_slow_suspects(self.groups, self.works, self.topology)
 
     def node(self, node_rank: int) -> str:
-        """The name of a node."""
         event = self.reported.get(node_rank)
         return (event.node or "") if event is not None else ""
 
     def shown(self) -> dict[str, Any]:
-        """Return the figures that the finding shows."""
         slowest = sorted(self.all_groups, key=lambda group: -group.transfer_s * group.occurrences)[:GROUPS_SHOWN]
         return {
             "pace": tuple(
@@ -121,8 +114,7 @@ def profiles_of(reported: Mapping[int, CollectivesProfiled]) -> Profiles | None:
 def hold_of(
     profiles: Profiles, located: SlowSuspects, policy: SlowPolicy, now: datetime
 ) -> tuple[SlowTests, Passes] | None:
-    """Return the hold with its matrix products, and the transfers for later; None: there is nothing to test, or the
-    step is not known."""
+    """Return the hold with its matrix products, and the later transfers; None: nothing to test, or step unknown."""
     if profiles.step < 0:
         return None
     plan = plan_validation(located, profiles.topology)
@@ -161,10 +153,7 @@ def transfers_of(profiles: Profiles, hold: SlowTests, passes: Passes, policy: Sl
 
 
 def _between_nodes(plan: ValidationPlan, profiles: Profiles) -> Passes:
-    """Return the passes by nodes: transfers within a node use no network, and many ranks share a link.
-
-    Links of one pass that meet at a node would slow each other down, so they go to separate passes.
-    """
+    """Return the passes by nodes: transfers within a node use no network, and many ranks share a link."""
     node_of = profiles.topology.node_rank_of
     seen: set[tuple[int, int]] = set()
     passes: list[list[tuple[int, int]]] = []
@@ -175,6 +164,7 @@ def _between_nodes(plan: ValidationPlan, profiles: Profiles) -> Passes:
             if link[0] == link[1] or link in seen:
                 continue
             seen.add(link)
+            # Links that meet at a node would slow each other down: they go to separate passes.
             fitting = (links for links in begun if not {end for one in links for end in one} & set(link))
             if (place := next(fitting, None)) is None:
                 begun.append(place := [])

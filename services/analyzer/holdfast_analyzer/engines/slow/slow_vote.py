@@ -44,11 +44,9 @@ class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node_of_rank(self) -> dict[int, str]:
-        """Node of each rank, as far as it is known."""
         return {rank: node for place, node in self.nodes.items() if node for rank in self.topology.ranks_of(place)}
 
     def nodes_of(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
-        """Return the nodes of these ranks, as far as they are known."""
         of_ranks = (self.nodes.get(self.topology.node_rank_of(rank), "") for rank in ranks)
         return tuple(dict.fromkeys(filter(None, of_ranks)))
 
@@ -77,7 +75,6 @@ class Ballot:
         return self._round is not None and self._round[0].id == trace
 
     def add(self, event: StackDump | CollectiveTrace) -> None:
-        """Take in a part of a node's answer."""
         if self.takes(event.trace):
             self._answers.add(event)
 
@@ -106,7 +103,6 @@ class Ballot:
 
     @property
     def vote(self) -> StackVote:
-        """The vote of the rounds so far."""
         discarded = len(self.rounds) - len(self._groups)
         return degrader(self._groups, planned=self._policy.vote_rounds, discarded=discarded)
 
@@ -116,7 +112,6 @@ class Ballot:
         return tuple(self._shown(group, times) for group, times in self.vote.flagged)
 
     def nodes_of(self, group: VotedGroup) -> tuple[str, ...]:
-        """Return the nodes of a group."""
         return self._place.nodes_of(group.ranks)
 
     def _judge(self, at: datetime, missing: tuple[str, ...]) -> None:

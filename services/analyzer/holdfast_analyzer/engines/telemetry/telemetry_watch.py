@@ -32,8 +32,6 @@ RANKS_AT_ONCE = 1024
 
 
 class ReadyModel:
-    """A model and its unpacked arrays."""
-
     def __init__(self, model: Model) -> None:
         self.model = model
         self.detectors = DetectorSet.of(model)
@@ -56,7 +54,6 @@ class TelemetryWatch:
         self._emitted_at: dict[str, datetime] = {}
 
     def take(self, event: TelemetryMeasured) -> None:
-        """Take in the resource use of a node's ranks."""
         generation = event.generation or 0
         if generation < self._generation or event.interval_s != self._policy.every_s:
             return
@@ -70,7 +67,6 @@ class TelemetryWatch:
             self._samples.append(Sample(rank.rank, slot, tuple(getattr(rank, name) for name in METRICS)))
 
     def take_line(self, event: LogSignature) -> None:
-        """Take in error lines that a rank printed."""
         line = event.lines[0] if event.lines else ""
         self._errors.take(ErrorLine(event.at, event.node or "", event.rank, event.signature, event.count, line))
 
@@ -80,10 +76,7 @@ class TelemetryWatch:
         return tuple(finding for finding in found if finding is not None)
 
     def committed(self, finding: TelemetryAnomaly) -> None:
-        """Note that a finding is committed."""
         self._emitted_at[finding.by] = finding.at
-
-    # --- lines --------------------------------------------------------------------------------------
 
     def _errors_found(self, now: datetime) -> TelemetryAnomaly | None:
         errors = self._errors.errors(now)
@@ -101,8 +94,6 @@ class TelemetryWatch:
             reason=f"{errors.times} error lines within {self._policy.error_window_s:g} s, the first from rank "
             f"{first.rank} on {first.node}",
         )
-
-    # --- metrics ------------------------------------------------------------------------------------
 
     def _metrics_found(self, ready: ReadyModel | None, now: datetime) -> TelemetryAnomaly | None:
         # The newest interval may still be on its way from some nodes.
@@ -144,8 +135,6 @@ class TelemetryWatch:
         part = slice(self._turn % parts * RANKS_AT_ONCE, (self._turn % parts + 1) * RANKS_AT_ONCE)
         self._turn += 1
         return Window(window.ranks[part], window.slots, window.values[part])
-
-    # --- both ---------------------------------------------------------------------------------------
 
     def _slot(self, at: datetime) -> int:
         return int(at.timestamp() // self._policy.every_s)

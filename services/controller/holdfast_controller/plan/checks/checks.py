@@ -29,7 +29,6 @@ def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
-    """Note that the checks of a node ended early."""
     state, checks = draft.state, draft.state.checks
     if checks is None or event.node not in state.nodes:
         return
@@ -41,7 +40,6 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
 
 
 def overdue(draft: JobDraft, _: DeadlinePassed) -> None:
-    """Conclude without the nodes that have not answered in time."""
     _conclude(draft)
 
 

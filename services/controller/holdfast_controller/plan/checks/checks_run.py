@@ -18,7 +18,6 @@ DONE = "the checks have finished on every remaining node"
 
 
 def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
-    """Go on without a node that was lost, or whose agent was shut down."""
     if failure := departure(draft, event):
         go_on_without(draft, failure, vacated(draft.state, failure.node))
         if is_over(draft.state):
@@ -26,7 +25,6 @@ def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
 
 
 def vacated(state: JobState, node: str | None) -> JobState:
-    """Return the run without this node."""
     return state.update(members=tuple(it if it and it.node != node else None for it in state.members))
 
 
@@ -44,7 +42,6 @@ def go_on_without(draft: JobDraft, failure: Failure, left: JobState) -> None:
 
 
 def is_over(state: JobState) -> bool:
-    """Return True if the ranks of all nodes have ended."""
     return isinstance(state.phase, LIVE) and state.phase.finished >= set(state.nodes)
 
 

@@ -39,7 +39,6 @@ def replay_result(draft: JobDraft, event: ReplayResult) -> None:
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
-    """Note that a rank failed: its group is done."""
     state, replay = draft.state, draft.state.replay
     if replay is None or event.node not in state.nodes:
         return
@@ -49,7 +48,6 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
 
 
 def overdue(draft: JobDraft, _: DeadlinePassed) -> None:
-    """Conclude the phase without the groups that have not answered in time."""
     _conclude_phase(draft)
 
 
@@ -138,7 +136,6 @@ def _conclude(draft: JobDraft, replay: ReplayProgress, located: ReplaySuspects) 
 
 
 def _begun(draft: JobDraft, replay: ReplayProgress, **changes: object) -> ReplayProgress:
-    """Return the replay at the start of another phase, or of a repetition."""
     round_ = replay.settings.round + 1
     return msgspec.structs.replace(
         replay,

@@ -127,14 +127,12 @@ def unclaimed(draft: JobDraft, _: DeadlinePassed) -> None:
 
 
 def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
-    """Note the result of one test on one node."""
     if event.generation == draft.state.generation and _is_tested(draft.state, event.node):
         _update(draft, results=(*_test(draft.state).results, event))
         _complete_if_over(draft)
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
-    """Note that the tests of a node ended early; that is one of their results."""
     state, phase = draft.state, draft.state.phase
     _died(draft, event.node, why_silent(event))
     if event.generation == state.generation and event.node in state.nodes and isinstance(phase, LIVE):
@@ -193,7 +191,6 @@ def _complete_if_over(draft: JobDraft) -> None:
 
 
 def _all_reported(state: JobState) -> bool:
-    """Return True if no more results are expected of any node."""
     test = _test(state)
     return answered(test.results) | test.died.keys() >= set(state.nodes)
 

@@ -23,8 +23,6 @@ class CodeVerdict(StrEnum):
 
 
 class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One version of a job's code."""
-
     version: Digest
     number: int
     """Counted from 1 within the job."""
@@ -42,11 +40,9 @@ class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     code_bytes: int = 0
     verdict: CodeVerdict = CodeVerdict.UNKNOWN
     why: str = ""
-    """The reason of the verdict."""
 
     @property
     def name(self) -> str:
-        """The version as messages name it."""
         return f"version {self.number} ({short(self.version)})"
 
 
@@ -64,8 +60,6 @@ class PendingVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The code of a job."""
-
     version: Digest | None = None
     """The version that runs; None if the job runs its script in place."""
     versions: tuple[CodeVersion, ...] = ()
@@ -77,7 +71,6 @@ class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def present(self) -> CodeVersion | None:
-        """The record of the version that runs."""
         return self.known(self.version)
 
     @property
@@ -98,7 +91,6 @@ class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(dict.fromkeys(version for version in versions if version))
 
     def known(self, version: str | None) -> CodeVersion | None:
-        """Return the record of a version; None if it is not in the state."""
         return next((known for known in self.versions if known.version == version), None)
 
     def named(self, name: str) -> list[CodeVersion]:
@@ -108,7 +100,6 @@ class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return [known for known in self.versions if known.version.startswith(name)] if name else []
 
     def judged(self, version: str, verdict: CodeVerdict, why: str) -> CodeState:
-        """Return the state with another verdict on a version."""
         return self.update(
             versions=tuple(
                 msgspec.structs.replace(known, verdict=verdict, why=why) if known.version == version else known
@@ -126,5 +117,4 @@ class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.update(versions=versions)
 
     def update(self, **changes: object) -> CodeState:
-        """Return the state with some fields changed."""
         return msgspec.structs.replace(self, **changes)

@@ -20,7 +20,6 @@ from holdfast_controller.plan.transitions import become_starting
 
 
 def first_version(offer: CodeOffer | None, asked_by: str, now: datetime) -> CodeState:
-    """Return the code state of a new job."""
     if offer is None:
         return CodeState()
     return CodeState(version=offer.version, versions=(_version(CodeState(), offer, asked_by, now),), since_generation=1)
@@ -29,9 +28,6 @@ def first_version(offer: CodeOffer | None, asked_by: str, now: datetime) -> Code
 def refused_at_submission(spec: JobSpec, offer: CodeOffer | None, held: Mapping[str, Manifest]) -> str:
     """Return why a job cannot run this code; "" if it can."""
     return "" if offer is None else _why_unusable(spec, offer.version, held)
-
-
-# --- requests of people -------------------------------------------------------------------------
 
 
 def update(draft: JobDraft, request: UpdateJob) -> str:
@@ -103,9 +99,6 @@ def rollback(draft: JobDraft, request: RollbackJob) -> str:
     return ""
 
 
-# --- verdicts from training ----------------------------------------------------------------------
-
-
 def note_first_step(draft: JobDraft, step: int) -> None:
     """Note that every node has made a step of the present generation."""
     code = draft.state.code
@@ -140,11 +133,7 @@ def judge_by_training(draft: JobDraft) -> None:
     draft.state = state.update(code=_judge(draft, state.code, present.version, CodeVerdict.GOOD, why))
 
 
-# --- failures -----------------------------------------------------------------------------------
-
-
 def is_of_present_code(state: JobState, generation: int) -> bool:
-    """Return True if `generation` ran the present version."""
     return generation >= state.code.since_generation
 
 
@@ -178,9 +167,6 @@ def roll_back(draft: JobDraft, reason: str) -> None:
     draft.update(code=code)
 
 
-# --- time ---------------------------------------------------------------------------------------
-
-
 def is_due(state: JobState, now: datetime) -> bool:
     """Return True if the time limit of the pending version has passed without a restart."""
     pending = state.code.pending
@@ -190,7 +176,6 @@ def is_due(state: JobState, now: datetime) -> bool:
 
 
 def restart_for_update(draft: JobDraft) -> None:
-    """Restart the job to bring in the pending version: its time limit has passed."""
     become_starting(draft, "no restart happened before the time limit of the update")
 
 
@@ -223,7 +208,6 @@ def _judge(draft: JobDraft, code: CodeState, version: str, verdict: CodeVerdict,
 
 
 def _replacement(code: CodeState) -> str | None:
-    """Return the version that may replace the present one."""
     if code.pending is not None:
         return code.pending.version
     return code.fallback.version if code.fallback else None

@@ -79,7 +79,6 @@ def suspicions(state: JobState, node: str | None, now: datetime, policy: LadderP
 
 
 def describe(event: Inspection) -> str:
-    """Return one line: the check, the device, the node, the detail."""
     device = f" {event.device}" if event.device else ""
     place = f"the machine of {event.node}" if event.scope == "host" else event.node
     detail = event.detail or (event.lines[0] if event.lines else "")

@@ -8,16 +8,13 @@ from holdfast.settings.ladder import LadderPolicy
 
 
 def counted(evictions: tuple[datetime, ...], now: datetime, policy: LadderPolicy) -> tuple[datetime, ...]:
-    """Return the evictions that are recent enough to count."""
     window = timedelta(seconds=policy.evictions_window_s)
     return tuple(at for at in evictions if now - at < window)
 
 
 def evictions_max(nnodes: int, policy: LadderPolicy) -> int:
-    """Return how many nodes of a job of `nnodes` may be evicted within the window."""
     return max(policy.evictions_min, int(policy.evictions_share_max * nnodes))
 
 
 def opens(evictions: tuple[datetime, ...], more: int, nnodes: int, now: datetime, policy: LadderPolicy) -> bool:
-    """Return True if `more` evictions would be too many."""
     return len(counted(evictions, now, policy)) + more > evictions_max(nnodes, policy)

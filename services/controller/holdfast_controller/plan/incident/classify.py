@@ -39,9 +39,7 @@ _OF_NODE = frozenset(
 """Crashes that point to the machine, though not always for certain."""
 
 _OF_SERVICE = frozenset({Symptom.HDFS_ERROR, Symptom.STORAGE_SERVICE_ERROR, Symptom.EXTERNAL_SERVICE_ERROR})
-"""Crashes caused by a service elsewhere: neither a node nor the script is at fault. Refused credentials are not among
-them, as waiting would not help.
-"""
+"""Crashes caused by a service elsewhere, not by node or script. Refused credentials are none: waiting does not help."""
 
 _OF_PEER = frozenset(
     {
@@ -60,7 +58,7 @@ _TAIL_CHARS = 4000
 
 
 def diagnose(exited: ProcessExited) -> Diagnosis:
-    """Diagnose the end of this rank by its own evidence; other ranks may have failed earlier."""
+    """Diagnose this rank's end by its own evidence; other ranks may have failed earlier."""
     exception = exited.exception
     return diagnose_end(
         exception_type=exception.type if exception else "",
@@ -74,10 +72,7 @@ def diagnose(exited: ProcessExited) -> Diagnosis:
 
 
 def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
-    """Return the symptom of this end. An unknown error counts as the script's own, never against a node.
-
-    `alone`: the job has no other rank that this one could have lost.
-    """
+    """Return the symptom of this end; `alone`: no other rank could be lost. Unknown errors count as the script's."""
     if exited.exception is not None:
         name = exited.exception.type.rsplit(".", 1)[-1]
         rule = rule_of_exception(exited.exception.type, exited.exception.message)
@@ -115,7 +110,6 @@ FIRST_HAND_OF_NODE = frozenset(
 """Symptoms that count against their node; the second time within an incident it is evicted."""
 
 OF_USER_CODE = frozenset({Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
-"""Symptoms of errors of the script."""
 
 
 def signature(exited: ProcessExited) -> str:
@@ -133,7 +127,6 @@ def is_superseded(exited: ProcessExited) -> bool:
 
 
 def describe_exit(exited: ProcessExited) -> str:
-    """Return one line that describes how the rank ended."""
     where = f"rank {exited.rank} on {exited.node}"
     if exited.exception is not None:
         message = exited.exception.message.strip().splitlines()

@@ -25,7 +25,6 @@ USUAL = ("init", "train")
 
 
 def hang_found(draft: JobDraft, event: HangFound) -> None:
-    """Act on a hang of the present generation."""
     state = draft.state
     if event.generation != state.generation or not isinstance(state.phase, LIVE):
         return

@@ -49,8 +49,6 @@ class BadStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One failure in one generation of a job."""
-
     symptom: Symptom
     generation: int
     step: int
@@ -58,7 +56,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     named: str = ""
     """The symptom in the terms of `holdfast.symptoms`, if more is known than `symptom` tells."""
     root: Root = Root.UNKNOWN
-    """Location of the cause, as far as it is known."""
     evidence: tuple[str, ...] = ()
     """Ids of the events that report it."""
     node: str | None = None
@@ -72,13 +69,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def symptom_name(self) -> str:
-        """The most specific name of the symptom."""
         return self.named or self.symptom
 
 
 class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """A rung that was taken within an incident."""
-
     at: datetime
     generation: int
     rung: Rung
@@ -90,8 +84,6 @@ class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert of an inspection beside training."""
-
     at: datetime
     check: str
     device: str
@@ -148,14 +140,12 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     evicted: dict[str, Evicted] = {}
     """Nodes that were evicted for them."""
     links: tuple[FailedLink, ...] = ()
-    """Connections that stop-time checks found broken."""
     user_error: RankError | None = None
     bad_steps: tuple[BadStep, ...] = ()
     """One per generation with bad numbers. Such an incident ends only when its last step is certified."""
     checked: frozenset[str] = frozenset()
     """Nodes that passed stop-time checks."""
     replayed: frozenset[str] = frozenset()
-    """Nodes that a replay has compared."""
     untrained: frozenset[int] = frozenset()
     """Generations of checks and replays."""
     taken: tuple[RungTaken, ...] = ()
@@ -165,7 +155,6 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def symptom_name(self) -> str:
-        """The most specific name of the symptom."""
         return self.named or self.symptom
 
     @property

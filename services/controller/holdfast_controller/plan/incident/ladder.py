@@ -54,12 +54,9 @@ FAIL_SLOW = "fail_slow"
 
 
 class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The rung to take, and the reason in words."""
-
     rung: Rung
     reason: str
     nodes: tuple[str, ...] = ()
-    """Nodes to evict or replace."""
     one_of: bool = False
     """True if at least one of the nodes is at fault and it is not known which: they are tested beside training."""
     link: tuple[str, str] | None = None
@@ -82,7 +79,6 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def user_error(failure: Failure) -> RankError | None:
-    """Return the error if it is the script's own."""
     return failure.error if failure.symptom in OF_USER_CODE else None
 
 
@@ -221,7 +217,6 @@ def _for_user_error(incident: Incident, failure: Failure, error: RankError, opti
 
 
 def pause_s(pauses: int, policy: LadderPolicy) -> float:
-    """Return the length of the next pause after `pauses` earlier ones."""
     # The exponent is limited so that the float does not overflow.
     return min(policy.service_pause_s * 2.0 ** min(pauses, 64), policy.service_pause_s_max)
 

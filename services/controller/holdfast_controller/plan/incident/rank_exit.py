@@ -20,7 +20,6 @@ from holdfast_controller.plan.phase import LIVE, Stopping
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
-    """Handle the end of a rank of this generation, or of an earlier one."""
     state = draft.state
     if isinstance(state.phase, Stopping) or event.generation is None or event.generation > state.generation:
         return

@@ -36,8 +36,7 @@ def handle_failure(draft: JobDraft, failure: Failure) -> None:
 
 
 def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
-    """Use evidence about a generation that was already given up: it may name the culprit, or show that going on is
-    no use."""
+    """Use evidence about a generation already given up: it may name the culprit, or show that going on is no use."""
     choice = _weigh(draft, failure)
     if choice.rung is Rung.EVICT and failure.node in draft.state.nodes:
         # An eviction that is withheld does not interrupt what was started since.

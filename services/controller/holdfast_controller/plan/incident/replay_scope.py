@@ -17,10 +17,7 @@ TRAINING_SHARE = 0.5
 
 
 def can_replay(state: JobState) -> bool:
-    """Return True if the job's machines can be compared without harm to its checkpoints.
-
-    Without checkpoints that Holdfast knows of, it could not keep the replay from writing others.
-    """
+    """Return True if a replay does no harm: Holdfast can keep it from writing only checkpoints that it knows of."""
     if not state.has_checkpoints or state.vacancies:
         return False
     try:
@@ -33,11 +30,7 @@ def can_replay(state: JobState) -> bool:
 def first_phase(
     state: JobState, failure: Failure, now: datetime, policy: LadderPolicy, timeouts: Timeouts
 ) -> ReplayProgress:
-    """Return the first phase of the replay of `failure`.
-
-    Raises:
-        NotReplayable: the job cannot be replayed.
-    """
+    """Return the first phase of the replay of `failure`; raise NotReplayable if the job cannot be replayed."""
     topology = state.spec.topology()
     plan = plan_replay(topology)
     steps_max = policy.replay_steps_max

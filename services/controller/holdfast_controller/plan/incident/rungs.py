@@ -101,7 +101,6 @@ def pause_over(draft: JobDraft) -> None:
 
 
 def _note(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderOptions) -> None:
-    """Record the rung, its evidence, and which rung would come next."""
     incident, is_last = draft.incident, choice.rung is Rung.STOP
     taken = RungTaken(
         at=draft.now,

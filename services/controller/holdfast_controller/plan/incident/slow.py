@@ -66,7 +66,6 @@ def _suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
 
 
 def fail_slow_relieved(draft: JobDraft, event: FailSlowRelieved) -> None:
-    """Forget the slow nodes: the job is as fast as before."""
     if event.is_over and event.generation == draft.state.generation:
         draft.update(slow=None)
 
