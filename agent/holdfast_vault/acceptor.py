@@ -15,8 +15,6 @@ log = structlog.get_logger(__name__)
 
 
 class Acceptor:
-    """Accepts until it is closed."""
-
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
         self._closed = threading.Event()
@@ -39,7 +37,6 @@ class Acceptor:
             reported = reason
 
     def close(self) -> None:
-        """Stop accepting."""
         self._closed.set()
         # A close alone would leave `accept` waiting.
         with contextlib.suppress(OSError):
@@ -48,7 +45,7 @@ class Acceptor:
 
 
 def _begun(attend: Callable[[socket.socket], None], link: socket.socket) -> str:
-    """Start it; if it cannot be, the reason."""
+    """Start the thread; return the reason if it cannot be started."""
     try:
         threading.Thread(target=attend, args=(link,), daemon=True).start()
     except RuntimeError as error:

@@ -25,25 +25,21 @@ class Assignment(NamedTuple):
 
     @property
     def job(self) -> JobId:
-        """The job that the order belongs to."""
         return JobId(self.order.job, self.order.submitted_ms, self.order.world_size)
 
     def shard_of(self, rank: int) -> ShardName:
-        """Return the name of a rank's shards."""
         name, submitted_ms, world_size = self.job
         return ShardName(job=name, submitted_ms=submitted_ms, world_size=world_size, rank=rank)
 
 
 def job_of(name: ShardName) -> JobId:
-    """Return the job that a shard belongs to."""
     return JobId(name.job, name.submitted_ms, name.world_size)
 
 
 def refusal(present: BackupOrder | None, new: BackupOrder) -> str | None:
-    """Return the reason why a new order does not replace the present one; None if it does.
-
-    Between different jobs the later arrival wins, because a job submitted earlier may have waited for its nodes. An
-    order of the same generation is taken, because its backups may be ordered again.
+    """Return why a new order does not replace the present one; None if it does. Between different jobs the later
+    arrival wins, because a job submitted earlier may have waited for its nodes. An order of the same generation is
+    taken, because its backups may be ordered again.
     """
     if present is None or present.job != new.job:
         return None
@@ -68,7 +64,7 @@ class Assignments:
         return self._present
 
     def put(self, new: Assignment) -> str | None:
-        """Go by this one from now on; if it is an older one, the reason why not."""
+        """Replace the present one; return the reason if the new one is older."""
         with self._changed:
             reason = refusal(self._present.order if self._present else None, new.order)
             if reason is None:
@@ -77,7 +73,6 @@ class Assignments:
             return reason
 
     def of_job(self, job: JobId) -> Assignment | None:
-        """Return the present one if it is this job's."""
         present = self._present
         return present if present is not None and present.job == job else None
 

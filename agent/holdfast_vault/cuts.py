@@ -14,10 +14,7 @@ from holdfast.node.vault.messages import SealedStep
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """At `at_ns` generation `generation` went on from `kept`, or from none of the steps in memory.
-
-    `behind` are older steps of the same story that a later recovery may go back to.
-    """
+    """At `at_ns`, `generation` went on from `kept` (None: no step in memory); a recovery may use the older `behind`."""
 
     generation: int
     at_ns: int
@@ -31,5 +28,4 @@ def survives(sealed: SealedStep, cut: Cut | None) -> bool:
 
 
 def is_news(cut: Cut, known: Cut | None) -> bool:
-    """Return True if a cut is newer than the one that is known."""
     return known is None or (cut.generation, cut.at_ns) > (known.generation, known.at_ns)

@@ -18,7 +18,6 @@ class VaultLimits(NamedTuple):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of all limits."""
     parser.add_argument("--memory-bytes", type=int, default=0, help="for all shards; 0: what the machine has")
     parser.add_argument(
         "--memory-steps", type=int, default=KEPT_MIN, help="of each rank, while there is memory (default: %(default)s)"
@@ -30,5 +29,4 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def limits_of(arguments: argparse.Namespace) -> VaultLimits:
-    """Return the limits given on the command line."""
     return VaultLimits(**{name: getattr(arguments, name) for name in VaultLimits._fields})

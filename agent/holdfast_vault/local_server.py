@@ -53,7 +53,6 @@ class LocalServer:
                 self._lonely.start()
 
     def close(self) -> None:
-        """Stop serving and give all memory back."""
         self._acceptor.close()
         with self._lock:
             if self._lonely is not None:

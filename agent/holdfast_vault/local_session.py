@@ -51,8 +51,6 @@ log = structlog.get_logger(__name__)
 
 
 class LocalSession:
-    """Serves one process until it ends."""
-
     def __init__(self, link: socket.socket, node: NodeVault, copy_threads: int) -> None:
         self._link = link
         self._node = node
@@ -67,7 +65,7 @@ class LocalSession:
         self._begun: tuple[Callable[[], None], Shelf, Segment] | None = None
 
     def run(self) -> None:
-        """Answer until the other ends or speaks nonsense."""
+        """Answer until the other end closes the connection or breaks the protocol."""
         try:
             while True:
                 request, descriptor = receive(self._link, requests)

@@ -64,9 +64,7 @@ class NodeVault:
             self.persister.sealed(name, sealed, to)
 
     def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
-        """Cut the steps of a rank that continues from `sealed` (None: from no step), here and wherever it has
-        copies.
-        """
+        """Cut the steps of a rank that continues from `sealed` (None: no step), here and wherever it has copies."""
         shelf = self._shelves.of(name)
         kept = None if from_disk else sealed
         cut = Cut(generation=generation, at_ns=time.time_ns(), kept=kept, behind=shelf.past_of(sealed))
@@ -79,7 +77,7 @@ class NodeVault:
         return assignment.order.certified_up_to if assignment is not None else None
 
     def assign(self, assignment: Assignment) -> str | None:
-        """Return the agent's word; if it is an old one, the reason why it is not followed."""
+        """Follow the agent's assignment; if it is an old one, return the reason why not."""
         reason = self._assignments.put(assignment)
         if reason is None:
             self._serve_job(assignment.job)
@@ -88,7 +86,6 @@ class NodeVault:
         return reason
 
     def close(self) -> None:
-        """Give all memory back."""
         self.peers.close()
         self._senders.close()
         self.persister.close()
@@ -103,10 +100,9 @@ class NodeVault:
             self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
 
     def _left(self, names: Collection[ShardName]) -> Collection[ShardName]:
-        """Return the ranks whose copies are kept elsewhere by now.
-
-        The present order does not name them, and all ranks of this node have sent a step of this generation: as far as
-        this node can know, the other nodes have sent theirs too.
+        """Return the ranks whose copies are kept elsewhere by now: the present order does not name them, and all ranks
+        of this node have sent a step of this generation. As far as this node can know, other nodes have sent theirs
+        too.
         """
         present = self._assignments.present
         if present is None:
@@ -122,7 +118,7 @@ class NodeVault:
 
     def _has_sent(self, name: ShardName, order: BackupOrder) -> bool:
         shelf = self._shelves.of(name)
-        # # A node without a keeper sends nothing: there the sealed steps alone count.
+        # A node without a keeper sends nothing: there the sealed steps alone count.
         through = shelf.sent() if order.keeper is not None else shelf.steps()
         return any(each.generation >= order.generation for each in through)
 

@@ -17,9 +17,8 @@ WAITING_MAX = 1024
 
 
 class NoticeQueue:
-    """Notices that wait for one follower. If there are too many, the oldest is dropped, but never one of damage.
-
-    The same damage waits only once, so its number is bounded by the shards that the node holds.
+    """Notices that wait for one follower. If there are too many, the oldest is dropped, but never one of damage: the
+    same damage waits only once, so its number is bounded by the shards of the node.
     """
 
     def __init__(self, waiting_max: int = WAITING_MAX) -> None:
@@ -31,7 +30,6 @@ class NoticeQueue:
         self._is_closed = False
 
     def put(self, notice: Notice) -> None:
-        """Add a notice."""
         with self._changed:
             self._count += 1
             if isinstance(notice, DamageNotice):
@@ -43,7 +41,7 @@ class NoticeQueue:
             self._changed.notify_all()
 
     def take(self) -> Notice | None:
-        """Return the oldest, as soon as there is one; None once the mailbox is closed."""
+        """Return the oldest, as soon as there is one; None once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._passing or self._damage)
             if self._is_closed:
@@ -55,29 +53,24 @@ class NoticeQueue:
             return self._passing.popleft()[1]
 
     def take_damage(self) -> list[DamageNotice]:
-        """Remove and return all notices of damage."""
         with self._changed:
             left = [notice for _, notice in self._damage.values()]
             self._damage.clear()
             return left
 
     def close(self) -> None:
-        """End the queue: no follower reads it any more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
 
 class Notices:
-    """The queues of all followers."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mailboxes: set[NoticeQueue] = set()
         self._unclaimed = NoticeQueue(waiting_max=0)
 
     def publish(self, notice: Notice) -> None:
-        """Put a notice into the queue of every follower."""
         with self._lock:
             self._put(notice)
 

@@ -23,7 +23,7 @@ class TokenBucket:
         self._at = now
 
     def wait_s(self, nbytes: int, now: float) -> float:
-        """Take `nbytes`, and say how long to wait before they are sent."""
+        """Take `nbytes`, and return how long to wait before they are sent."""
         if not self._per_s:
             return 0.0
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s) - nbytes
@@ -52,5 +52,4 @@ class Pacing:
         return POLL_S
 
     def wait_s(self, nbytes: int, now: float) -> float:
-        """Take `nbytes` of the rate, and say how long to wait before they are sent."""
         return self._bucket.wait_s(nbytes, now)

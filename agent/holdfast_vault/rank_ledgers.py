@@ -13,8 +13,6 @@ log = structlog.get_logger(__name__)
 
 
 class RankLedgers:
-    """The ledgers of the ranks that said where theirs are."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: dict[ShardName, LedgerReader] = {}
@@ -34,9 +32,7 @@ class RankLedgers:
             return self._readers.get(name)
 
     def leave(self, name: ShardName, reader: LedgerReader | None) -> None:
-        """Stop reading a rank that has ended, with the collective that it was in. Its successor's ledger is another
-        one.
-        """
+        """Stop reading a rank that has ended, with the collective that it was in: its successor's ledger is another."""
         with self._lock:
             if reader is not None and self._readers.get(name) is reader:
                 self._drop(name)
@@ -46,7 +42,6 @@ class RankLedgers:
         return self._paths.get(name, "")
 
     def are_in_collective(self) -> bool:
-        """Return True if any of them is."""
         with self._lock:
             for name, reader in list(self._readers.items()):
                 try:

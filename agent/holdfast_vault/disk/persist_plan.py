@@ -57,10 +57,9 @@ class PublishPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_publishing(missing: dict[int, int]) -> PublishPlan:
-    """Decide which of the written, unpublished steps to publish, drop or wait for. `missing` has the number of ranks
-    that have not written a step yet.
-
-    The newest complete step is published. Older ones are then of no use, and neither are those overtaken by too many.
+    """Decide which of the written, unpublished steps to publish, drop or wait for; `missing` has the number of ranks
+    that have not written a step yet. The newest complete step is published. Older ones are then of no use, and neither
+    are those overtaken by too many.
     """
     publish = max((step for step, ranks in missing.items() if not ranks), default=None)
     newer = sorted((step for step in missing if publish is None or step > publish), reverse=True)

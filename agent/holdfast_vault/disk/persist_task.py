@@ -26,10 +26,8 @@ class ShardToWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PersistTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Task to write these shards of a step. The node with rank 0 also publishes the complete steps.
-
-    Of the steps on the disk the newest up to `certified_up_to` stays: the job would go back to it after bad numbers.
-    `ledgers` are those of the node's ranks.
+    """Task to write these shards of a step. The node with rank 0 also publishes the complete steps. On the disk the
+    newest step up to `certified_up_to` stays: the job would go back to it after bad numbers.
     """
 
     to: PersistTo
@@ -91,7 +89,6 @@ _decode = msgspec.json.Decoder(PersistOutcome).decode
 
 
 def to_line(outcome: PersistOutcome) -> bytes:
-    """Encode an outcome as a line."""
     return _encode(outcome) + b"\n"
 
 

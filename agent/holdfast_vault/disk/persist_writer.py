@@ -58,7 +58,6 @@ class _Damage(Exception):
 
 
 def run(task: PersistTask) -> Iterator[PersistOutcome]:
-    """Run the task and yield its outcomes as they happen."""
     reported: set[int] = set()
     try:
         for outcome in _outcomes(task):
@@ -121,7 +120,7 @@ def _memory(shard: ShardToWrite) -> Bytes:
 def _paced(chunks: Iterator[memoryview | bytes], pacing: Pacing) -> Iterator[memoryview | bytes]:
     nbytes = PIECE_BYTES  # so that it begins with a pause
     for chunk in chunks:
-        # # A state may have thousands of small values: a pause for each would take far too long.
+        # A state may have thousands of small values: a pause for each would take far too long.
         if nbytes >= PIECE_BYTES:
             while pause_s := pacing.pause_s(time.monotonic()):
                 time.sleep(pause_s)
@@ -141,7 +140,7 @@ def _pacing(task: PersistTask) -> Pacing:
 
 
 def _dropped(storage: Storage, step: int, reason: str) -> StepDropped:
-    # # Without this node's part the other nodes' parts are of no use, and they must not fill the disk.
+    # Without this node's part the other nodes' parts are of no use, and they must not fill the disk.
     storage.discard(step)
     return StepDropped(step=step, reason=reason)
 

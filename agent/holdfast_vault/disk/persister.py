@@ -90,8 +90,6 @@ class _StepInWriting:
 
 
 class Persister:
-    """One node's part in it."""
-
     def __init__(
         self,
         shelves: Shelves,
@@ -159,7 +157,6 @@ class Persister:
             self._gathered = self._left_out = None
 
     def close(self) -> None:
-        """Write nothing more."""
         with self._lock:
             self._is_closed = True
             self._let_go()
@@ -216,7 +213,6 @@ class Persister:
         )
 
     def _give_up(self, reason: str) -> None:
-        """Write nothing of what is gathered."""
         held = next(iter(self._held.values()), None)
         self._let_go()
         if held is not None:
@@ -242,7 +238,7 @@ class Persister:
             self._notices.publish(NotPersisted(name=step.name, sealed=step.sealed, reason=problem))
 
     def _follow(self, step: _StepInWriting, task: PersistTask) -> str | None:
-        """Have a process do it. What was wrong with the process, None if it ended as it should."""
+        """Have a process do the task. Return what was wrong with the process; None if it ended as it should."""
         command = (sys.executable, "-P", "-m", "holdfast_vault.disk.persist_writer", str(os.getpid()))
         descriptors = [shard.descriptor for shard in task.shards]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors) as process:

@@ -32,12 +32,7 @@ def send_chunk(link: socket.socket, segment: Segment, number: int) -> None:
 
 
 def receive_chunk(link: socket.socket, chunk: ChunkHeader, segment: Segment, expected: int) -> bool:
-    """Receive the bytes that follow a `ChunkHeader` into their place; return False if they fail the expected hash.
-
-    Raises:
-        OSError: there is no memory for them.
-        WireError: the connection ended.
-    """
+    """Receive the bytes after a `ChunkHeader` into place; False: wrong hash. Raises OSError (no memory), WireError."""
     if not segment.is_fresh:
         start = chunk.number * CHUNK_BYTES
         data = segment.memory[start : start + chunk.nbytes].data

@@ -52,21 +52,13 @@ def prove(token: str, whose: str, hello: Hello, challenge: Challenge) -> bytes:
 def voucher(
     token: str, name: ShardName, sealed: SealedStep, index: bytes, objects: bytes, seal: Seal, absent: bytes = b""
 ) -> bytes:
-    """Return the HMAC which shows that all this belongs together and comes from a vault of the job.
-
-    It may be used again: what it vouches for is the same then.
-    """
+    """Return the HMAC that binds all this together and to the job. Used again, it vouches for the same."""
     vouched = ("shard", name, sealed, index, objects, seal, absent)
     return hmac.digest(token.encode(), msgspec.msgpack.encode(vouched), hashlib.sha256)
 
 
 def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generation: int, token: str) -> None:
-    """Introduce oneself to the vault at the other end, and see that it is one of the job.
-
-    Raises:
-        NotAdmitted: it is not, or we are not to it.
-        WireError: the connection ended.
-    """
+    """Greet the other vault. Raises NotAdmitted: one of the two is not of the job; WireError: the connection ended."""
     link.settimeout(HANDSHAKE_S)
     hello = Hello(
         node=node,
@@ -95,13 +87,10 @@ def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generatio
 
 
 def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
-    """Let the other end prove that it belongs to a job of which `token_of` knows the token; who it is.
-
-    Raises:
-        NotAdmitted: it does not, and was refused.
-        WireError: it sent nonsense, or too little in the time there is, or went away.
+    """Return who the other end is, once it has proved that it knows the token that `token_of` gives for its job. Raises
+    NotAdmitted: it does not, and was refused; WireError: it sent nonsense, was too slow, or went away.
     """
-    # # One deadline for the whole handshake: a timeout of the socket would restart with each byte.
+    # One deadline for the whole handshake: a timeout of the socket would restart with each byte.
     deadline = threading.Timer(HANDSHAKE_S, _end, (link,))
     deadline.daemon = True
     deadline.start()

@@ -26,12 +26,9 @@ class PeerRefused(WireError):
 
 
 def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S) -> socket.socket:
-    """Open a connection on which both sides have proved that they belong to the job.
-
-    Raises:
-        NotAdmitted: one of them does not, or the other does not know the job yet.
-        NoPeerVault: no vault listens there.
-        WireError: there is no answer, or the connection ended.
+    """Open a connection on which both sides have proved that they belong to the job. Raises NotAdmitted: one does not,
+    or the other does not know the job yet; NoPeerVault: no vault listens; WireError: no answer, or the connection
+    ended.
     """
     order = assignment.order
     try:
@@ -50,12 +47,7 @@ def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S
 
 
 def ask(link: socket.socket, question: Ask) -> Reply:
-    """Send a request and return its answer.
-
-    Raises:
-        PeerRefused: the other vault cannot do it.
-        WireError: the connection ended.
-    """
+    """Send a request and return its answer. Raises PeerRefused: the other vault cannot do it; WireError: link ended."""
     send(link, question)
     reply, _ = receive(link, replies)
     if isinstance(reply, Refused):

@@ -65,7 +65,6 @@ class Admitted(_PeerMessage, frozen=True, kw_only=True, tag="welcome"):
 
     mac: Mac
     speaks: Count = 0
-    """`LANGUAGE` of the sender."""
 
 
 class Offer(_PeerMessage, frozen=True, kw_only=True, tag="offer"):
@@ -123,10 +122,7 @@ class Understood(_PeerMessage, frozen=True, kw_only=True, tag="understood"):
 
 
 class AskHashes(_PeerMessage, frozen=True, kw_only=True, tag="ask_hashes"):
-    """Request for the hashes of the chunks `first`, `first` + `every`, ... of a shard. Answered by `Hashes`.
-
-    A vault that has not sealed the step yet waits for it up to `SEAL_WAIT_S`.
-    """
+    """Request for every `every`th chunk's hash from `first` on. Answered by `Hashes`, after `SEAL_WAIT_S` at most."""
 
     name: ShardName
     sealed: SealedStep
@@ -153,7 +149,6 @@ class RankSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sealed: tuple[SealedStep, ...] = ()
     cut: Cut | None = None
     coming: SealedStep | None = None
-    """Step that is being received."""
     chunks: int = 0
     """Chunks of `coming` that have arrived."""
 
@@ -183,10 +178,7 @@ class Whole(_PeerMessage, frozen=True, kw_only=True, tag="whole"):
 
 
 class AskWhich(_PeerMessage, frozen=True, kw_only=True, tag="ask_which"):
-    """Request for the chunks that have these hashes, in this shard or in the same step of the `alike` ranks.
-
-    Answered by `Which`.
-    """
+    """Request for the chunks with these hashes in this rank's step or an `alike` one's. Answered by `Which`."""
 
     name: ShardName
     sealed: SealedStep
@@ -201,9 +193,8 @@ class Which(_PeerMessage, frozen=True, kw_only=True, tag="which"):
 
 
 class AskChunk(_PeerMessage, frozen=True, kw_only=True, tag="ask_chunk"):
-    """Request for one chunk. Answered by `ChunkHeader` and the bytes, or by `Lacks`.
-
-    The same chunk of the same step of an `alike` rank, a replica of this one, is as good if it has this hash.
+    """Request for one chunk. Answered by `ChunkHeader` and the bytes, or by `Lacks`. The same chunk of an `alike` rank,
+    a replica of this one, is as good if it has this hash.
     """
 
     name: ShardName

@@ -24,9 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class PeerServer:
-    """Connections from other vaults. `token_of` returns the token of the job in a greeting; `serve` answers an admitted
-    peer until it ends.
-    """
+    """Connections of other vaults. `token_of` gives the token of a greeting's job; `serve` answers an admitted peer."""
 
     def __init__(
         self,
@@ -43,7 +41,6 @@ class PeerServer:
         self._acceptor = Acceptor(listen_to_peers(directory, address))
 
     def run(self) -> None:
-        """Accept until `close`."""
         self._acceptor.run(self._attend)
 
     def end_unknown(self, is_known: Callable[[Hello], bool]) -> None:
@@ -54,7 +51,6 @@ class PeerServer:
                     _end(link)
 
     def close(self) -> None:
-        """Stop serving."""
         self._acceptor.close()
         with self._lock:
             for link in (*self._strangers, *self._peers):

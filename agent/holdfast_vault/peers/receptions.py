@@ -26,8 +26,6 @@ class NotTaken(Exception):
 
 
 class Reception:
-    """One shard on its way."""
-
     def __init__(self, shelf: Shelf, offer: Offer) -> None:
         """Raises OSError: there is no memory for it."""
         self.sealed = offer.sealed
@@ -40,32 +38,23 @@ class Reception:
         self._failures = [0] * len(offer.seal.chunks)
 
     def is_of(self, offer: Offer) -> bool:
-        """Return True if it is what is offered."""
         same = (self.sealed, self.seal) == (offer.sealed, offer.seal)
         return same and self.absent == unpacked(offer.absent, offer.seal.nbytes)
 
     @property
     def first_missing(self) -> int:
-        """Number of the first chunk that is missing."""
         return min(self._missing)
 
     @property
     def is_whole(self) -> bool:
-        """True if every chunk is here."""
         return not self._missing
 
     @property
     def chunks(self) -> int:
-        """Number of are here."""
         return len(self.seal.chunks) - len(self.absent) - len(self._missing)
 
     def take(self, link: socket.socket, chunk: ChunkHeader) -> bool:
-        """Receive a chunk. False if it is damaged.
-
-        Raises:
-            NotTaken: it was too often.
-            WireError: it is none of this shard's, or the connection ended.
-        """
+        """Receive a chunk; False if it is damaged. Raises NotTaken: too often; WireError: it is not of this shard."""
         if chunk.nbytes != chunk_bytes(self.seal.nbytes, chunk.number) or chunk.number in self.absent:
             raise WireError(f"chunk {chunk.number} of {chunk.nbytes} bytes is none of the shard that was offered")
         # It is missing until it has been checked, even if it was here before.
@@ -79,21 +68,16 @@ class Reception:
         return False
 
     def seal_it(self) -> None:
-        """Put it on the shelf.
-
-        Raises:
-            NotTaken: the job has left this step behind meanwhile.
-        """
+        """Put it on the shelf. Raises NotTaken: the job has left this step behind meanwhile."""
         if not self._shelf.seal(self._segment, self._contents):
             raise NotTaken(f"the job has left {self.sealed} behind")
 
     def drop(self) -> None:
-        """Give the memory back to the shelf."""
         self._shelf.put_back(self._segment)
 
 
 class ReceptionSlot:
-    """The reception of one rank's shards. Only one connection at a time writes there."""
+    """The reception of one rank's shards. They come from one place only, so one connection at a time writes."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -101,11 +85,7 @@ class ReceptionSlot:
         self.reception: Reception | None = None
 
     def enter(self, link: socket.socket) -> None:
-        """Take the turn, and cut off the connection that had it: a rank's shards come from one place only.
-
-        Raises:
-            NotTaken: the other connection does not let go.
-        """
+        """Take the turn, and cut off the connection that had it. Raises NotTaken: that one does not let go."""
         before = self._link
         if before is not None:
             with suppress(OSError):
@@ -115,16 +95,11 @@ class ReceptionSlot:
         self._link = link
 
     def leave(self) -> None:
-        """Give the turn back."""
         self._link = None
         self._turn.release()
 
     def expect(self, shelf: Shelf, offer: Offer) -> Reception:
-        """Return the reception of this shard: the one that is half done, or a new one in place of another.
-
-        Raises:
-            NotTaken: it is no shard, or there is no memory for it.
-        """
+        """Return the half-done reception of this shard, or a new one. Raises NotTaken: no shard, or no memory."""
         if self.reception is not None:
             if self.reception.is_of(offer):
                 return self.reception
@@ -153,25 +128,20 @@ class ReceptionSlot:
 
 
 class Receptions:
-    """The slots of all ranks."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slots: dict[ShardName, ReceptionSlot] = {}
 
     def slot(self, name: ShardName) -> ReceptionSlot:
-        """Return a rank's."""
         with self._lock:
             return self._slots.setdefault(name, ReceptionSlot())
 
     def give_up(self, name: ShardName) -> None:
-        """Drop the partial shard of this rank, unless a connection is sending it."""
         slot = self._slots.get(name)
         if slot is not None:
             slot.give_up()
 
     def partial(self, name: ShardName) -> Reception | None:
-        """Return the shard of this rank that is being received."""
         slot = self._slots.get(name)
         return slot.reception if slot is not None else None
 

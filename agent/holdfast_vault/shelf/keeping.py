@@ -18,10 +18,7 @@ KEPT_MIN = 2
 def needed(
     sealed: Iterable[SealedStep], sent: Collection[SealedStep], pinned: Collection[SealedStep]
 ) -> frozenset[SealedStep]:
-    """Return the steps that a recovery may need; for the newest and the sent ones see `holdfast_vault.shelf.shelf`.
-
-    `pinned` steps stay whatever comes after them.
-    """
+    """Return the steps a recovery may need (see `holdfast_vault.shelf.shelf`), and the `pinned`, which stay anyway."""
     there = sorted(sealed, reverse=True)
     return frozenset(there[:KEPT_MIN]) | {step for step in there if step in sent or step in pinned}
 
@@ -33,9 +30,7 @@ def unwanted(sealed: Iterable[SealedStep], needed: Collection[SealedStep], steps
 
 
 class SpareMemory(NamedTuple):
-    """Memory that can be given back because nothing needs it. `sealed` None: it is empty. `number` belongs to the
-    caller.
-    """
+    """Memory that can be given back: nothing needs it. `sealed` None: it is empty. `number` belongs to the caller."""
 
     sealed: SealedStep | None
     nbytes: int

@@ -45,9 +45,7 @@ def _of_cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
 
 
 def _of_cgroup(mount: Path, path: str, files: _Files) -> Iterator[tuple[int, int]]:
-    """Yield available and total bytes of a cgroup and its parents, as far as they are visible: not all are in a
-    container.
-    """
+    """Yield available and total bytes of a cgroup and its visible parents: in a container not all are."""
     group = mount / path.lstrip("/")
     for each in (group, *group.parents):
         try:

@@ -27,10 +27,8 @@ class MemoryBudget:
         self._promised = 0
 
     def make(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> Segment:
-        """Return a new segment, with no memory for its `absent` chunks, nor, if `is_fresh`, yet for the others.
-
-        Raises:
-            OSError: ENOMEM, ENOSPC: there is no memory for it, but for what a recovery may need.
+        """Return a new segment, with no memory for its `absent` chunks, nor, if `is_fresh`, yet for the others. Raises
+        OSError (ENOMEM, ENOSPC): there is no memory for it but what a recovery may need.
         """
         taken = bytes_taken(nbytes, absent)
         with self._changed:
@@ -38,8 +36,7 @@ class MemoryBudget:
             self._changed.wait_for(lambda: not self._promised or self._missing(taken) <= 0)
             self._keep_limit(taken)
             if (missing := self._missing(taken)) > 0:
-                # # Not the other ranks' unneeded steps: ranks short of memory would take them from each other at every
-                # step.
+                # Not the other ranks' unneeded steps: ranks short of memory would take them from each other every step.
                 left = [(shelf, is_left) for shelf, is_left in self._shelves() if is_left]
                 if not self._give_back(missing, left):
                     raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

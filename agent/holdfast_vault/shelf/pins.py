@@ -22,7 +22,6 @@ class StepMark(NamedTuple):
     every: int = 1
 
     def found_in(self, sealed: Collection[SealedStep]) -> SealedStep | None:
-        """Return the one that is meant, if it is there."""
         return min((each for each in sealed if self._may_be(each)), default=None)
 
     def _may_be(self, sealed: SealedStep) -> bool:
@@ -37,7 +36,6 @@ class Pins(NamedTuple):
 
 
 def pins_of(order: BackupOrder) -> Pins:
-    """Return the steps that an order names."""
     certified = coming = None
     if order.certified_step is not None:
         certified = StepMark(order.certified_generation, order.certified_step)
@@ -63,10 +61,7 @@ def named(pins: Pins | None) -> frozenset[SealedStep]:
 
 
 def in_the_past_of(kept: SealedStep | None, pinned: Collection[SealedStep]) -> tuple[SealedStep, ...]:
-    """Return the steps before `kept` that a job keeps when it continues from there, in memory or on the disk.
-
-    `kept` None: the job continues from no step.
-    """
+    """Return the steps before `kept` (None: no step) that a job going on from it keeps, in memory or on the disk."""
     if kept is None:
         return ()
     return tuple(sorted(each for each in pinned if each.generation <= kept.generation and each.step < kept.step))

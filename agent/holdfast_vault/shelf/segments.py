@@ -24,8 +24,6 @@ from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes, chu
 
 
 class SealedContents(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of a sealed segment."""
-
     sealed: SealedStep
     index: bytes
     objects: bytes
@@ -33,16 +31,13 @@ class SealedContents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Segment:
-    """One buffer of `nbytes`. `contents` is None until it is sealed.
-
-    Its memory is freed when no shelf, reader or sender refers to it any more. `holds` and `is_filling` belong to its
-    shelf, which may not give it away while it is in use.
+    """One buffer of `nbytes`; `contents` is None until it is sealed. Its memory is freed when no shelf, reader or
+    sender refers to it. `holds` and `is_filling` belong to its shelf, which may not give it away while in use.
     """
 
     def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> None:
-        """Allocate memory for all chunks but the `absent` ones; if `is_fresh`, `put` allocates it chunk by chunk.
-
-        The caller has made sure that there is memory (see `memory_budget`). Raises OSError if there is none after all.
+        """Allocate all chunks but the `absent` ones; if `is_fresh`, `put` allocates each. The caller has made sure that
+        there is memory (see `memory_budget`). Raises OSError if there is none after all.
         """
         self.nbytes = nbytes
         self.absent = absent
@@ -59,7 +54,6 @@ class Segment:
 
     @property
     def nbytes_taken(self) -> int:
-        """Bytes of memory that it takes."""
         return bytes_taken(self.nbytes, self.absent)
 
     @property
@@ -69,7 +63,6 @@ class Segment:
 
     @property
     def nbytes_to_come(self) -> int:
-        """Bytes of memory that are still to be allocated."""
         return len(self._to_come) * CHUNK_BYTES
 
     def put(self, number: int, data: memoryview) -> None:

@@ -40,13 +40,12 @@ class ShardCheck:
         self._end_if_done()
 
     def take_part(self) -> None:
-        """Look at chunks until there are no more to be taken."""
         while (number := self._take()) is not None:
             is_whole = False
             try:
                 is_whole = chunk_hash(self._memory, number) == self.contents.seal.chunks[number]
             finally:
-                # # Threads that wait for the result must not wait forever, nor take an unreadable chunk for a good one.
+                # Threads that wait for the result must get one, and must not take an unreadable chunk for a good one.
                 with self._lock:
                     self._left -= 1
                     if not is_whole:
@@ -59,7 +58,6 @@ class ShardCheck:
         return tuple(sorted(self._damaged))
 
     def is_old(self, now: float) -> bool:
-        """Return True if it says too little of what is there now."""
         return self._ended_at is not None and now - self._ended_at > GOOD_S
 
     def _take(self) -> int | None:
@@ -73,8 +71,6 @@ class ShardCheck:
 
 
 class ShardChecks:
-    """The checks of a node's shards."""
-
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads or min(len(os.sched_getaffinity(0)), THREADS_MAX)
         self._lock = threading.Lock()

@@ -60,12 +60,9 @@ class Shelf:
         self._is_closed = False
 
     def claim(self, nbytes: int, absent: frozenset[int] = NONE, *, by_chunks: bool = False) -> Segment:
-        """Return a segment to be filled, but for the `absent` chunks, and then sealed or put back.
-
-        `by_chunks`: the caller fills the segment by `put` if it `is_fresh`.
-
-        Raises:
-            OSError: ENOMEM, ENOSPC: there is no memory for it; ESTALE: another job has this node's memory now.
+        """Return a segment to be filled, but for the `absent` chunks, and then sealed or put back. `by_chunks`: the
+        caller fills it by `put` if it `is_fresh`. Raises OSError: no memory (ENOMEM, ENOSPC), or another job has it
+        (ESTALE).
         """
         with self._lock:
             self._refuse_if_closed()
@@ -109,7 +106,6 @@ class Shelf:
             return next((each.seal for each in whole if each.sealed == sealed), None)
 
     def put_back(self, segment: Segment) -> None:
-        """Give back a claimed segment that will not be filled."""
         with self._lock:
             segment.is_filling = False
             if segment.is_fresh and segment in self._segments:
@@ -161,7 +157,6 @@ class Shelf:
 
     @contextmanager
     def holding(self, sealed: SealedStep) -> Iterator[tuple[Segment, SealedContents] | None]:
-        """Hold a segment for the time of a block."""
         segment = self.hold(sealed)
         if segment is None:
             yield None
@@ -221,10 +216,7 @@ class Shelf:
             self._changed.notify_all()
 
     def spares(self, *, is_left: bool = False) -> list[Segment]:
-        """Return the segments that could be given back: nothing needs their contents or uses them.
-
-        `is_left`: the rank's copies are kept elsewhere by now, and of these only a certified one is needed.
-        """
+        """Return the segments that nothing needs or uses; `is_left` (copies are elsewhere): but for a certified one."""
         with self._lock:
             return self._free(self._certified() if is_left else self._needed())
 

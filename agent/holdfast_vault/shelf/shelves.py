@@ -22,10 +22,8 @@ class Shelves:
         steps_wanted: int = KEPT_MIN,
         left: Callable[[Collection[ShardName]], Collection[ShardName]] = lambda names: (),
     ) -> None:
-        """`nbytes_max` is for all of them together (0: what the machine has); `steps_wanted` for each, if there is
-        room.
-
-        `left` returns those of the given ranks whose copies are kept elsewhere by now.
+        """`nbytes_max` is for all together (0: what the machine has); `steps_wanted` for each, if there is room. `left`
+        returns those of the given ranks whose copies are kept elsewhere by now.
         """
         self._lock = threading.Lock()
         self._job: JobId | None = None
@@ -58,14 +56,12 @@ class Shelves:
             return shelf
 
     def pin(self, pins: Pins) -> None:
-        """Keep these steps on every shelf."""
         with self._lock:
             self._pins = pins
             for shelf in self._shelves.values():
                 shelf.pin(pins)
 
     def close(self) -> None:
-        """Give all memory back."""
         with self._lock:
             self._job = None
             self._clear()

@@ -55,9 +55,8 @@ class Piece(NamedTuple):
 
 
 class CopyLayout:
-    """The ranges to copy, cut into blocks; made once and used for every snapshot of the same tensors.
-
-    `protected` are the page-aligned ranges (address, bytes) that hold the pieces: registered by the source's process.
+    """The ranges to copy, cut into blocks; made once and used for every snapshot of the same tensors. `protected` are
+    the page-aligned ranges (address, bytes) that hold the pieces: registered by the source's process.
     """
 
     def __init__(self, pieces: Sequence[Piece], protected: Sequence[tuple[int, int]]) -> None:
@@ -89,7 +88,6 @@ def _chunks(pieces: Sequence[Piece]) -> frozenset[int]:
 
 
 def _overlaps(block: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the parts of the ranges that lie in a block."""
     start, stop = block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES
     return [
         (max(start, address), min(stop, address + nbytes) - max(start, address))
@@ -115,11 +113,7 @@ class MemorySnapshot:
         self._failure: BaseException | None = None
 
     def begin(self) -> None:
-        """Protect the source's ranges from changes until they are copied.
-
-        Raises:
-            SourceLost: some of them are no longer there.
-        """
+        """Protect the source's ranges from changes until they are copied. Raises SourceLost: some are gone."""
         try:
             for address, nbytes in self._layout.protected:
                 userfaultfd.protect(self._descriptor, address, nbytes)
@@ -129,10 +123,7 @@ class MemorySnapshot:
 
     def copy(self, threads: int = 1) -> tuple[int, ...]:
         """Copy everything, and return the hashes of its chunks. No writer waits any more when this returns or raises.
-
-        Raises:
-            SourceLost: the process ended meanwhile.
-            OSError, RuntimeError: there is no descriptor, or no thread, for it.
+        Raises SourceLost: the process ended; OSError, RuntimeError: no descriptor, or no thread, for it.
         """
         try:
             self._copy(threads)
@@ -223,11 +214,7 @@ class MemorySnapshot:
 
 
 def read_memory(pid: int, pieces: Sequence[Piece], target: Bytes) -> None:
-    """Copy pieces of another process's memory.
-
-    Raises:
-        SourceLost: the process or some of the memory is gone.
-    """
+    """Copy pieces of another process's memory. Raises SourceLost: the process or some of the memory is gone."""
     base = target.ctypes.data
     for first in range(0, len(pieces), _VECTORS_MAX):
         some = pieces[first : first + _VECTORS_MAX]

@@ -43,7 +43,6 @@ class ChunkQueue(Generic[S]):
         return None
 
     def done(self, source: S, number: int) -> None:
-        """Note that the chunk arrived undamaged."""
         self._owed[source].discard(number)
         self._givers.pop(number, None)
         self._without_giver.discard(number)
@@ -54,7 +53,6 @@ class ChunkQueue(Generic[S]):
         return self._failures[source, number]
 
     def spoiled(self, source: S, number: int) -> None:
-        """Note that the chunk arrived damaged."""
         self._failures[source, number] += 1
         if self._failures[source, number] >= TRIES:
             self.lacks(source, [number])
@@ -62,7 +60,6 @@ class ChunkQueue(Generic[S]):
             self._reopen(source, [number])
 
     def lacks(self, source: S, numbers: Iterable[int]) -> None:
-        """Note that this source does not have these chunks."""
         new = [number for number in numbers if number not in self._lacking[source]]
         self._lacking[source].update(new)
         self._lose_giver(new)
@@ -73,7 +70,6 @@ class ChunkQueue(Generic[S]):
         self._reopen(source, sorted(self._owed[source]))
 
     def leave(self, source: S) -> None:
-        """Remove a source."""
         self.put_back(source)
         lacking = self._lacking.pop(source)
         self._lose_giver([number for number in self._givers if number not in lacking])
@@ -81,12 +77,10 @@ class ChunkQueue(Generic[S]):
 
     @property
     def missing(self) -> list[int]:
-        """The chunks that are not here."""
         return sorted(self._givers)
 
     @property
     def is_whole(self) -> bool:
-        """True if every chunk is here."""
         return not self._givers
 
     @property

@@ -43,7 +43,6 @@ class FoundShards:
                     self._holders.setdefault(shards.name, {}).setdefault(sealed, []).append(address)
 
     def holders(self, name: ShardName) -> Holders:
-        """Return the vaults that have each step of this rank."""
         return self._holders.get(name, {})
 
 
@@ -73,7 +72,7 @@ class _Search:
         with self._changed:
             while len(self._answers) < len(self._vaults) and (left := self._deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
-            # # Ordered by likelihood, not by speed of the answer.
+            # Ordered by likelihood, not by speed of the answer.
             answers = [(vault, shards) for vault in self._vaults for shards in self._answers.get(vault, ())]
         return FoundShards(answers)
 

@@ -34,8 +34,6 @@ log = structlog.get_logger(__name__)
 
 
 class Fetcher:
-    """The fetches of this node, and the search that they need."""
-
     def __init__(self, shelves: Shelves, assignments: Assignments, notices: Notices) -> None:
         self._shelves = shelves
         self._assignments = assignments
@@ -45,15 +43,12 @@ class Fetcher:
         self._found: tuple[Assignment, FoundShards] | None = None
 
     def steps(self, name: ShardName, generation: int, at_most: int | None = None) -> Sequence[SealedStep]:
-        """Return the steps of a rank that are here or can be fetched, newest first.
-
-        The newest, or the newest of those `at_most`, is fetched without being asked for.
-        """
+        """Return a rank's steps that are here or can be fetched, newest first; fetch the newest (`at_most`) ahead."""
         assignment = self._assignments.wait_for(job_of(name), generation, ASSIGNMENT_WAIT_S)
         if assignment is None:
             log.warning("no order says who may have this rank's shards", of=str(name), generation=generation)
             shelf = self._shelves.of(name)
-            # # A copy of which replicas have parts needs an order that names them.
+            # A copy of which replicas have parts needs an order that names them.
             return [sealed for sealed in shelf.steps() if shelf.has_whole(sealed)]
         holders = self._search(assignment).holders(name)
         here = self._shelves.of(name).steps()
@@ -63,19 +58,11 @@ class Fetcher:
         return sorted({*holders, *here}, reverse=True)
 
     def fetch(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
-        """See to it that this shard is on its shelf, for a rank of this generation.
-
-        Raises:
-            NotFetched: it cannot be had.
-        """
+        """Bring this shard to its shelf, for a rank of this generation. Raises NotFetched: it cannot be had."""
         self._fetches.do((name, sealed), partial(self._fetch, name, sealed, generation))
 
     def repair(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
-        """Replace what is damaged of a shard that is here.
-
-        Raises:
-            NotFetched: it cannot be; the shard is not here any more.
-        """
+        """Replace what is damaged of a shard that is here. Raises NotFetched: it cannot be; the shard is removed."""
         self._fetches.do((name, sealed), partial(self._repair, name, sealed, generation))
 
     def _prefetch(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
@@ -105,8 +92,7 @@ class Fetcher:
             if held is not None and not held[0].absent:
                 return
             if held is not None:
-                # # This node kept copies of the rank before it got the rank itself: the order for that may be on its
-                # way.
+                # This node kept copies of the rank before it got the rank: that order may be on its way.
                 self._assignments.wait_for(job_of(name), generation, ASSIGNMENT_WAIT_S)
             assignment, sources = self._sources(name, sealed)
             started = time.monotonic()

@@ -52,11 +52,7 @@ class WantedShard(msgspec.Struct, frozen=True):
 def whole_of(
     name: ShardName, sealed: SealedStep, sources: Sequence[VaultAddress], assignment: Assignment
 ) -> tuple[Whole, Sequence[VaultAddress]]:
-    """Return all but the data, by the first source that has it right; and the sources without those that do not.
-
-    Raises:
-        NotFetched: none has.
-    """
+    """Return all but the data, by the first source that has it right; and the other good sources. Raises NotFetched."""
     reasons: list[str] = []
     for index, source in enumerate(sources):
         try:
@@ -103,11 +99,7 @@ class Pull:
         self._is_over = False
 
     def run(self) -> Counter[VaultAddress]:
-        """Fetch all of it, and return the number of chunks that each source gave.
-
-        Raises:
-            NotFetched: no source is left that could give the rest.
-        """
+        """Fetch all; return how many chunks each source gave. Raises NotFetched: no source is left for the rest."""
         for source in self._sources:
             threading.Thread(target=self._work, args=(source,), daemon=True).start()
         with self._changed:
@@ -117,7 +109,7 @@ class Pull:
                 with contextlib.suppress(OSError):
                     link.shutdown(socket.SHUT_RDWR)
             self._changed.notify_all()
-            # # Nothing writes to the segment when this returns.
+            # Nothing writes to the segment when this returns.
             self._changed.wait_for(lambda: self._queue.is_quiet)
         if not is_whole:
             raise NotFetched("; ".join(self._reasons) or "no other node has it whole")
@@ -125,12 +117,10 @@ class Pull:
 
     @property
     def given(self) -> Counter[VaultAddress]:
-        """Number of chunks each gave."""
         return self._queue.given
 
     @property
     def missing(self) -> list[int]:
-        """The chunks that no source gave."""
         with self._changed:
             return self._queue.missing
 

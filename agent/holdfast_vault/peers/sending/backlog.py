@@ -15,8 +15,6 @@ WAITING_MAX = 2
 
 
 class WaitingCopy(NamedTuple):
-    """A copy to be sent."""
-
     name: ShardName
     sealed: SealedStep
 
@@ -32,7 +30,6 @@ class Backlog:
         self._step = _NOTHING
 
     def add(self, copy: WaitingCopy) -> None:
-        """Add a copy that is ready to be sent."""
         steps = self._waiting.setdefault(copy.name, [])
         steps.append(copy.sealed)
         steps.sort()
@@ -41,9 +38,7 @@ class Backlog:
             self.drop(WaitingCopy(copy.name, sealed))
 
     def next(self) -> WaitingCopy | None:
-        """Return the copy to send until it is `done` or dropped; None if there is none, or another rank's is waited
-        for.
-        """
+        """Return the copy to send until it is `done` or dropped; None: no copy, or another rank's is waited for."""
         if self._is_over():
             self._step = self._choose()
             for copy in self.everything():
@@ -60,18 +55,15 @@ class Backlog:
         return len(skipped) - len(self._skipped[copy.name])
 
     def drop(self, copy: WaitingCopy) -> None:
-        """Skip a copy."""
         self._remove(copy)
         self._skipped.setdefault(copy.name, []).append(copy.sealed)
         self._dropped.append(copy)
 
     def take_dropped(self) -> list[WaitingCopy]:
-        """Remove and return the skipped copies."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def everything(self) -> list[WaitingCopy]:
-        """Return all copies that wait."""
         return [WaitingCopy(name, sealed) for name, steps in self._waiting.items() for sealed in steps]
 
     def _is_over(self) -> bool:

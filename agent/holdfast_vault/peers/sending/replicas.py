@@ -28,9 +28,7 @@ WAIT_S = SEAL_WAIT_S + 0.5
 """So long a copy waits for all its replicas together."""
 STALL_S = 5.0
 AWAY_S = 15.0
-"""Seconds in which a replica that did not answer in time is not asked: sending everything is better than waiting at
-every step.
-"""
+"""Seconds in which a replica that did not answer in time is not asked: sending all beats waiting at every step."""
 
 log = structlog.get_logger(__name__)
 
@@ -101,15 +99,12 @@ class Replicas:
 
 
 class ReplicaHashes:
-    """The hashes that came, by rank."""
-
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._hashes: dict[int, Sequence[int]] = {}
         self._finished = 0
 
     def add(self, rank: int, hashes: Sequence[int]) -> None:
-        """Add one answer."""
         with self._changed:
             self._hashes[rank] = hashes
 
@@ -153,7 +148,6 @@ class _Peer:
         return True
 
     def close(self) -> None:
-        """End the connection."""
         with self._lock:
             self._is_closed = True
             if self._link is not None:

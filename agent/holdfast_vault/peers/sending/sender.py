@@ -114,7 +114,7 @@ class Sender:
         link = dial(self._address, self._assignment)
         with self._changed:
             self._link = link
-            # # The other vault may have restarted since it received them.
+            # The other vault may have restarted since it received them.
             self._unsent_cuts = set(self._cuts)
             if self._ended.is_set():
                 _end(link)

@@ -27,7 +27,6 @@ class Senders:
         self._senders: dict[VaultAddress, Sender] = {}
 
     def assign(self, new: Assignment) -> None:
-        """Send where this says from now on."""
         with self._lock:
             old, self._assignment = self._assignment, new
             if old is None or _who(old) != _who(new):
@@ -51,9 +50,7 @@ class Senders:
                 self._send(assignment, WaitingCopy(name, sealed))
 
     def went_on(self, name: ShardName, cut: Cut) -> None:
-        """Send the cut of a rank that continues from a step, and that step whatever its number, because all ranks have
-        it.
-        """
+        """Send the cut of a rank that continues from a step, and that step whatever its number: all ranks have it."""
         with self._lock:
             assignment = self._assignment
             if assignment is None or not _is_of(assignment, name):
@@ -64,7 +61,6 @@ class Senders:
                 self._send(assignment, WaitingCopy(name, cut.kept))
 
     def close(self) -> None:
-        """Stop sending."""
         with self._lock:
             self._end_all()
 
