@@ -21,9 +21,7 @@ _IGNORED = "ignored by git"
 
 def snapshot_of(root: Path, *own: Path) -> Snapshot:
     """Take a snapshot of a directory that the user named, without Holdfast's `own` directories (a cluster's, a job's).
-
-    Raises:
-        ClickException: it cannot be kept as a version.
+    Raises ClickException if it cannot be kept as a version.
     """
     try:
         taken = snapshot(root, exclude=_inside(root, own))
@@ -54,11 +52,8 @@ def snapshot_for_script(script: Path, *own: Path) -> Snapshot | None:
 
 
 async def upload(bus: Bus, code: Snapshot, message: str = "") -> CodeOffer:
-    """Have the controller keep this version; files that it has already are not sent.
-
-    Raises:
-        ClickException: no answer, or refused.
-        BusError: it cannot be sent.
+    """Have the controller keep this version; files that it has already are not sent. Raises ClickException if it is
+    refused or nothing answers, BusError if it cannot be sent.
     """
     refusal = ""
     for resend in (None, False, True):

@@ -17,11 +17,7 @@ order by 1 limit 10
 
 
 def checked_prefix(incident: str) -> str:
-    """Return the prefix in lower case.
-
-    Raises:
-        click.UsageError: it cannot be an id.
-    """
+    """Return the prefix in lower case. Raises click.UsageError if it cannot be an id."""
     prefix = incident.lower()
     if not re.fullmatch(r"[0-9a-f-]{1,36}", prefix):
         raise click.UsageError(f"{incident!r} is not the id of an incident; `holdfast incidents` lists them")
@@ -29,11 +25,7 @@ def checked_prefix(incident: str) -> str:
 
 
 async def full_id(connection: Connection, prefix: str) -> str:
-    """Return the id that begins with `prefix`.
-
-    Raises:
-        click.ClickException: none does, or several do.
-    """
+    """Return the id that begins with `prefix`. Raises click.ClickException unless exactly one does."""
     keys = [row["key"] for row in await connection.fetch(_MATCHING, prefix)]
     if not keys:
         raise click.ClickException(f"no incident begins with {prefix}; `holdfast incidents` lists them")

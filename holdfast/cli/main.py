@@ -74,8 +74,7 @@ class _OnDemand(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Click would exit with 1, as for an error.
-            sys.exit(INTERRUPTED)
+            sys.exit(INTERRUPTED)  # Click would exit with 1, as for an error.
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _FOLDERS))

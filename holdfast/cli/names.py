@@ -8,11 +8,7 @@ from holdfast.ids import checked_name
 
 
 def require_name(name: str, what: str) -> str:
-    """Return `name`. `what` it names appears in the error.
-
-    Raises:
-        click.ClickException: it cannot be a name.
-    """
+    """Return `name`; `what` is shown in the error. Raises click.ClickException if it cannot be a name."""
     try:
         return checked_name(name, what)
     except ValueError as error:

@@ -13,9 +13,8 @@ _TEXT_BYTES_MAX = 1 << 20
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Paths that only one of two versions has, or that differ in content, mode or target.
-
-    The first 50 of each kind by name; `count` is the number of all.
+    """Paths that only one of two versions has, or that differ in content, mode or target. The first 50 of each kind by
+    name; `count` is the number of all.
     """
 
     added: tuple[str, ...] = ()
@@ -38,7 +37,6 @@ class LineCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def difference(old: Manifest, new: Manifest) -> Changes:
-    """Return the changes from `old` to `new`."""
     before = {entry.path: entry for entry in old.entries}
     after = {entry.path: entry for entry in new.entries}
     added = sorted(after.keys() - before.keys())
@@ -62,7 +60,6 @@ def changes_text(changes: Changes, most: int = 3) -> str:
 
 
 def lines(path: str, old: bytes, new: bytes) -> LineCount:
-    """Count the lines that a file gained and lost."""
     before, after = _lines(old), _lines(new)
     if before is None or after is None:
         return LineCount(path=path, added=None, removed=None)

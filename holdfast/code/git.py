@@ -34,11 +34,7 @@ def toplevel(directory: Path) -> Path | None:
 
 
 def commit(directory: Path) -> Commit:
-    """Return the commit of the directory.
-
-    Raises:
-        GitUnavailable: see there.
-    """
+    """Return the commit of the directory. Raises GitUnavailable."""
     try:
         head = _git(directory, "rev-parse", "--verify", "--quiet", "HEAD").decode().strip()
     except GitUnavailable:

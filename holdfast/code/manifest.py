@@ -48,7 +48,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def code_bytes(self) -> int:
-        """Total size of all files."""
         return sum(entry.size_bytes for entry in self.entries)
 
     @property
@@ -58,11 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_of(entries: Iterable[ManifestEntry]) -> Manifest:
-    """Return the manifest of these entries.
-
-    Raises:
-        InvalidManifest: they are not a tree that can be unpacked.
-    """
+    """Return the manifest of these entries. Raises InvalidManifest if they are not a tree that can be unpacked."""
     manifest = Manifest(entries=tuple(sorted(entries, key=lambda entry: entry.path)))
     _check(manifest)
     return manifest
@@ -84,7 +79,6 @@ def version_of(manifest: Manifest) -> str:
 
 
 def short(version: str) -> str:
-    """Shorten a version's name for display."""
     return version[:SHORT_CHARS]
 
 
@@ -92,11 +86,7 @@ _decoder = msgspec.json.Decoder(Manifest)
 
 
 def decode(body: bytes) -> Manifest:
-    """Decode a manifest.
-
-    Raises:
-        InvalidManifest: not a manifest, over the limits, or with paths outside of its directory.
-    """
+    """Decode a manifest. Raises InvalidManifest if it is none, over the limits, or has paths out of its directory."""
     if len(body) > MANIFEST_BYTES_MAX:
         raise InvalidManifest(f"it has {len(body)} bytes, over the limit of {MANIFEST_BYTES_MAX}")
     manifest = read(_decoder, body, InvalidManifest)
@@ -114,9 +104,8 @@ def path_problem(path: str) -> str:
 
 
 def target_problem(path: str, target: str) -> str:
-    """Return why a link at `path` may not lead to `target`, "" if it may.
-
-    Only leading `..` are accepted: behind another link, `..` leads elsewhere than its text suggests.
+    """Return why a link at `path` may not lead to `target`, "" if it may. Only leading `..` are accepted: behind
+    another link, `..` leads elsewhere than its text suggests.
     """
     if not target or len(target) > PATH_CHARS_MAX or not target.isprintable() or target.startswith("/"):
         return "it is empty, absolute, too long, or has control characters"

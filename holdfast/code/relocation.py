@@ -25,9 +25,8 @@ def relocate(path: str, root: str, place: str, cwd: str) -> str:
 def relocate_search_path(
     entries: Iterable[str], root: str, place: str, cwd: str, is_there: Callable[[str], bool]
 ) -> list[str]:
-    """Return a search path whose entries in the tree lead into `place`, if they exist there.
-
-    A virtual environment in the tree, for example, is not part of its code.
+    """Return a search path whose entries in the tree lead into `place`, if they exist there. A virtual environment in
+    the tree, for example, is not part of its code.
     """
     found = ((entry, relocate(entry, root, place, cwd) if entry else entry) for entry in entries)
     return [new if new != entry and is_there(new) else entry for entry, new in found]

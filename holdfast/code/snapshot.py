@@ -46,8 +46,6 @@ _SHOWN = 3
 
 
 class SnapshotLimits(NamedTuple):
-    """Limits of a snapshot."""
-
     files_max: int
     file_bytes_max: int
     code_bytes_max: int
@@ -88,10 +86,8 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(root: Path, limits: SnapshotLimits = NAMED_TREE_LIMITS, exclude: Collection[Path] = ()) -> Snapshot:
-    """Take a snapshot of the code in `root`, without the directories `exclude` (a cluster's, a job's).
-
-    Raises:
-        SnapshotRefused: no files, too many, too much, or one that cannot be read.
+    """Take a snapshot of the code in `root`, without the directories `exclude` (a cluster's, a job's). Raises
+    SnapshotRefused if there are no files, too many, too much, or one that cannot be read.
     """
     root = root.resolve()
     if not root.is_dir():
@@ -109,9 +105,8 @@ def snapshot(root: Path, limits: SnapshotLimits = NAMED_TREE_LIMITS, exclude: Co
 
 
 def tree_of(script: Path, cwd: Path) -> Path | None:
-    """Return the tree of a script: its git work tree, else `cwd` if that contains it, else its directory.
-
-    None if that is a home directory or the root directory, which hold much besides code.
+    """Return the tree of a script: its git work tree, else `cwd` if that contains it, else its directory. None if that
+    is a home directory or the root directory, which hold much besides code.
     """
     script, here = script.resolve(), cwd.resolve()
     candidates = [git.toplevel(script.parent), here if script.is_relative_to(here) else None, script.parent]
@@ -120,8 +115,6 @@ def tree_of(script: Path, cwd: Path) -> Path | None:
 
 
 class _Walk:
-    """One walk through a tree."""
-
     def __init__(self, root: Path, limits: SnapshotLimits, exclude: set[Path]) -> None:
         self._root = root
         self._limits = limits
@@ -146,7 +139,6 @@ class _Walk:
         return found
 
     def read(self, paths: list[str]) -> tuple[list[ManifestEntry], dict[str, bytes]]:
-        """Read the files; return the entries and the contents."""
         entries: list[ManifestEntry] = []
         contents: dict[str, bytes] = {}
         sizes: dict[str, int] = {}
@@ -155,8 +147,7 @@ class _Walk:
             try:
                 found = self._entry(path)
             except FileNotFoundError:
-                # Deleted since it was listed, or deleted but still in git's index.
-                continue
+                continue  # Deleted since it was listed, or deleted but still in git's index.
             except OSError as error:
                 raise SnapshotRefused(f"{self._root / path} cannot be read: {error.strerror}") from error
             if found is None:
@@ -204,8 +195,7 @@ class _Walk:
             if self._is_junk(item.name) or self._is_excluded(self._root / path):
                 continue
             if item.name.startswith("."):
-                # Hidden files hold settings and credentials.
-                self.left_out.add(LeftOut(path, "hidden"))
+                self.left_out.add(LeftOut(path, "hidden"))  # Hidden files hold settings and credentials.
                 continue
             if item.is_dir(follow_symlinks=False):
                 if item.name in _NOT_CODE:

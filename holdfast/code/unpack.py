@@ -32,11 +32,8 @@ def unpack(
 
     `content` returns the bytes of a hash. The paths in `outside` are not part of the code: they become links to where
     they lie below `outside_root`, so that a script finds them beside itself as before. With `read_only`, a rank that
-    writes to its source gets an error (unless it is root).
-
-    Raises:
-        WrongContent: `content` returned other bytes.
-        OSError: the disk is full or fails, or `target` exists.
+    writes to its source gets an error (unless it is root). Raises WrongContent if `content` returned other bytes,
+    OSError if the disk is full or fails, or `target` exists.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))

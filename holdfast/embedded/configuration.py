@@ -33,7 +33,6 @@ class Configuration:
 
 def find_configuration(environ: Mapping[str, str], named: str | Path | None = None) -> Configuration:
     """Read and check the file `named`, else HOLDFAST_CONFIG's, else `holdfast.toml` in this directory if it exists.
-
     Raises EmbeddedError with the reason if a service would refuse it.
     """
     try:

@@ -115,17 +115,13 @@ class ControlServer:
             writer.write(msgspec.json.encode(reply) + b"\n")
             await writer.drain()
         except (OSError, EOFError, asyncio.LimitOverrunError):
-            # The caller left, sent nothing in time, or sent no line: there is no one to answer.
-            return
+            return  # The caller left, sent nothing in time, or sent no line: there is no one to answer.
         finally:
             writer.close()
 
 
 def ask(layout: ClusterLayout, request: AnyRequest, *, within_s: float = _REPLY_WITHIN_S) -> Reply:
-    """Send one request to the supervisor of a state directory and wait for the reply.
-
-    Raises NoCluster if none runs there, ControlRefused if it refuses or does not answer in time.
-    """
+    """Ask the supervisor of a state directory. Raises NoCluster, or ControlRefused if it refuses or answers late."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(within_s)
         try:
@@ -152,7 +148,6 @@ def ask(layout: ClusterLayout, request: AnyRequest, *, within_s: float = _REPLY_
 
 
 def is_running(layout: ClusterLayout) -> bool:
-    """Return True if a supervisor listens in a state directory."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _short_path(layout.control_socket) as address:
         return connection.connect_ex(address) == 0
 

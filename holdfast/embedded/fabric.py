@@ -22,9 +22,8 @@ _SUBNETS = 512
 
 
 def choose(layout: ClusterLayout, before: Fabric | None) -> Fabric:
-    """Choose the bridge and subnet of a cluster: those of the last run, or else unused ones.
-
-    Raises EmbeddedError if links cannot be made here.
+    """Choose the bridge and subnet of a cluster: those of the last run, or else unused ones. Raises EmbeddedError if
+    links cannot be made here.
     """
     if shutil.which("ip") is None:
         raise EmbeddedError("--namespaces needs the command ip: install iproute2.")

@@ -35,10 +35,7 @@ def run_foreground(
     tell: Tell,
     on_ready: Callable[[ClusterInfo], None],
 ) -> None:
-    """Run a cluster in this process until SIGINT, SIGTERM, SIGHUP or a request to stop; a second signal forces it.
-
-    Raises EmbeddedError when it cannot be started.
-    """
+    """Run a cluster here until a signal to end or a Stop request; a second signal forces it. Raises EmbeddedError."""
     try:
         asyncio.run(_supervise(layout, plan, options, tell, on_ready))
     except BaseExceptionGroup as group:
@@ -49,10 +46,9 @@ def run_foreground(
 
 
 def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Tell, *, wait: bool) -> int:
-    """Run a cluster in a separate process, which outlives this one and its terminal. Return its pid.
-
-    With `wait`, returns when all of it is ready; without, as soon as it holds the directory. Raises StartFailed if it
-    exits before. Call it while this process has one thread.
+    """Run a cluster in a separate process, which outlives this one and its terminal. Return its pid. With `wait`,
+    returns when all of it is ready; without, as soon as it holds the directory. Raises StartFailed if it exits before.
+    Call it while this process has one thread.
     """
     layout.create()
     reading, writing = os.pipe()
@@ -75,8 +71,7 @@ def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptio
                 if progress.ready or not wait:
                     return pid
     except KeyboardInterrupt:
-        # A user who stops waiting does not want the cluster either.
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGINT)  # A user who stops waiting does not want the cluster either.
         os.waitpid(pid, 0)
         raise
     _, status = os.waitpid(pid, 0)
@@ -87,7 +82,6 @@ def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptio
 
 
 def _become_daemon(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, pipe: int) -> NoReturn:
-    """Turn a fresh fork into the supervisor."""
     code = 1
     try:
         os.setsid()
@@ -122,8 +116,7 @@ def _become_daemon(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOpt
         traceback.print_exc()
         raise
     finally:
-        # The stack below belongs to the process that forked.
-        os._exit(code)
+        os._exit(code)  # The stack below belongs to the process that forked.
 
 
 async def _supervise(
@@ -136,8 +129,7 @@ async def _supervise(
     supervisor = Supervisor(layout, plan, options, tell)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # nohup passes an ignored signal on: it stays ignored.
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup passes an ignored signal on: it stays ignored.
             loop.add_signal_handler(number, supervisor.interrupt)
     await supervisor.run(on_ready)
 

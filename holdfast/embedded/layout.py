@@ -75,10 +75,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, directory: str | Path) -> "ClusterInfo":
-        """Read the cluster of a state directory.
-
-        Raises NoCluster if none was ever started there, EmbeddedError if its file cannot be read.
-        """
+        """Read the cluster of a state directory. Raises NoCluster if there is none, EmbeddedError if unreadable."""
         return ClusterLayout(directory).info()
 
 
@@ -166,10 +163,7 @@ class ClusterLayout:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the directory against a second supervisor; the kernel unlocks it when the holder dies.
-
-        Raises ClusterAlreadyRunning, which names the holder's pid.
-        """
+        """Lock out a second supervisor; the kernel unlocks when the holder dies. Raises ClusterAlreadyRunning."""
         with open(self.lock_file, "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

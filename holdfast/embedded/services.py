@@ -24,7 +24,6 @@ KILL_AFTER_S = 5.0
 
 
 def service_specs(configuration: Configuration, layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
-    """Return one child per service, each with the database URL of its role."""
     return [
         ChildSpec(
             name=service,
@@ -41,9 +40,8 @@ def service_specs(configuration: Configuration, layout: ClusterLayout, info: Clu
 
 
 def agent_spec(configuration: Configuration, layout: ClusterLayout, info: ClusterInfo, node: str) -> ChildSpec:
-    """Return the agent of one node. It knows the bus but not the database, as on a separate machine.
-
-    A `holdfast.toml` in the node's directory replaces the cluster's: machines differ, above all in their devices.
+    """Return the agent of one node. It knows the bus but not the database, as on a separate machine. A `holdfast.toml`
+    in the node's directory replaces the cluster's: machines differ, above all in their devices.
     """
     prefix: tuple[str, ...] = ()
     flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))
@@ -70,9 +68,8 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
 
 
 def base_environment() -> dict[str, str]:
-    """Return the user's environment without the addresses and markers of another cluster.
-
-    A setting that is read from a file (`_FILE`) names it by an absolute path: a child works in another directory.
+    """Return the user's environment without the addresses and markers of another cluster. A setting that is read from a
+    file (`_FILE`) names it by an absolute path: a child works in another directory.
     """
     addresses = (NATS_VARIABLE, DATABASE_VARIABLE)
     foreign = {*addresses, *(name + FILE_SUFFIX for name in addresses), NODE_VARIABLE, READY_FD_VARIABLE}
@@ -85,11 +82,9 @@ def base_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
-    """The processes that the supervisor runs besides its two servers.
-
-    `migrate(admin_url, role_passwords)` brings the database up to date; it blocks, and is called in a thread.
-    `role_passwords` maps role names (`holdfast_controller`, ..., `holdfast_reader`) to their passwords. `settings` are
-    the children's, for display.
+    """The processes that the supervisor runs besides its two servers. `migrate(admin_url, role_passwords)` brings the
+    database up to date; it blocks, and is called in a thread. `role_passwords` maps role names (`holdfast_controller`,
+    ..., `holdfast_reader`) to their passwords. `settings` are the children's, for display.
     """
 
     migrate: Callable[[str, dict[str, str]], None]
@@ -99,7 +94,6 @@ class ClusterPlan:
 
 
 def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
-    """Return the real services and agents with this configuration."""
     return ClusterPlan(
         migrate=migrate,
         services=partial(service_specs, configuration),

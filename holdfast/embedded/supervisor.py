@@ -70,10 +70,9 @@ class Supervisor:
         self._ready = False
 
     async def run(self, on_ready: Callable[[ClusterInfo], None]) -> None:
-        """Run the cluster until `interrupt` or a Stop request; `on_ready` is called once all of it is up.
-
-        Raises ClusterAlreadyRunning if the directory is in use, StartFailed or another EmbeddedError if the cluster
-        cannot be started. However it ends, no process is left and the data can be used again.
+        """Run the cluster until `interrupt` or a Stop request; `on_ready` is called once all of it is up. Raises
+        ClusterAlreadyRunning if the directory is in use, StartFailed or another EmbeddedError if the cluster cannot be
+        started. However it ends, no process is left and the data can be used again.
         """
         layout = self._layout
         layout.create()

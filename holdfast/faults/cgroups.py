@@ -16,18 +16,12 @@ class CgroupsMissing(OSError):
 
 
 class Hierarchy(NamedTuple):
-    """Root and version of the hierarchy with a controller."""
-
     root: Path
     version: int
 
 
 def hierarchy(controller: str) -> Hierarchy:
-    """Return the hierarchy with this controller ("memory", "cpu").
-
-    Raises:
-        CgroupsMissing: there is none, or no group can be made in it.
-    """
+    """Return the hierarchy with this controller ("memory", "cpu"). Raises CgroupsMissing if no group can be made."""
     found = None
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, place, kind, options, *_ = line.split()
@@ -76,11 +70,7 @@ def members(group: Path) -> list[int]:
 
 
 def remove(group: Path) -> None:
-    """Remove an empty group; wait a moment for dead processes to leave it.
-
-    Raises:
-        OSError: a process stays in it.
-    """
+    """Remove an empty group; wait a moment for dead processes to leave it. Raises OSError if a process stays in it."""
     deadline = time.monotonic() + GONE_WITHIN_S
     while True:
         try:

@@ -18,8 +18,6 @@ class FaultRefused(Exception):
 
 
 class FaultScope(StrEnum):
-    """Kind of target of a fault."""
-
     RANK = "rank"
     NODE = "node"
     HOST = "host"
@@ -34,24 +32,14 @@ class FaultStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", omi
         return True
 
     def do(self) -> None:
-        """Do the step.
-
-        Raises:
-            OSError, FaultRefused: it failed; `undo` takes back what was done of it.
-        """
+        """Do the step. Raises OSError or FaultRefused if it failed; `undo` takes back what was done of it."""
         raise NotImplementedError
 
     def undo(self) -> None:
-        """Undo the step. Harmless if it was done in part, not at all, or undone before.
-
-        Raises:
-            OSError, FaultRefused: it cannot be undone now.
-        """
+        """Undo the step; harmless if done in part, not at all, or undone before. Raises OSError or FaultRefused."""
 
 
 class FaultOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a fault. Most have none."""
-
     def symptom(self) -> Symptom | None:
         """Return the symptom, if it depends on the options."""
         return None
@@ -72,11 +60,7 @@ class Fault(NamedTuple):
     """Description of the undoing, "" if the fault has no duration."""
 
     def configured(self, given: dict[str, str]) -> FaultOptions:
-        """Parse options given as text.
-
-        Raises:
-            FaultRefused: an option is unknown or has a wrong value.
-        """
+        """Parse options given as text. Raises FaultRefused if an option is unknown or has a wrong value."""
         try:
             return msgspec.convert(given, self.options, strict=False)
         except msgspec.ValidationError as error:
@@ -89,7 +73,6 @@ class Fault(NamedTuple):
             raise FaultRefused(f"{error}: fault {self.name} {takes}") from error
 
     def symptom_with(self, options: FaultOptions) -> Symptom | None:
-        """Return the symptom with these options."""
         return options.symptom() or self.symptom
 
     def settings(self) -> dict[str, Any]:

@@ -37,8 +37,7 @@ class Helper(FaultStep, frozen=True, kw_only=True, tag="helper"):
                 errors = process.stderr.read().decode(errors="replace").strip().splitlines()
                 process.wait()
                 raise FaultRefused(errors[-1] if errors else f"{self.module} ended with {process.returncode}")
-        # The process outlives this command.
-        process.returncode = 0
+        process.returncode = 0  # The process outlives this command.
 
     def undo(self) -> None:
         for process in marked(self.mark):
@@ -46,7 +45,6 @@ class Helper(FaultStep, frozen=True, kw_only=True, tag="helper"):
 
 
 def marked(mark: str) -> list[TargetProcess]:
-    """Return the processes that were started with this mark."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):

@@ -13,8 +13,6 @@ from holdfast.faults.registry import AnyStep
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One injection: fault, target, author, and the steps to undo."""
-
     id: str
     fault: str
     at: datetime
@@ -28,22 +26,15 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def lasts(self) -> bool:
-        """True if there is something to undo."""
         return any(step.lasts for step in self.steps)
 
 
 class InjectionLog:
-    """The active injections of one cluster."""
-
     def __init__(self, layout: ClusterLayout) -> None:
         self._directory = layout.faults
 
     def inject(self, wanted: Injection) -> None:
-        """Record the steps, then do them; undo them if one fails.
-
-        Raises:
-            FaultRefused: a step failed; the message says why.
-        """
+        """Record the steps, then do them. If one fails, undo them and raise FaultRefused, which says why."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
         write_private(self._file(wanted.id), msgspec.json.encode(wanted), durable=True)
         try:
@@ -58,11 +49,7 @@ class InjectionLog:
             self._file(wanted.id).unlink(missing_ok=True)
 
     def undo(self, injected: Injection) -> None:
-        """Undo an injection, as far as it was done. Harmless when repeated.
-
-        Raises:
-            FaultRefused: a step cannot be undone; the injection stays recorded.
-        """
+        """Undo what was done of an injection; harmless when repeated. If it raises FaultRefused, it stays recorded."""
         failed = []
         for step in reversed(injected.steps):
             try:
@@ -74,11 +61,7 @@ class InjectionLog:
         self._file(injected.id).unlink(missing_ok=True)
 
     def all(self) -> list[Injection]:
-        """Return the active injections, oldest first.
-
-        Raises:
-            FaultRefused: a file cannot be read.
-        """
+        """Return the active injections, oldest first. Raises FaultRefused if a file cannot be read."""
         return [_read(file) for file in sorted(self._directory.glob("*.json"))]
 
     def _file(self, id: str) -> Path:

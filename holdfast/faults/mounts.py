@@ -93,14 +93,12 @@ def _namespace(pid: int) -> int | None:
 
 
 def _seeing(mark: str) -> Iterable[int]:
-    """Yield the processes that see a mount with this mark."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             if mark in Path(f"/proc/{name}/mountinfo").read_text():
                 yield int(name)
         except OSError:
-            # The process is gone, or sees no mounts any more.
-            continue
+            continue  # The process is gone, or sees no mounts any more.
 
 
 def _source_of_top(target: Path) -> str | None:

@@ -92,11 +92,7 @@ def untouched(pid: int) -> int | None:
 
 
 def tensors(pid: int, apart_s: float) -> Pages:
-    """Find the pages of a training process's tensors by two reads, `apart_s` apart, which must exceed a step.
-
-    Raises:
-        OSError: the process may not be read, or is gone.
-    """
+    """Find pages of tensors by two reads more than a step (`apart_s`) apart. Raises OSError if they fail."""
     before = dict(_tensor_pages(pid))
     time.sleep(apart_s)
     weights: list[int] = []
@@ -128,8 +124,7 @@ def _tensor_pages(pid: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
             try:
                 data = read(pid, start, size)
             except OSError:
-                # Freed meanwhile, or reserved without permissions.
-                continue
+                continue  # Freed meanwhile, or reserved without permissions.
             pages = np.frombuffer(data[: len(data) // PAGE_BYTES * PAGE_BYTES], dtype=np.float32).reshape(-1, WORDS)
             for place in np.flatnonzero(_are_sound(pages)):
                 yield start + int(place) * PAGE_BYTES, pages[place]
@@ -139,8 +134,7 @@ def _are_sound(pages: NDArray[np.float32]) -> NDArray[np.bool_]:
     size = np.abs(pages)
     with np.errstate(invalid="ignore"):
         sound = ((size > SMALLEST) & (size < LARGEST)).mean(axis=1) > 0.95
-        # A page of a single repeated number is not a training tensor.
-        varied = pages.max(axis=1) > pages.min(axis=1)
+        varied = pages.max(axis=1) > pages.min(axis=1)  # A page of a single repeated number is not a training tensor.
     return np.asarray(sound & varied, dtype=np.bool_)
 
 

@@ -44,11 +44,7 @@ AnyStep = (
 
 
 def find_fault(name: str) -> Fault:
-    """Return the fault of this name.
-
-    Raises:
-        FaultRefused: there is none; the message lists all.
-    """
+    """Return the fault of this name. Raises FaultRefused, which lists all, if there is none."""
     if name not in FAULTS:
         raise FaultRefused(f"there is no fault {name!r}; the faults are {', '.join(FAULTS)}")
     return FAULTS[name]

@@ -13,8 +13,6 @@ _CAPABILITIES = {"cap_net_admin": 12, "cap_sys_ptrace": 19, "cap_sys_admin": 21}
 
 
 class Requirement(StrEnum):
-    """A permission or a device."""
-
     MEMORY_CGROUP = "memory cgroup"
     CPU_CGROUP = "cpu cgroup"
     KERNEL_LOG = "kernel log"

@@ -59,8 +59,7 @@ class TargetProcess(msgspec.Struct, frozen=True, kw_only=True):
         except ProcessLookupError:
             return False
         try:
-            # Compared after opening: from here on the descriptor means this very process.
-            if not self.is_alive:
+            if not self.is_alive:  # Compared after opening: from here on the descriptor means this very process.
                 return False
             signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
@@ -71,8 +70,6 @@ class TargetProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningRank(NamedTuple):
-    """A running rank."""
-
     job: str
     rank: int
     node: str
@@ -80,8 +77,6 @@ class RunningRank(NamedTuple):
 
 
 class FaultTarget(NamedTuple):
-    """The target of one injection."""
-
     id: str
     """Of the injection."""
     layout: ClusterLayout
@@ -108,7 +103,6 @@ class FaultTarget(NamedTuple):
 
     @property
     def directory(self) -> Path:
-        """The node's state directory."""
         assert self.node is not None
         return self.layout.node(self.node)
 
@@ -128,11 +122,7 @@ class FaultTarget(NamedTuple):
 def find_target(
     id: str, layout: ClusterLayout, info: ClusterInfo, *, node: str | None, rank: int | None, job: str | None = None
 ) -> FaultTarget:
-    """Find the target that the user named.
-
-    Raises:
-        TargetNotFound: no such node or rank.
-    """
+    """Find the target that the user named. Raises TargetNotFound."""
     if node is not None and node not in info.nodes:
         raise TargetNotFound(f"there is no node {node}; the nodes are {', '.join(info.nodes)}")
     if rank is None:

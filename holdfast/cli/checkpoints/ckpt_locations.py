@@ -83,11 +83,7 @@ def checkpoint_errors() -> Iterator[None]:
 
 
 def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[asyncpg.Record]]:
-    """Return the locations to search and the steps in the catalogue, which is not read if a path is given.
-
-    Raises:
-        NoLocation: no directory and no catalogue.
-    """
+    """Return the locations, and the catalogue's steps unless a path is given. Raises NoLocation if there is neither."""
     if wanted.path is not None:
         if wanted.job is not None:
             raise click.UsageError("name a job or a --path, not both")
@@ -110,11 +106,7 @@ def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[a
 
 
 def one_location(wanted: CheckpointQuery, *, to_write: bool = False) -> CheckpointLocation:
-    """Return the single location.
-
-    Raises:
-        ClickException: there is none, or more than one.
-    """
+    """Return the single location. Raises ClickException if there is none, or more than one."""
     if wanted.job is None and wanted.path is None:
         raise click.UsageError("name a job, or the directory or URL of its checkpoints with --path")
     try:

@@ -33,10 +33,8 @@ nats_option = click.option(
 
 
 def reader_url(directory: str | Path, database_url: str | None) -> str:
-    """Return the URL of the database, in an embedded cluster for the reader's role.
-
-    Raises:
-        ClickException: there is no cluster, or only its other address is named.
+    """Return the URL of the database, in an embedded cluster for the reader's role. Raises ClickException if there is
+    no cluster, or only its other address is named.
     """
     return _found(directory, {"database_url": database_url})["database_url"]
 

@@ -29,11 +29,8 @@ def asked_by() -> str:
 
 
 async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
-    """Send a request until there is an answer; a service handles a request once, however often it arrives.
-
-    Raises:
-        click.ClickException: no answer within `PATIENCE_S`, or an unreadable one.
-        BusError: the request cannot be sent.
+    """Send a request until there is an answer; a service handles it once, however often it arrives. Raises
+    click.ClickException without a readable answer within `PATIENCE_S`, BusError if the request cannot be sent.
     """
     body = msgspec.json.encode(request)
     is_reported = False
@@ -58,12 +55,7 @@ async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
 async def require(
     bus: Bus, request: Request, subject: str = CONTROLLER_REQUESTS, service: str = "controller"
 ) -> Answer:
-    """Send a request and return the answer, which accepts it.
-
-    Raises:
-        click.ClickException: refused, with the service's reason, or no answer.
-        BusError: the request cannot be sent.
-    """
+    """Send a request; return its acceptance. Raises click.ClickException if refused or unanswered, else BusError."""
     answer = await ask(bus, subject, request, service)
     if not answer.accepted:
         raise click.ClickException(answer.message)

@@ -17,11 +17,8 @@ CONNECT_S = 5.0
 
 @asynccontextmanager
 async def connected(url: str, command: str) -> AsyncIterator[Bus]:
-    """Connect for the duration of the block.
-
-    Raises:
-        ClickException: `url` is not an address, no server answers within `CONNECT_S`, it refuses the connection, or a
-            request of the block fails.
+    """Connect for the duration of the block. Raises ClickException if `url` is not an address, no server answers within
+    `CONNECT_S`, it refuses the connection, or a request of the block fails.
     """
     for part in url.split(","):
         if not _is_address(part):

@@ -25,11 +25,7 @@ class DatabaseUnreachable(click.ClickException):
 
 @asynccontextmanager
 async def reading(database_url: str) -> AsyncIterator[Connection]:
-    """Open a connection that cannot write, whichever role the URL names.
-
-    Raises:
-        DatabaseUnreachable: it is down, or refuses this user.
-    """
+    """Open a connection that cannot write, whichever role the URL names. Raises DatabaseUnreachable."""
     try:
         connection = await asyncpg.connect(
             database_url,
@@ -68,12 +64,7 @@ async def _understand_json(connection: Connection) -> None:
 
 @asynccontextmanager
 async def working(database_url: str) -> AsyncIterator[None]:
-    """Turn errors of work on a connection into messages.
-
-    Raises:
-        DatabaseUnreachable: the connection is lost.
-        ClickException: the cluster's tables do not exist.
-    """
+    """Turn errors on a connection into DatabaseUnreachable if it is lost, ClickException if tables are missing."""
     try:
         yield
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
@@ -88,11 +79,7 @@ async def working(database_url: str) -> AsyncIterator[None]:
 
 
 def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
-    """Run `work` on a read-only connection and return its result.
-
-    Raises:
-        ClickException: no connection, or the cluster's tables do not exist.
-    """
+    """Return the result of `work` on a read-only connection. Raises ClickException as `reading` and `working` do."""
 
     async def connected() -> T:
         async with reading(database_url) as connection, working(database_url):
@@ -102,7 +89,6 @@ def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
 
 
 def as_dicts(records: list[asyncpg.Record]) -> list[dict[str, Any]]:
-    """Return records as dictionaries, for JSON."""
     return [dict(record) for record in records]
 
 

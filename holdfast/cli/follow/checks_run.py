@@ -60,7 +60,6 @@ class ChecksOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.verdict.passed else 1
 
     def as_dict(self) -> dict[str, Any]:
-        """The outcome for JSON."""
         whole: dict[str, Any] = msgspec.to_builtins(self)
         whole["passed"] = self.verdict.passed
         return whole
@@ -69,10 +68,8 @@ class ChecksOutcome(msgspec.Struct, frozen=True, kw_only=True):
 async def run_checks(
     spec: JobSpec, suite: str, limit_s: float | None, nats_url: str, references: References, *, quiet: bool
 ) -> ChecksOutcome:
-    """Run `suite` as the job `spec`, give the nodes back, and return the outcome.
-
-    Raises:
-        ChecksNotRun: the nodes could not be granted, or the checks did not start.
+    """Run `suite` as the job `spec`, give the nodes back, and return the outcome. Raises ChecksNotRun if the nodes
+    could not be granted, or the checks did not start.
     """
     async with connected(nats_url, "diagnose") as bus:
         return await ChecksRun(spec, suite, limit_s, bus, references, quiet=quiet).run()
@@ -108,11 +105,7 @@ class ChecksRun(JobFollower[None]):
         self._interrupted = False
 
     async def run(self) -> ChecksOutcome:
-        """Submit the run, wait for the results, give the nodes back, and judge.
-
-        Raises:
-            ChecksNotRun: the nodes could not be granted, or the checks did not start.
-        """
+        """Submit the run, wait for results, give the nodes back, judge. Raises ChecksNotRun as `run_checks` does."""
         await self.follow(self._submit_and_wait)
         if self._failure:
             raise ChecksNotRun(self._failure)
@@ -127,14 +120,12 @@ class ChecksRun(JobFollower[None]):
         )
 
     async def interrupt(self) -> None:
-        """Stop the run."""
         self._interrupted = True
         self._print(f"stopping {self.job}")
         self._started.set()
         self._answered.set()
 
     def take(self, event: AnyEvent) -> None:
-        """Collect results, and note what ends the run."""
         match event:
             case NodesAwaited() if event.missing:
                 self._fail_run(f"the nodes are not available: {event.missing}")

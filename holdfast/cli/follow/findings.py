@@ -45,10 +45,8 @@ def find(
     database_url: str,
     within_s: float,
 ) -> F:
-    """Send `request` to the analyzer and return the event that answers it, whose id is `finding`.
-
-    Raises:
-        NoFinding: refused, no finding within `within_s` seconds, or a service that is needed does not answer.
+    """Send `request` to the analyzer and return the event that answers it, whose id is `finding`. Raises NoFinding if
+    it is refused, a service that is needed does not answer, or nothing is found within `within_s` seconds.
     """
 
     async def ask_and_wait() -> F:
@@ -84,11 +82,9 @@ class _FindingFollower(JobFollower[F], Generic[F]):
         self._within_s = within_s
 
     async def run(self) -> F:
-        """Return the finding."""
         return await self.follow(self._ask_and_wait)
 
     def take(self, event: AnyEvent) -> None:
-        """End with the finding when it is published."""
         if isinstance(event, self._kind) and event.id == self._finding:
             self.finish(event)
 

@@ -28,9 +28,8 @@ R = TypeVar("R")
 
 
 class JobFollower(ABC, Generic[R]):
-    """A job that a command follows over the bus until it has a result.
-
-    The bus may lose an event: a subclass also waits for its result in the database (`recorded`) or for a time limit.
+    """A job that a command follows over the bus until it has a result. The bus may lose an event: a subclass also waits
+    for its result in the database (`recorded`) or for a time limit.
     """
 
     def __init__(self, job: str, bus: Bus) -> None:
@@ -56,12 +55,7 @@ class JobFollower(ABC, Generic[R]):
             self.result.set_result(result)
 
     async def follow(self, *work: Callable[[], Awaitable[None]]) -> R:
-        """Pass the job's events to `take` and run `work`, in this order, until there is a result.
-
-        Raises:
-            click.ClickException: raised by `work`.
-            BusError: raised by `work`.
-        """
+        """Pass events to `take` and run `work`, in this order, until there is a result. Raises errors of `work`."""
         loop = asyncio.get_running_loop()
         tasks: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
@@ -82,28 +76,16 @@ class JobFollower(ABC, Generic[R]):
         return self.result.result()
 
     async def submit(self, spec: JobSpec, code: Snapshot | None = None) -> None:
-        """Submit the job.
-
-        Raises:
-            click.ClickException: refused, or no answer.
-        """
+        """Submit the job. Raises click.ClickException if it is refused, or nothing answers."""
         await submit(self.bus, spec, code)
 
     async def stop(self) -> Answer:
-        """Ask the controller to stop the job.
-
-        Raises:
-            click.ClickException: no answer.
-        """
+        """Ask the controller to stop the job. Raises click.ClickException if nothing answers."""
         request = StopJob(id=uuid7(), asked_by=asked_by(), job=self.job)
         return await ask(self.bus, CONTROLLER_REQUESTS, request, "controller")
 
     async def recorded(self, database_url: str, every_s: float, query: str, *arguments: Any) -> asyncpg.Record:
-        """Return the first row of `query` once it has one. A database that does not answer is tried again.
-
-        Raises:
-            click.ClickException: the database has no tables of this version.
-        """
+        """Wait for a row of `query`; retry while the database is down. Raises ClickException if it lacks our tables."""
         while True:
             await asyncio.sleep(every_s)
             try:
@@ -139,10 +121,6 @@ class JobFollower(ABC, Generic[R]):
 
 
 async def submit(bus: Bus, spec: JobSpec, code: Snapshot | None = None) -> None:
-    """Submit a job, with the version of its code.
-
-    Raises:
-        click.ClickException: refused, or no answer.
-    """
+    """Submit a job, with the version of its code. Raises click.ClickException if it is refused, or nothing answers."""
     offer = await upload(bus, code) if code else None
     await require(bus, SubmitJob(id=uuid7(), asked_by=asked_by(), spec=spec, code=offer))

@@ -42,11 +42,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool, code: Snapshot | None = None) -> int:
-    """Submit `spec` with the version of its code, follow the job, and return its exit code.
-
-    Raises:
-        click.ClickException: refused, or no answer.
-    """
+    """Submit `spec` with its code, follow the job, and return its exit code. Raises ClickException as `submit` does."""
     async with connected(nats_url, "run") as bus:
         if detach:
             await submit(bus, spec, code)
@@ -57,11 +53,7 @@ async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: boo
 
 
 async def attach(status: JobStatus, nats_url: str, database_url: str) -> int:
-    """Follow a job that was submitted before, and return its exit code.
-
-    Raises:
-        click.ClickException: no answer.
-    """
+    """Follow a job submitted before, and return its exit code. Raises click.ClickException if nothing answers."""
     async with connected(nats_url, "attach") as bus:
         follower = TrainingJobFollower(status.job, bus, database_url)
         follower.line.show_state(status.phase, status.generation, status.nodes)
@@ -83,7 +75,6 @@ class TrainingJobFollower(JobFollower[int]):
         self._interrupts = 0
 
     async def run(self) -> int:
-        """Submit the job if this command brings one, follow it, and return its exit code."""
         try:
             return await self.follow(self._take_output, self._submit, self.line.keep_drawing)
         finally:

@@ -68,11 +68,8 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def contents(path: Path | None, name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the unpacked contents of a file, or of each member of an archive as `archive/member`.
-
-    Raises:
-        UnreadableDump: too large, broken, or without an end.
-        OSError: it cannot be opened.
+    """Yield the unpacked contents of a file, or of each member of an archive as `archive/member`. Raises UnreadableDump
+    if it is too large, broken, or without an end, OSError if it cannot be opened.
     """
     data = _unpacked(_read(path))
     if data[257:262] == b"ustar":
@@ -152,7 +149,7 @@ def _of_zip(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _as_text_is_written(data: bytes) -> bytes:
-    """UTF-8 without a mark or colours, as far as the mark tells; anything else as it is."""
+    """Return text in UTF-8, as far as its byte order mark tells the encoding, without colours; other data unchanged."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             data = data[len(mark) :].decode(encoding, "replace").encode()

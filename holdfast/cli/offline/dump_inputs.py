@@ -1,4 +1,4 @@
-"""Finds dumps in files, directories and standard input, tells what each is, reads it. A broken one harms no other."""
+"""Find dumps in files, directories and standard input, detect their format, read them. A broken one harms no other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReadFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was not, and why."""
+    """A file that was not read, and why."""
 
     file: str
     error: str
@@ -62,7 +62,6 @@ class Inputs(msgspec.Struct, kw_only=True):
 
 
 def read_inputs(paths: list[str], ranks_per_node: int | None) -> Inputs:
-    """Read all that these paths name."""
     reading = _Reading()
     for given in paths:
         for name, path, error in files_of(given):
@@ -87,7 +86,7 @@ class _Reading:
         self._metas: dict[str, bytes] = {}
 
     def read(self, name: str, path: Path | None, *, is_asked_for: bool) -> None:
-        """One file. What lies in a directory and looks like no dump at all is passed over without a word."""
+        """Read one file. A file in a directory that does not look like a dump is skipped silently."""
         try:
             for inner, data in contents(path, name):
                 self._read_one(inner, data, is_asked_for=is_asked_for and inner == name)
@@ -112,7 +111,7 @@ class _Reading:
         self.found.unread.append(UnreadFile(file=name, error=said or _without(str(error), name)))
 
     def operations(self) -> Iterator[Operations]:
-        """The timings, each with the sizes in the meta file that lies beside it and is named alike."""
+        """Yield the timings, each with the sizes in the meta file of the same name beside it."""
         for name, data in self._timings.items():
             try:
                 yield read_operations(data, name, self._meta_of(name))
@@ -174,7 +173,7 @@ class _Reading:
 
 
 def _documents(data: bytes, name: str) -> Iterator[Any]:
-    """The JSON documents of a file: one, one in each line, or several after each other as py-spy leaves them."""
+    """Yield the JSON documents of a file: one, one in each line, or several after each other as py-spy leaves them."""
     try:
         yield msgspec.json.decode(data)
         return
@@ -197,7 +196,7 @@ def _documents(data: bytes, name: str) -> Iterator[Any]:
 
 
 def _own_stacks(document: Any) -> list[ProcessStacks]:
-    """Stacks as Holdfast's own tracer writes them."""
+    """Return stacks in the format of Holdfast's own tracer."""
     if not isinstance(document, list) or not document or not isinstance(document[0], dict):
         return []
     if not any(key in document[0] for key in ("threads", "unread")):

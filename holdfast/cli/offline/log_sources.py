@@ -1,4 +1,4 @@
-"""Reads logs from files, directories, gz and standard input in blocks of whole lines, whatever their size."""
+"""Logs in files, directories, gz and standard input, read in blocks of whole lines, whatever their size."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readable(Protocol):
-    """A file of bytes, as far as it is needed."""
-
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -43,10 +41,8 @@ class UnreadableLog(ValueError):
 
 
 def sources(paths: list[str]) -> list[Source]:
-    """The logs that these paths name: files, `-`, or directories with everything in them that looks like a log.
-
-    Raises:
-        UnreadableLog: a path is not there, or a directory has no logs.
+    """Return the logs that these paths name: files, `-`, or directories with everything in them that looks like a log.
+    Raises UnreadableLog if a path does not exist, or a directory has no logs.
     """
     found: list[Source] = []
     for given in paths:
@@ -67,7 +63,7 @@ def sources(paths: list[str]) -> list[Source]:
 
 
 def named(name: str, path: Path | None = None) -> Source:
-    """A log by its name, which may tell whose it is."""
+    """Return a log by its name, which may tell whose it is."""
     if of_torchrun := _OF_TORCHRUN.search(name):
         return Source(name=name, path=path, rank=int(of_torchrun[1]), local=True)
     *_, folder, file = ("", *Path(name).parts) if name else ("", "")
@@ -76,11 +72,7 @@ def named(name: str, path: Path | None = None) -> Source:
 
 
 def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int], None] | None = None) -> ScannedLog:
-    """What is left of one log.
-
-    Raises:
-        UnreadableLog: it cannot be opened or read.
-    """
+    """Scan one log. Raises UnreadableLog if it cannot be opened or read."""
     scanning = LogScan(source.name, (book or rule_book()).line_filter, source.rank, local=source.local)
     try:
         if source.path is None:
@@ -101,7 +93,7 @@ def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int],
 
 
 def blocks(file: Readable, on_bytes: Callable[[int], None] | None = None) -> Iterator[bytes]:
-    """Blocks that end with a line. Of a line longer than a block only its beginning is kept."""
+    """Yield blocks that end with a line. Of a line longer than a block only its beginning is kept."""
     rest = b""
     skipping = False
     while data := file.read(BLOCK_BYTES):

@@ -20,8 +20,6 @@ where c.granted_at is null
 
 
 class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that waits for nodes."""
-
     job: str
     wanted: int
     """Number of nodes that it waits for."""
@@ -40,5 +38,4 @@ class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def open_claims(connection: Connection) -> dict[str, OpenClaim]:
-    """Return the open claims by job."""
     return {row["job"]: msgspec.convert(dict(row), OpenClaim) for row in await connection.fetch(_CLAIMS)}

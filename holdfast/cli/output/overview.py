@@ -52,13 +52,10 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pace(self) -> str | None:
-        """Pace as text."""
         return pace_text(self.step_s, self.tokens_per_s, self.mfu)
 
 
 class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An open incident."""
-
     incident: str
     job: str
     opened_at: datetime
@@ -112,7 +109,6 @@ async def cluster_overview(database_url: str, nats_url: str) -> Overview:
 
 
 def overview_section(overview: Overview) -> str:
-    """Return the overview as text."""
     nodes = printable(", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items()))) or "none yet"
     parts = [f"Nodes: {nodes}"]
     if overview.jobs:

@@ -22,7 +22,6 @@ _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 def render(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Lay out a table for the standard output: fitted to a terminal by rich, or else plain, one line for each row.
-
     Columns are two spaces apart; columns of numbers are right-aligned.
     """
     data = [list(row) for row in rows]

@@ -54,8 +54,7 @@ class Process:
                 # It closed the pipe without a word: its death, or the time limit, ends the wait.
                 await asyncio.Event().wait()
         finally:
-            # Once collected, the number may already belong to someone else.
-            if self._ready_fd is not None:
+            if self._ready_fd is not None:  # Once collected, the number may already belong to someone else.
                 self._loop.remove_reader(fd)
 
     def send_signal(self, number: int) -> None:
@@ -66,7 +65,7 @@ class Process:
                 return
 
     def kill_and_reap(self) -> None:
-        """The end at once, without the event loop: for a supervisor on its way out."""
+        """End it at once, without the event loop: for a supervisor on its way out."""
         if not self._exited.done():
             self.send_signal(signal.SIGKILL)
             self._collect()
@@ -93,9 +92,8 @@ def spawn(
     identity: Identity = Identity.AS_IS,
     announces: bool = False,
 ) -> Process:
-    """Start a program, watched by the running event loop; the arguments are those of `start`.
-
-    With `announces` the program is handed the pipe for `announce_ready`. Raises OSError if it cannot be run.
+    """Start a program, watched by the running event loop; the arguments are those of `start`. With `announces` the
+    program is handed the pipe for `announce_ready`. Raises OSError if it cannot be run.
     """
     if not announces:
         return Process(start(argv, environment, directory, output, death_signal, identity), None)
@@ -143,8 +141,7 @@ def _child_setup(death_signal: int, identity: Identity) -> Callable[[], None]:
     parent = os.getpid()
 
     def setup() -> None:
-        # Between fork and exec, other threads may hold locks: use plain system calls only.
-        identity.enter()
+        identity.enter()  # Between fork and exec, other threads may hold locks: use plain system calls only.
         # After the identity: a change of credentials clears the death signal.
         _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal)
         if os.getppid() != parent:
@@ -171,7 +168,6 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def describe_exit(code: int) -> str:
-    """Describe an exit code of Popen."""
     if code >= 0:
         return f"exit code {code}"
     try:

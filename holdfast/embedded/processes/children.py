@@ -57,10 +57,7 @@ Report = Callable[["Child", str | None], None]
 
 
 class Child:
-    """One child across its restarts.
-
-    `report` is called on every change, with a line of text if users should see it.
-    """
+    """One child across its restarts. `report` is called on every change, with a line of text if users should see it."""
 
     def __init__(self, spec: ChildSpec, log_file: Path, report: Report) -> None:
         self.spec = spec
@@ -87,7 +84,6 @@ class Child:
 
     @property
     def record(self) -> ChildRecord | None:
-        """The running process, None while there is none."""
         return None if self._process is None else self._process.record
 
     @property
@@ -112,8 +108,7 @@ class Child:
         """Wait until it is ready. Raises StartFailed, with the end of its log, if it cannot be started."""
         await self._settled.wait()
         if self._wanted.is_set():
-            # It was ready. If it has exited since, it is being restarted.
-            return
+            return  # It was ready. If it has exited since, it is being restarted.
         lines = "".join(f"\n    {line}" for line in tail(self._log.path, _FAILURE_LOG_LINES)) or " (empty)"
         raise StartFailed(f"{self.name} does not start: {self.last_exit}. The end of {self._log.path}:{lines}")
 
@@ -130,8 +125,7 @@ class Child:
         self._wanted.clear()
         self._settled.set()
         if self._process is None:
-            # There is no process, but maybe a delay before a restart to end.
-            self._unwanted.set()
+            self._unwanted.set()  # There is no process, but maybe a delay before a restart to end.
 
     def kill(self) -> None:
         """Switch it off with SIGKILL."""
@@ -145,8 +139,7 @@ class Child:
             while True:
                 await self._wanted.wait()
                 if not self._wanted.is_set():
-                    # Switched off again before this task had its turn.
-                    continue
+                    continue  # Switched off again before this task had its turn.
                 action = await self._one_life()
                 if self._wanted.is_set() and isinstance(action, Restart):
                     self.state = ChildState.WAITING
@@ -238,8 +231,7 @@ class Child:
         await self._unwanted.wait()
         self.state = ChildState.STOPPING
         process.send_signal(self.spec.stop_signal)
-        # A stopped process would never see the signal.
-        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)  # A stopped process would never see the signal.
         await asyncio.sleep(self.spec.stop_grace_s)
         process.send_signal(signal.SIGKILL)
 

@@ -12,10 +12,9 @@ _LEAVE_WITHIN_S = 20.0
 
 
 def end_leftovers(info: ClusterInfo) -> list[str]:
-    """Stop the children of a dead supervisor, in order where possible. Return the names of those found.
-
-    Ranks are not touched: the next agent of their node adopts them. Blocks, at most 20 s for each child that
-    ignores its signal. Call it only while holding the cluster's lock.
+    """Stop the children of a dead supervisor, in order where possible. Return the names of those found. Ranks are not
+    touched: the next agent of their node adopts them. Blocks, at most 20 s for each child that ignores its signal. Call
+    it only while holding the cluster's lock.
     """
     pidfds: dict[str, int] = {}
     try:

@@ -8,9 +8,8 @@ LOG_FILES_MAX = 4
 
 
 class RotatingLog:
-    """A file to append to. Past `bytes_max` it becomes `<name>.1`, older files move up, the oldest is deleted.
-
-    A full disk loses only log lines: the loss is counted, and logged when there is room again.
+    """A file to append to. Past `bytes_max` it becomes `<name>.1`, older files move up, the oldest is deleted. A full
+    disk loses only log lines: the loss is counted, and logged when there is room again.
     """
 
     def __init__(self, path: Path, *, bytes_max: int = LOG_BYTES_MAX, files_max: int = LOG_FILES_MAX) -> None:
@@ -63,10 +62,7 @@ class RotatingLog:
 
 
 def tail(path: Path, lines: int, size: int | None = None) -> list[str]:
-    """Return the last `lines` lines of a log, the rotated part included; empty if there is none.
-
-    With `size`, only the first `size` bytes of the file count.
-    """
+    """Return the last lines of a log and its rotated part, [] if there is none; `size`: where to end, None for all."""
     found = _last_lines(path, lines, size)
     rotated = path.with_name(f"{path.name}.1")
     return _last_lines(rotated, lines - len(found), None) + found

@@ -9,10 +9,9 @@ _BLOCK_BYTES = 65_536
 
 
 class LogPipe:
-    """A pipe that the event loop drains into a log until the last writer has closed it.
-
-    A pipe instead of the file itself, so that the file can rotate without losing a line. A child's own children may
-    keep the writing end: the end of the stream is never awaited.
+    """A pipe that the event loop drains into a log until the last writer has closed it. A pipe instead of the file
+    itself, so that the file can rotate without losing a line. A child's own children may keep the writing end: the end
+    of the stream is never awaited.
     """
 
     def __init__(self, log: RotatingLog) -> None:
@@ -31,7 +30,6 @@ class LogPipe:
         os.close(self.writing_end)
 
     def drain(self) -> None:
-        """Write everything that has arrived so far."""
         while self._drain_once():
             pass
 

@@ -17,7 +17,6 @@ _GONE_WITHIN_S = 10.0
 
 def node_processes(node_directory: Path, agent: int | None) -> set[int]:
     """Return the pids of a node: its agent, its zygote, all their descendants, and all other processes started there.
-
     Descent alone misses the children of a dead parent, so every process that was started with the node's directory in
     its environment (`HOLDFAST_NODE_DIR`) counts too.
     """
@@ -44,10 +43,9 @@ def node_processes(node_directory: Path, agent: int | None) -> set[int]:
 
 
 def kill_all(find: Callable[[], set[int]]) -> int:
-    """Kill every process that `find` returns, and wait until they are gone. Return their number.
-
-    A stopped process cannot fork, so all are stopped first, repeatedly until no new one appears.
-    Blocks for milliseconds. Raises EmbeddedError if one is still there after 10 s (it hangs inside the kernel).
+    """Kill every process that `find` returns, and wait until they are gone. Return their number. A stopped process
+    cannot fork, so all are stopped first, repeatedly until no new one appears. Blocks for milliseconds. Raises
+    EmbeddedError if one is still there after 10 s (it hangs inside the kernel).
     """
     deadline = time.monotonic() + _GONE_WITHIN_S
     pidfds: dict[int, int] = {}

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
-    """The first restart is immediate, later ones wait `base_s`, doubled each time up to `cap_s`.
-
-    A run that stayed ready for `ran_well_s` clears the record. Before a child has ever been ready,
-    `start_attempts_max` ends in a row mean that it cannot start at all.
+    """The first restart is immediate, later ones wait `base_s`, doubled each time up to `cap_s`. A run that stayed
+    ready for `ran_well_s` clears the record. Before a child has ever been ready, `start_attempts_max` ends in a row
+    mean that it cannot start at all.
     """
 
     base_s: float = 0.25
@@ -27,8 +26,6 @@ class RestartRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """Start again in `delay_s` seconds."""
-
     delay_s: float
 
 

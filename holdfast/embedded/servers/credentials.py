@@ -25,9 +25,8 @@ def role_name(service: str) -> str:
 
 
 def load_or_create(layout: ClusterLayout) -> Credentials:
-    """Return the cluster's passwords; a role that a newer Holdfast added gets a new one.
-
-    Raises EmbeddedError if the file is damaged, or gone while the database that it opens still exists.
+    """Return the cluster's passwords; a role that a newer Holdfast added gets a new one. Raises EmbeddedError if the
+    file is damaged, or gone while the database that it opens still exists.
     """
     try:
         known = msgspec.json.decode(layout.secrets_file.read_bytes(), type=Credentials)
@@ -64,5 +63,4 @@ def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
 
 
 def _password() -> str:
-    # URL-safe without quoting: it goes into connection strings.
-    return secrets.token_urlsafe(24)
+    return secrets.token_urlsafe(24)  # URL-safe without quoting: it goes into connection strings.

@@ -58,9 +58,8 @@ class Identity(enum.Enum):
 
 
 def choose_identity(program: Path, directory: Path) -> Identity:
-    """Return the first identity under which `program` runs without being root and may use `directory`.
-
-    Raises EmbeddedError if root may neither open a user namespace nor become the user nobody.
+    """Return the first identity under which `program` runs without being root and may use `directory`. Raises
+    EmbeddedError if root may neither open a user namespace nor become the user nobody.
     """
     if os.geteuid() != 0:
         return Identity.AS_IS

@@ -58,7 +58,6 @@ def nats_server() -> Path:
 
 
 def write_config(directory: Path, *, port: int, monitor_port: int, password: str, host: str = HOST) -> Path:
-    """Write the server's configuration into its directory and return the file's path."""
     file = directory / "nats.conf"
     text = _CONFIG.format(
         host=host,

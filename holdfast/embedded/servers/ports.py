@@ -20,11 +20,10 @@ _ATTEMPTS_MAX = 200
 def reserve_ports(given: dict[str, int | None], remembered: Ports | None) -> Iterator[Ports]:
     """Hold one port per server for as long as the context lasts, also while its server is down.
 
-    `given` maps "postgres", "nats" and "nats_monitor" to the requested port, or None for a free one, if possible
-    that of the last run. Raises EmbeddedError if a requested port is taken or requested twice.
-
-    A reservation is a socket that is bound and does not listen, with SO_REUSEADDR: Linux lets our server, which
-    sets the same option, bind and listen beside it, and never assigns the port to another process at random.
+    `given` maps "postgres", "nats" and "nats_monitor" to the requested port, or None for a free one, if possible that
+    of the last run. Raises EmbeddedError if a requested port is taken or requested twice. A reservation is a socket
+    that is bound and does not listen, with SO_REUSEADDR: Linux lets our server, which sets the same option, bind and
+    listen beside it, and never assigns the port to another process at random.
     """
     asked = [port for port in given.values() if port is not None]
     if twice := {port for port in asked if asked.count(port) > 1}:
@@ -63,10 +62,8 @@ def _reserve(server: str, wanted: int | None, before: int | None, *, taken: set[
 
 
 def _bind(port: int, *, exclusive: bool) -> socket.socket | None:
-    """Reserve a port. Return None if it is taken.
-
-    A random port must be unused (`exclusive`); a remembered one may still have connections of the last run in
-    TIME_WAIT, which SO_REUSEADDR ignores.
+    """Reserve a port. Return None if it is taken. A random port must be unused (`exclusive`); a remembered one may
+    still have connections of the last run in TIME_WAIT, which SO_REUSEADDR ignores.
     """
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if not exclusive:

@@ -56,10 +56,7 @@ lc_messages = 'C'
 
 
 def programs() -> Path:
-    """Return the directory with `postgres` and `initdb` of the newest version in the wheel.
-
-    Raises EmbeddedError if the wheel is not installed or holds none.
-    """
+    """Return the directory of the wheel's newest `postgres` and `initdb`. Raises EmbeddedError if there is none."""
     spec = importlib.util.find_spec(_WHEEL)
     roots = [] if spec is None else list(spec.submodule_search_locations or [])
     found = [
@@ -78,9 +75,8 @@ def admin_url(port: int, password: str, database: str = DATABASE) -> str:
 
 
 async def initialise(directory: Path, *, password: str, identity: Identity, log: Path, durable: bool = True) -> None:
-    """Create the database files in `directory`/data unless they exist; takes about a second.
-
-    They appear in one step, so an interrupted start leaves nothing incomplete. Raises StartFailed if initdb fails.
+    """Create the database files in `directory`/data unless they exist; takes about a second. They appear in one step,
+    so an interrupted start leaves nothing incomplete. Raises StartFailed if initdb fails.
     """
     data = directory / "data"
     _refuse_other_version(data)
@@ -146,10 +142,8 @@ def postgres_spec(directory: Path, *, port: int, password: str, identity: Identi
         environment=_ENVIRONMENT,
         directory=directory,
         probe=answers,
-        # Recovery after a crash replays up to max_wal_size.
-        start_limit_s=300.0,
-        # SIGINT is its fast shutdown; SIGTERM would wait for every client to leave.
-        stop_signal=signal.SIGINT,
+        start_limit_s=300.0,  # Recovery after a crash replays up to max_wal_size.
+        stop_signal=signal.SIGINT,  # SIGINT is its fast shutdown; SIGTERM would wait for every client to leave.
         stop_grace_s=30.0,
         death_signal=signal.SIGINT,
         # After a SIGKILL the old backends hold the shared memory for a moment, and a new postmaster gives up on it.
@@ -160,10 +154,9 @@ def postgres_spec(directory: Path, *, port: int, password: str, identity: Identi
 
 
 def clear_stale_pid(directory: Path) -> None:
-    """Remove the pid file of a postmaster that is gone.
-
-    After a crash the number in it may belong to another process by now, and PostgreSQL would refuse to start. Its
-    shared memory check still guards the files. Call it only while holding the cluster's lock.
+    """Remove the pid file of a postmaster that is gone. After a crash the number in it may belong to another process by
+    now, and PostgreSQL would refuse to start. Its shared memory check still guards the files. Call it only while
+    holding the cluster's lock.
     """
     data = directory / "data"
     file = data / "postmaster.pid"

@@ -39,10 +39,7 @@ async def postgres_answers(url: str) -> None:
 
 
 async def nats_answers(host: str, port: int, *, user: str, password: str) -> None:
-    """Wait until the server greets with JetStream on, takes the credentials and answers a PING.
-
-    Raises EmbeddedError if it refuses the credentials.
-    """
+    """Wait until the server has JetStream, takes the credentials, answers a PING. Raises EmbeddedError if refused."""
     while True:
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):

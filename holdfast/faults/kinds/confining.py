@@ -67,8 +67,7 @@ class OnePageMore(FaultStep, frozen=True, kw_only=True, tag="one_page_more"):
         return False
 
     def do(self) -> None:
-        # The page may be refused, or the process killed meanwhile.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # The page may be refused, or the process killed meanwhile.
             if (page := process_memory.untouched(self.process.pid)) is not None:
                 process_memory.write(self.process.pid, page, bytes(8))
 

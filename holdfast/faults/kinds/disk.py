@@ -134,11 +134,7 @@ def _hanging(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
 
 
 def directory_of(aim: FaultTarget, options: DiskOptions) -> Path:
-    """Return the directory of the fault.
-
-    Raises:
-        FaultRefused: there is none, or it is more than should be broken.
-    """
+    """Return the directory of the fault. Raises FaultRefused if there is none, or it is more than should be broken."""
     directory = Path(options.path).resolve() if options.path else aim.directory
     if not directory.is_dir():
         raise FaultRefused(f"{directory} is not a directory")
@@ -148,10 +144,8 @@ def directory_of(aim: FaultTarget, options: DiskOptions) -> Path:
 
 
 def directory_apart(aim: FaultTarget, options: DiskOptions) -> Path:
-    """Return the directory of a fault that needs a place outside of it.
-
-    Raises:
-        FaultRefused: as `directory_of`, or what the fault keeps for itself lies in it.
+    """Return the directory of a fault that needs a place outside of it. Raises FaultRefused as `directory_of` does, and
+    if what the fault keeps for itself lies in it.
     """
     directory = directory_of(aim, options)
     if aim.place.is_relative_to(directory):

@@ -68,7 +68,6 @@ class _Failing(http.server.BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Answer until killed."""
     port, status, speaks = sys.argv[1:]
     handler = type("Failing", (_Failing,), {"status": int(status), "speaks": speaks})
     try:

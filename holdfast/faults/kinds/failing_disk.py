@@ -81,8 +81,7 @@ def _fails(aim: FaultTarget, options: DiskOptions) -> tuple[FaultStep, ...]:
 def _sizes(directory: Path) -> Iterator[int]:
     for parent, _, names in os.walk(directory):
         for name in names:
-            # Files removed meanwhile are not copied.
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):  # Files removed meanwhile are not copied.
                 yield os.lstat(os.path.join(parent, name)).st_size
 
 

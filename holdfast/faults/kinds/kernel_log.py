@@ -60,8 +60,6 @@ class NicOptions(FaultOptions, frozen=True, kw_only=True):
 
 
 class DiskOptions(FaultOptions, frozen=True, kw_only=True):
-    """`device`: the disk."""
-
     device: str = "nvme1n1"
 
 

@@ -29,10 +29,7 @@ def _overload(aim: FaultTarget, options: OverloadOptions) -> tuple[FaultStep, ..
 
 
 def main() -> None:
-    """Burn cores with a number of processes until killed; they inherit the environment, and with it the mark.
-
-    In a control group, if one is named.
-    """
+    """Burn cores with some processes, in a control group if one is named, until killed; they inherit the mark."""
     for group in sys.argv[2:]:
         cgroups.move(os.getpid(), Path(group))
     for _ in range(int(sys.argv[1]) - 1):

@@ -62,8 +62,6 @@ class FlipOptions(FaultOptions, frozen=True, kw_only=True):
 
 
 class Flip(FaultStep, frozen=True, kw_only=True, tag="flip"):
-    """One flip."""
-
     process: TargetProcess
     where: str
     bit: int
@@ -148,8 +146,7 @@ def main() -> None:
         try:
             _flip(process.pid, random.choice(pages), args.bit)
         except OSError:
-            # Freed by the rank, or the rank is gone.
-            continue
+            continue  # Freed by the rank, or the rank is gone.
 
 
 FAULTS = (

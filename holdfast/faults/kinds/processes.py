@@ -16,8 +16,6 @@ from holdfast.symptoms import Symptom
 
 
 class Signal(FaultStep, frozen=True, kw_only=True, tag="signal"):
-    """A deadly signal to a process."""
-
     process: TargetProcess
     number: int
 
@@ -60,8 +58,7 @@ class LoseNode(FaultStep, frozen=True, kw_only=True, tag="lose_node"):
         try:
             ask(ClusterLayout(self.root), PowerOn(node=self.node))
         except (ControlRefused, NoCluster):
-            # The node is on, or the cluster is down and will start with all nodes.
-            return
+            return  # The node is on, or the cluster is down and will start with all nodes.
 
 
 class KillContainer(FaultStep, frozen=True, kw_only=True, tag="kill_container"):
@@ -80,8 +77,6 @@ class KillContainer(FaultStep, frozen=True, kw_only=True, tag="kill_container"):
 
 
 class CrashOptions(FaultOptions, frozen=True, kw_only=True):
-    """`signal`: the deadly signal."""
-
     signal: Literal["SEGV", "ABRT", "BUS", "ILL", "FPE"] = "SEGV"
 
 

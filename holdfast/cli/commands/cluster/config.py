@@ -73,7 +73,6 @@ def _of(layout: ClusterLayout) -> list[settings.Setting]:
 
 
 def derived_limits(timeouts: Timeouts, step_s: float | None) -> list[dict[str, str]]:
-    """Return the limits derived from the settings, as text."""
     known = f"a step of {step_s:g} s" if step_s else "no step time known yet"
     return [
         {

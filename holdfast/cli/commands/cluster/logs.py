@@ -80,8 +80,7 @@ class Follower:
     def read(self) -> list[str]:
         data = self._begun + self._file.read()
         if self._rotated():
-            # Lines written between the read and the rotation are still in the old file.
-            data += self._file.read()
+            data += self._file.read()  # Lines written between the read and the rotation are still in the old file.
             self._file.close()
             self._file = open(self._path, "rb")  # noqa: SIM115
             data += self._file.read()
@@ -92,8 +91,7 @@ class Follower:
         try:
             return os.stat(self._path).st_ino != os.fstat(self._file.fileno()).st_ino
         except FileNotFoundError:
-            # In the middle of a rotation.
-            return False
+            return False  # In the middle of a rotation.
 
 
 def _files(layout: ClusterLayout, name: str | None, rank: int | None, checks: bool = False) -> dict[str, Path]:
@@ -113,9 +111,8 @@ def _files(layout: ClusterLayout, name: str | None, rank: int | None, checks: bo
 
 
 def _of_ranks(layout: ClusterLayout, job: str, rank: int | None, checks: bool) -> dict[str, Path]:
-    """Return the output files of a job's ranks, on every node where they ran, by the name to show.
-
-    Runs of checks lie in a folder below; for a job that only ran checks, they are returned in any case.
+    """Return the output files of a job's ranks, on every node where they ran, by the name to show. Runs of checks lie
+    in a folder below; for a job that only ran checks, they are returned in any case.
     """
     named = f"rank-{'*' if rank is None else rank}"
     folders = ("checks-*/",) if checks else ("", "checks-*/")

@@ -126,11 +126,7 @@ def analyze(
 
 
 def mesh_of(text: str | None, order: str | None, ranks_per_node: int | None) -> Mesh | None:
-    """Return the mesh that the options describe, None without --mesh.
-
-    Raises:
-        MeshError: the options contradict each other.
-    """
+    """Return the mesh of the options, None without --mesh. Raises MeshError if they contradict each other."""
     if text is None:
         if order is not None:
             raise MeshError("--order describes the layout of --mesh; give --mesh as well")
@@ -163,7 +159,6 @@ def _check_ranks(inputs: Inputs, mesh: Mesh | None) -> None:
 
 
 def analyzed(inputs: Inputs, mesh: Mesh | None, ranks_per_node: int | None) -> Analysis:
-    """Analyze all inputs together."""
     hang = HangVerdict()
     if inputs.processes or inputs.traces:
         hang = judge_hang(inputs.processes, inputs.traces, mesh, ranks_per_node)
@@ -214,7 +209,6 @@ def _coverage_notes(inputs: Inputs, mesh: Mesh | None) -> list[str]:
 
 
 def in_words(analysis: Analysis) -> list[str]:
-    """Return the analysis as lines of text."""
     lines: list[str] = []
     if analysis.stacks or analysis.collectives:
         lines += [

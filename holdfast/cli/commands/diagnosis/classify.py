@@ -79,11 +79,7 @@ def _diagnosed(paths: tuple[str, ...], codes: dict[int, int]) -> Diagnosis:
 
 
 def parse_exit_codes(text: str) -> dict[int, int]:
-    """Parse exit codes by rank, from `0=1,3=-9` or a JSON file.
-
-    Raises:
-        ValueError: neither; the message describes the format.
-    """
+    """Parse exit codes by rank, from `0=1,3=-9` or a JSON file. Raises ValueError, which describes the format."""
     wanted = f"--exit-codes {text!r}: give RANK=CODE,... as in 0=1,3=-9, or a JSON file of an object from rank to code"
     try:
         if "=" in text and not Path(text).exists():
@@ -101,7 +97,6 @@ def parse_exit_codes(text: str) -> dict[int, int]:
 
 
 def in_words(diagnosis: Diagnosis) -> list[str]:
-    """Return the diagnosis as lines of text."""
     parent = f" ({diagnosis.table_one})" if diagnosis.table_one and diagnosis.table_one != diagnosis.symptom else ""
     rank = "not known" if diagnosis.first_rank is None else str(diagnosis.first_rank)
     if diagnosis.first_local_rank is not None:

@@ -109,11 +109,7 @@ def diagnose(
 
 
 def _chosen(names: tuple[str, ...], known: dict[str, _Node]) -> tuple[str, ...]:
-    """Return the nodes to test.
-
-    Raises:
-        ChecksNotRun: a named node is not available, or none is idle.
-    """
+    """Return the nodes to test. Raises ChecksNotRun if a named node is not available, or none is idle."""
     if not names:
         idle = tuple(name for name, node in known.items() if node.state == "standby")
         if not idle:

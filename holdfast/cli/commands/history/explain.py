@@ -38,7 +38,6 @@ RUNGS = {
     "rollback": "return to the last good version of the code",
     "stop": "stop, and leave the decision to a person",
 }
-"""Description of each rung."""
 
 
 @click.command()
