@@ -1,4 +1,4 @@
-"""Every timeout of the system, in one validated place.
+"""Section `[timeouts]`: the limits that several parts share; an engine's own limits are in its section.
 
 A few numbers are set (configuration keys of the same names, section `[timeouts]`); all limits derive from them,
 and those that depend on the job adapt to its own step time once that is known.
