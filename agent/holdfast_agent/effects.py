@@ -17,8 +17,6 @@ from holdfast_agent.zygote.wire import AckExit, Command, End, StartStore, StopRa
 
 
 class Effects:
-    """Carries out plans."""
-
     def __init__(
         self,
         directories: Directories,
@@ -50,7 +48,6 @@ class Effects:
             self._zygote.end(End())
 
     def _command(self, action: Action) -> Command | None:
-        """Return the zygote's command for an action, if it has one."""
         match action:
             case actions.FetchCode():
                 self._code.order(action.order)

@@ -24,10 +24,7 @@ T = TypeVar("T", SlowOrder, TraceOrder)
 async def orders_for_crew(
     bus: Bus, kind: type[T], crew: Callable[[], Crew | None], now: Callable[[], datetime]
 ) -> AsyncIterator[tuple[T, Crew]]:
-    """Yield each order of this kind that is for the crew of this node, with the crew; an order may come twice.
-
-    Orders that cannot be read are logged, those that have expired ignored.
-    """
+    """Yield each order of this kind for this node's crew, perhaps twice. Log unreadable orders, ignore expired ones."""
     async for update in bus.watch(DESIRED_BUCKET, kind.key_of("*")):
         if update.body is None:
             continue

@@ -19,7 +19,6 @@ _MIB = 1024 * 1024
 
 
 def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | None) -> NodeFacts:
-    """Return the facts about this machine."""
     return NodeFacts(
         address=address,
         hostname=socket.gethostname(),
@@ -33,7 +32,6 @@ def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | Non
 
 
 def self_check(directory: Path, zygote: Welcome) -> tuple[CheckResult, ...]:
-    """Return the results of the node's self-check."""
     return (
         _disk(directory),
         _memory(),

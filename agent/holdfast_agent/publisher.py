@@ -36,7 +36,6 @@ class Publisher:
             relay.wake()
 
     def start_relays(self, bus: Bus, group: asyncio.TaskGroup) -> None:
-        """Relay the spool to the bus in tasks of `group`."""
         for lane, outbox in self._outboxes.items():
             relay = Relay(outbox, bus)
             self._relays.append(relay)

@@ -49,7 +49,6 @@ class Reconciler:
         self.state = AgentState(node=node, instance=uuid7(), durable=durable)
 
     def learn(self, seen: Input) -> None:
-        """Decide on an input, commit the plan, carry it out."""
         before = self.state
         decided = plan(before, seen, self._now(), self._timeouts)
         self.state = decided.state
@@ -62,7 +61,6 @@ class Reconciler:
         self._carry_out(decided, before)
 
     def crew(self) -> Crew | None:
-        """Return the node's ranks."""
         return self.state.crew
 
     def training_job(self) -> str | None:

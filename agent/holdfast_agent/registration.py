@@ -25,7 +25,6 @@ def registration(
 
 
 def code_in_place(node: str, brought: FetchedCode, now: datetime) -> Event:
-    """Return the event for a code version that was put in place."""
     need = brought.need
     return CodeInPlace(
         id=uuid7(),

@@ -57,7 +57,6 @@ class ZygoteReports:
         self.on_welcome: Callable[[], None] = lambda: None
 
     def take(self, report: Report) -> None:
-        """Act on a report."""
         match report:
             case RankExit():
                 # Its last steps and reports come before its exit.
@@ -89,7 +88,6 @@ class ZygoteReports:
                 self._attach(report)
 
     def lost(self) -> None:
-        """Note that the zygote ended."""
         self.welcome = None
         self._watcher.collect()
         self._learn(ZygoteLost(id=uuid7(), statuses=self._watcher.statuses()))

@@ -34,7 +34,6 @@ class NotReported(OSError):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the checks of this node."""
     options = _parser().parse_args(argv)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
@@ -51,10 +50,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[str]:
-    """Yield a directory in memory for process groups' small files: a hanging or full disk would fail other tests too.
-
-    A node has one run at a time, so leftovers of the last run, which may have been killed, are removed.
-    """
+    """Yield an emptied directory in memory for process groups: a hanging or full disk would fail other tests too."""
     whose = xxhash.xxh3_64_hexdigest((_node_directory() or str(os.getpid())).encode())
     folder = (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())) / f"holdfast-checks-{whose}"
     shutil.rmtree(folder, ignore_errors=True)

@@ -12,7 +12,6 @@ from holdfast_checks.result import WorkerContext
 
 
 def device_of(context: WorkerContext) -> torch.device:
-    """Return the worker's device."""
     if torch.cuda.is_available():
         device = torch.device("cuda", context.worker % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -21,14 +20,11 @@ def device_of(context: WorkerContext) -> torch.device:
 
 
 def name_of(device: torch.device, context: WorkerContext) -> str:
-    """Return the device's name in results."""
     return f"GPU {device.index}" if device.type == "cuda" else f"CPU worker {context.worker}"
 
 
 def hardware_of(device: torch.device) -> str:
-    """Return the hardware and library versions among which results are comparable: floating-point sums differ between
-    them.
-    """
+    """Return the hardware and library versions: results compare only where equal, as floating-point sums differ."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, torch {torch.__version__}"
     return f"{_cpu_model()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"

@@ -69,7 +69,6 @@ class Driver:
         self._store: Store | None = None
 
     def run(self) -> None:
-        """Run all stages."""
         if any(stage.pairs for stage in self._stages):
             self._meet()
         began, spent_s = time.monotonic(), 0.0
@@ -134,10 +133,7 @@ def code_of(test: str) -> Test:
 
 
 def merged(found: Sequence[StageResult]) -> list[StageResult]:
-    """Merge equal passes of all devices into one result with the slowest device's value; keep other results.
-
-    Of a failed pair one failure is kept: its devices wait for each other and fail together.
-    """
+    """Merge equal passes of all devices into the slowest's; of a pair, which fails together, keep one failure."""
     trouble = [result for result in found if result.status in ("failed", "broken")]
     between = [result for result in trouble if result.peers and result.status == "failed"][:1]
     alone = [result for result in trouble if not result.peers]

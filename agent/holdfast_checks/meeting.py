@@ -17,9 +17,7 @@ POLL_S = 0.02
 TICK_S = 1.0
 """Interval at which a waiting node shows that it is alive."""
 ANSWER_S = 2.0
-"""Part of the meeting's limit reserved for reporting who came: a worker that waits to the end is killed before it
-reports.
-"""
+"""Part of the limit reserved for reporting who came: a worker that waits to the end is killed before it reports."""
 LATE_S = 2.0
 """Time from the end of a stage's limit until its node has gone on."""
 
@@ -29,11 +27,7 @@ class PartnerAbsent(Exception):
 
 
 def connect(context: WorkerContext, limit_s: float) -> TCPStore:
-    """Return the run's store.
-
-    Raises:
-        RuntimeError: it is not reached in time (DistNetworkError).
-    """
+    """Return the run's store. Raises RuntimeError (DistNetworkError) if it is not reached in time."""
     return TCPStore(
         context.store_host,
         context.store_port,
@@ -44,10 +38,7 @@ def connect(context: WorkerContext, limit_s: float) -> TCPStore:
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Announce this node and wait for the others. The result's peers are the names of those that came.
-
-    They are in the order of node ranks, with "" for an absent node.
-    """
+    """Announce this node, wait for the others. The result's peers are those that came, by node rank; "" for absent."""
     begin()
     limit_s = max(task.stage.limit_s - ANSWER_S, task.stage.limit_s / 2)
     context, end = task.context, time.monotonic() + limit_s
@@ -65,13 +56,9 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def await_partner(task: StageTask, partner: int) -> Store:
-    """Return a store for the two nodes of this stage, once all workers of both are there.
-
-    A partner is waited for while it makes progress: through each stage within its limit, and while it waits itself.
-
-    Raises:
-        PartnerAbsent: it makes no progress.
-        RuntimeError: the store cannot be reached.
+    """Return a store for the two nodes of this stage, once all workers of both are there. A partner is waited for while
+    it makes progress: through each stage within its limit, and while it waits itself. Raises PartnerAbsent if it makes
+    none, RuntimeError if the store cannot be reached.
     """
     context, stage = task.context, task.stage
     store = connect(context, stage.limit_s)

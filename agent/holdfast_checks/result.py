@@ -27,10 +27,9 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class WorkerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of a worker in a run: worker `worker` of `workers` on node `node_rank` of `nodes`, with its own device.
-
-    The run's store is at `store_host`:`store_port`. `job_directory` is the job's, `node_directory` the node's, and
-    `scratch` exists for this run on this node only. `burn_s` is the time for which a device is kept busy.
+    """The place of a worker: worker `worker` of `workers` on node `node_rank` of `nodes`, with its own device. The
+    run's store is at `store_host`:`store_port`. `job_directory` is the job's, `node_directory` the node's; `scratch`
+    exists for this run on this node only. `burn_s` is the time for which a device is kept busy.
     """
 
     run: str
@@ -49,10 +48,8 @@ class WorkerContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage for one worker. `present`: names of the nodes that came to the meeting, by node rank.
-
-    `number` is the stage's, from 1; `limits_s` are those of the meeting and of all stages. `wait_s` is the maximum time
-    to wait for a partner, beyond the stage's own limit.
+    """One stage for one worker. `present`: nodes that came to the meeting, by node rank. `number` is the stage's, from
+    1; `limits_s` are those of the meeting and all stages. `wait_s`: maximum wait for a partner beyond the stage's.
     """
 
     context: WorkerContext
@@ -64,7 +61,6 @@ class StageTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def passed(**fields: object) -> StageResult:
-    """Return a pass."""
     return msgspec.convert({"status": "passed"} | fields, StageResult)
 
 

@@ -64,10 +64,7 @@ class Backups:
         vault.on_notice = self._noticed
 
     def placed(self, order: NodeOrder | None) -> None:
-        """Note the node's order. An idle order changes nothing: this node's copies may be the last ones of a shard.
-
-        While checks or replays run, the vault goes on as the training left it.
-        """
+        """Note the node's order. Idle orders (copies here may be a shard's last), checks and replays change nothing."""
         if order is None or order.placement is None or order.placement.purpose != "train":
             return
         if order.placement != self._placement:
@@ -75,7 +72,6 @@ class Backups:
             self._hand_over()
 
     async def follow(self, bus: Bus) -> None:
-        """Follow the node's backup orders until cancelled."""
         async for order in orders_for(self._node, bus, BackupOrder, self._reject):
             before, self._order = self._order, order
             if self._tally is None or before is None or _life(before) != _life(order):

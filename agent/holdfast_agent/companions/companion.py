@@ -41,10 +41,7 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
 
 
 def _spawn(arguments: Sequence[str], log: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the process; return it with a descriptor that reaches end-of-file when it is ready.
-
-    asyncio's own subprocesses are killed when their transport is collected, for example when this process fails.
-    """
+    """Start the process; return it and a pipe that ends when it is ready. asyncio would kill it with its transport."""
     ready, ready_in = os.pipe()
     with log.open("ab") as output:
         try:

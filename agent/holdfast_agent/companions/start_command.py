@@ -14,9 +14,7 @@ from holdfast_agent.zygote.wire import RankPlan, StartRanks
 
 
 def start_command(order: NodeOrder, directories: Directories, code_place: Callable[[str, str], Path]) -> StartRanks:
-    """Return the command. `code_place` returns the directory of a job's code version, from which ranks run their
-    script, in the working directory that the job was submitted from.
-    """
+    """Return the command. `code_place` returns a code version's directory; the working directory is the submitter's."""
     placement = order.placement
     assert placement is not None
     job, version = placement.job, placement.code_version

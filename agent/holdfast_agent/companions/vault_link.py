@@ -48,7 +48,6 @@ class VaultLink:
         return None if self._pid is None else vault_socket.port(self._directory)
 
     async def run(self) -> None:
-        """Keep a vault running until cancelled."""
         while True:
             try:
                 connection = self._connect() or await self._start()
@@ -122,7 +121,6 @@ class VaultLink:
             return None
 
     async def _start(self) -> socket.socket | None:
-        """Start a vault; wait until it listens, or exits."""
         if self._process is not None:
             # Reap the one before, if this agent started it.
             self._process.poll()

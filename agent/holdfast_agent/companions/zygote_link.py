@@ -67,9 +67,7 @@ class ZygoteLink:
         self.ended.set()
 
     def send(self, *commands: Command) -> None:
-        """Send commands, in order. Without a connection they are dropped: the next `Welcome` shows the whole state
-        again.
-        """
+        """Send commands, in order. Without a connection they are dropped: the next `Welcome` shows the whole state."""
         if self._transport is not None:
             self._transport.write(b"".join(framed(command) for command in commands))
 
@@ -81,7 +79,6 @@ class ZygoteLink:
         self.send(command)
 
     async def _connect(self) -> socket.socket | None:
-        """Return a connection to the living zygote, or to a new one."""
         connection = self._try_socket()
         if connection is None:
             await self._spawn()
@@ -103,7 +100,6 @@ class ZygoteLink:
         return connection
 
     async def _spawn(self) -> None:
-        """Start a zygote; wait until it listens, or exits."""
         state_dir = ("--state-dir", str(self._directory))
         address = ("--address", self._address)
         self._process = await companion.start("holdfast_agent.zygote", self._directory / LOG_FILE, *state_dir, *address)

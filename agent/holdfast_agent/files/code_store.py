@@ -71,14 +71,12 @@ class CodeUnavailable(Exception):
 
 
 def code_key(job: str, version: str) -> str:
-    """Return the key of a version of a job's code."""
     return f"{job}/{version}"
 
 
 class CodeStore:
-    """The code below `root`. Callbacks run on the loop and must not wait.
-
-    `on_change` gets all versions in place, `on_brought` each fetched one, `on_failure` a need that an order waits for.
+    """The code below `root`. `on_change` gets all versions in place, `on_brought` each fetched one, `on_failure` a need
+    that an order waits for. Callbacks run on the loop and must not wait.
     """
 
     def __init__(
@@ -101,7 +99,6 @@ class CodeStore:
         self._ordered: list[str] = []
 
     def place(self, job: str, version: str) -> Path:
-        """Return the directory of a version."""
         return self._root / job / version
 
     def order(self, order: NodeOrder) -> None:
@@ -117,7 +114,6 @@ class CodeStore:
         self._add(need)
 
     async def run(self, bus: Bus) -> None:
-        """Fetch what is needed until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow(bus), name="code wanted")
             while True:
@@ -179,11 +175,7 @@ class CodeStore:
             del self._needs[need.key]
 
     async def _bring(self, bus: Bus, need: CodeNeed) -> FetchedCode:
-        """Put a version in place. `files` is 0 if it was there before.
-
-        Raises:
-            CodeUnavailable, InvalidManifest, WrongContent, BusError, OSError: not possible now.
-        """
+        """Put a version in place. Raises CodeUnavailable, InvalidManifest, WrongContent, BusError, OSError."""
         began = time.monotonic()
         body, fetched = await self._manifest(bus, need)
         manifest = decode(body)

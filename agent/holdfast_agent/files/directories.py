@@ -1,7 +1,6 @@
 """Layout of the agent's state directory.
 
-The ledgers lie in memory (/dev/shm) behind a link: on a disk, writeback would sometimes make a rank wait for the
-journal in the middle of a step.
+The ledgers lie in memory (/dev/shm) behind a link: on a disk, writeback would make ranks wait in the middle of a step.
 """
 
 from __future__ import annotations
@@ -29,23 +28,18 @@ class AlreadyRunning(RuntimeError):
 
 
 class Directories:
-    """Paths of one node."""
-
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
     @property
     def spool(self) -> Path:
-        """Path of the spool."""
         return self.root / "agent.db"
 
     @property
     def code(self) -> Path:
-        """Directory of code versions."""
         return self.root / "code"
 
     def prepare(self) -> None:
-        """Create missing directories."""
         for name in ("logs", "errors", "reports"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self._prepare_ledgers()
@@ -62,11 +56,7 @@ class Directories:
             ledgers.mkdir(exist_ok=True)
 
     def lock(self) -> int:
-        """Lock the state directory for as long as the process lives.
-
-        Raises:
-            AlreadyRunning: another agent holds the lock.
-        """
+        """Lock the state directory while the process lives. Raises AlreadyRunning if another agent holds the lock."""
         descriptor = os.open(self.root / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,15 +82,12 @@ class Directories:
             shutil.rmtree(old)
 
     def reports(self, job: str) -> Path:
-        """Return the path of a job's reports."""
         return self.root / "reports" / f"{job}.jsonl"
 
     def ledger(self, job: str, fence: Fence, rank: int) -> Path:
-        """Return the path of a rank's ledger."""
         return self._generation("ledgers", job, fence) / f"rank-{rank}.ledger"
 
     def rank_files(self, job: str, fence: Fence, rank: int) -> RankFiles:
-        """Return the files that a rank writes besides its output."""
         return RankFiles(
             vault=self.root,
             ledger=self.ledger(job, fence, rank),

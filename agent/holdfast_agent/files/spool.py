@@ -73,12 +73,10 @@ class Spool:
                 self._db.executemany("insert or replace into memory values (?, ?)", list(memory.items()))
 
     def recall(self, key: str) -> bytes | None:
-        """Return the value remembered under `key`."""
         row = self._db.execute("select value from memory where key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Forget the values under these keys."""
         with _all_or_nothing(self._db):
             self._db.executemany("delete from memory where key = ?", [(key,) for key in keys])
 
@@ -99,11 +97,9 @@ class Spool:
             self._db.execute("delete from published")
 
     def outbox(self, lane: Lane) -> LaneOutbox:
-        """Return one lane as an outbox for a relay."""
         return LaneOutbox(self._db, lane)
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
 

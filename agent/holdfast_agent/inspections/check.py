@@ -18,10 +18,8 @@ ENTRY_POINTS = "holdfast.inspections"
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault: its device, kind, description, and the lines that were read.
-
-    None: the check's own value applies. `is_momentary`: it happened `times` times since the last reading and is over;
-    other troubles last until a reading lacks them.
+    """A fault: device, kind, description, and lines that were read; None: the check's own value. `is_momentary`: it
+    happened `times` times since the last reading and is over; other troubles last until a reading lacks them.
     """
 
     device: str = ""
@@ -36,10 +34,8 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a reading, by device ("" for the whole check).
-
-    `unread`: reason and cure for what could not be read. `absent`: the reason why this machine has nothing to read.
-    `seen`: the state of what was read.
+    """The result of a reading, by device ("" for the whole check). `unread`: reason and cure for what could not be
+    read. `absent`: why this machine has nothing to read. `seen`: the state of what was read.
     """
 
     troubles: tuple[Trouble, ...] = ()
@@ -49,12 +45,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A check. `read` may block: it has its own thread, one call at a time, and `limit_s`.
-
-    `misses`: consecutive readings with a trouble before it is an alert. `hang`: the trouble if `read` exceeds the
-    limit; None: the check itself is broken. `quiet_s`: minimum time between reports of equal momentary troubles.
-    `compares`: one reading is less useful than two. `wake`: a descriptor that becomes readable when there is something
-    to read early.
+    """A check. `read` may block: it has its own thread, one call at a time, and `limit_s`. `misses`: consecutive
+    readings with a trouble before it is an alert. `hang`: the trouble if `read` exceeds the limit; None: the check
+    itself is broken. `quiet_s`: minimum time between reports of equal momentary troubles. `compares`: one reading is
+    less useful than two. `wake`: a descriptor that becomes readable when there is something to read early.
     """
 
     name: str

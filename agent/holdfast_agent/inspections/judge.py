@@ -112,7 +112,6 @@ def judge(
 
 
 def confidence_of(check: Check, trouble: Trouble) -> Confidence:
-    """Return the confidence of a trouble."""
     return trouble.confidence or check.confidence
 
 

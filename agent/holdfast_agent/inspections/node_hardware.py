@@ -26,9 +26,7 @@ REMEMBERED_S = 60.0
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
-    """PCI addresses of the machine's GPUs at agent start, and of the node's. `are_divided`: other GPUs of the machine
-    are not the node's, which may have none.
-    """
+    """PCI addresses of all GPUs at agent start, and of the node's (may be none). `are_divided`: others are not its."""
 
     of_machine: frozenset[str]
     own: frozenset[str]

@@ -31,11 +31,7 @@ class NoSuchCheck(ValueError):
 def inspect(
     policy: InspectionPolicy, only: Collection[str] = (), machine: Machine | None = None
 ) -> tuple[InspectedDevice, ...]:
-    """Return the findings of all checks, or of those in `only`. The kernel log is read from this boot's start.
-
-    Raises:
-        NoSuchCheck: `only` has an unknown name.
-    """
+    """Return the findings of all checks, or of `only`. Reads the kernel log from boot on. Raises NoSuchCheck."""
     machine = machine or Machine()
     here = (Path.cwd(), Path(tempfile.gettempdir()))
 

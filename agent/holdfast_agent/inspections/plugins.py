@@ -40,7 +40,6 @@ class Command:
         self._limit_s = command.limit_s
 
     def read(self) -> Reading:
-        """Return the executable's reading."""
         try:
             process = subprocess.Popen(
                 self._words,
@@ -62,7 +61,6 @@ class Command:
 
 
 def answer_of(output: str, code: int) -> Reading:
-    """Convert output and exit code to a reading."""
     text = output.strip()
     first = text.partition("\n")[0].partition("|")[0].strip()
     if code not in (_OK, _WARNING, _CRITICAL):

@@ -25,7 +25,6 @@ from holdfast_agent.inspections.sources.reachability import switch_check
 def registered(
     policy: InspectionPolicy, machine: Machine, paths: Paths, ranks: Ranks, gpu: GpuInspection, log: KernelLog
 ) -> tuple[Check, ...]:
-    """Return all enabled checks."""
     own = (
         network_check(policy, machine),
         infiniband_check(policy, machine),

@@ -71,11 +71,9 @@ class NodeInspections:
         return self._inspections.has_looked
 
     def self_check(self) -> tuple[CheckResult, ...]:
-        """Return the inspections' part of the node's self-check."""
         return self._inspections.self_check()
 
     async def run(self) -> None:
-        """Inspect until cancelled."""
         try:
             await self._inspections.run()
         finally:

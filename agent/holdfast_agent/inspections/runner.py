@@ -36,9 +36,7 @@ class CheckStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inspections:
-    """The checks of one node. `report(check, reports)` is called after every reading, also without reports;
-    `on_fitness` when the node becomes unfit, or fit again.
-    """
+    """One node's checks. `report` follows each reading, even without reports; `on_fitness` a change of fitness."""
 
     def __init__(
         self,
@@ -63,7 +61,6 @@ class Inspections:
         return self._has_begun
 
     async def run(self) -> None:
-        """Run all checks until cancelled."""
         async with asyncio.TaskGroup() as group:
             for name in self._statuses:
                 group.create_task(self._watch(name), name=f"inspection {name}")
@@ -71,7 +68,6 @@ class Inspections:
                 group.create_task(self._first_round(), name="first round of inspections")
 
     def statuses(self) -> tuple[CheckStatus, ...]:
-        """Return all checks with their readings."""
         return tuple(self._statuses.values())
 
     def self_check(self) -> tuple[CheckResult, ...]:

@@ -27,11 +27,7 @@ class Abandonable(Generic[T]):
         self._out: asyncio.Future[T] | None = None
 
     async def call(self, limit_s: float) -> T:
-        """Return the result of this call, or of an earlier one that returns only now.
-
-        Raises:
-            StillRunning: no result within the limit; the next call waits for the same one.
-        """
+        """Return the result of this call, or of an earlier one that ends only now. Raises StillRunning."""
         if self._out is None:
             self._out = self._begin()
         done, _ = await asyncio.wait([self._out], timeout=limit_s)

@@ -14,28 +14,20 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Emit(Action, frozen=True, kw_only=True):
-    """Publish an event."""
-
     event: Event
 
 
 class Fork(Action, frozen=True, kw_only=True):
-    """Start the ranks of this order."""
-
     order: NodeOrder
 
 
 class Stop(Action, frozen=True, kw_only=True):
-    """End all ranks."""
-
     number: int
     at_once: tuple[int, ...]
     """Ranks that get SIGKILL without a grace period."""
 
 
 class FetchCode(Action, frozen=True, kw_only=True):
-    """Fetch the code that this order names."""
-
     order: NodeOrder
 
 
@@ -62,8 +54,6 @@ class EndZygote(Action, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a decision."""
-
     state: AgentState
     actions: tuple[Action, ...] = ()
     reason: str = ""

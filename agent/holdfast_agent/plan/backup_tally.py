@@ -50,9 +50,7 @@ class BackupTally:
 
     @property
     def coming_step(self) -> int | None:
-        """The first step, from the order's coming step on, that is backed up for all ranks; None unless it is equal for
-        all.
-        """
+        """The first step, from the order's coming step on, that is backed up; None unless it is equal for all ranks."""
         steps = {self._coming.get(rank) for rank in self._newest}
         return steps.pop() if len(steps) == 1 else None
 

@@ -30,7 +30,6 @@ class PlanDraft:
         self.timeouts = timeouts
 
     def update(self, **changes: Any) -> None:
-        """Change the state."""
         self.state = msgspec.structs.replace(self.state, **changes)
 
     def remember(self, **changes: Any) -> None:

@@ -18,8 +18,6 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderSeen(Input, frozen=True, kw_only=True):
-    """The node's desired state was read."""
-
     order: NodeOrder
     in_collective: tuple[int, ...] = ()
     """Ranks that wait inside a collective now."""
@@ -34,8 +32,6 @@ class RankEnded(Input, frozen=True, kw_only=True):
 
 
 class ZygoteFound(Input, frozen=True, kw_only=True):
-    """A zygote answered."""
-
     live: tuple[LiveRank, ...]
     ended: tuple[RankEnded, ...]
     """Exits that no agent has acknowledged."""
@@ -45,14 +41,10 @@ class ZygoteFound(Input, frozen=True, kw_only=True):
 
 
 class ZygoteLost(Input, frozen=True, kw_only=True):
-    """The zygote ended."""
-
     statuses: dict[int, RankStatus] = {}
 
 
 class RanksRun(Input, frozen=True, kw_only=True):
-    """The ranks of this fence were forked."""
-
     fence: Fence
     pids: dict[int, int]
     took_s: float

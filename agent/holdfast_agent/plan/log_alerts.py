@@ -21,8 +21,6 @@ class AlertKey(NamedTuple):
 
 
 class DueAlert(NamedTuple):
-    """Lines to report."""
-
     key: AlertKey
     symptom: str
     lines: tuple[str, ...]
@@ -47,7 +45,6 @@ class LogAlerts:
         self._pending: dict[AlertKey, _Pending] = {}
 
     def add(self, rank: int, stream: str, signature: Signature, line: str) -> None:
-        """Count a line that a rank printed."""
         pending = self._pending.setdefault(AlertKey(rank, stream, signature.name), _Pending(signature.symptom))
         pending.count += 1
         if len(pending.lines) < LINES_MAX:

@@ -18,13 +18,9 @@ LINE_CHARS_MAX = 500
 """Maximum length of a reported line."""
 GATHERED_BYTES = 4_096
 GATHERED_S = 0.1
-"""Output is scanned once this much has arrived, or this long after the last scan. Scanning line by line costs twice as
-much.
-"""
+"""Scan once this much has arrived, or this long after the last scan: scanning line by line costs twice as much."""
 LOOKS_A_SECOND_MAX = 100
-"""Maximum number of substring hits examined per second, so that a rank that prints only errors costs no more. Further
-hits are not counted.
-"""
+"""Substring hits examined per second; more are not counted, so that a rank that prints only errors costs no more."""
 
 
 class Signature(NamedTuple):
@@ -137,7 +133,6 @@ class Scanner:
         return self._looked_at + GATHERED_S if self._gathered else None
 
     def look(self, now: float) -> None:
-        """Scan the output received so far."""
         if not self._gathered:
             return
         data = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)

@@ -33,7 +33,6 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ranks(self) -> range:
-        """All ranks that the order asked for."""
         return self.order.placement.ranks if self.order.placement else range(0)
 
     @property
@@ -111,5 +110,4 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def crew(self) -> Crew | None:
-        """The crew of the durable state."""
         return self.durable.crew

@@ -39,7 +39,6 @@ from holdfast_agent.plan.node_state import AgentState
 
 
 def plan(state: AgentState, seen: Input, now: datetime, timeouts: Timeouts) -> Plan:
-    """Decide what follows from `seen`."""
     draft = PlanDraft(state, seen.id, now, timeouts)
     match seen:
         case OrderSeen():

@@ -58,7 +58,6 @@ def zygote_found(draft: PlanDraft, seen: ZygoteFound) -> None:
 
 
 def zygote_lost(draft: PlanDraft, seen: ZygoteLost) -> None:
-    """Report the ranks that died with the zygote."""
     stopping, crew = draft.state.stop is not None, draft.state.crew
     draft.update(zygote_ready=False)
     if stopping:
@@ -71,7 +70,6 @@ def zygote_lost(draft: PlanDraft, seen: ZygoteLost) -> None:
 
 
 def ranks_run(draft: PlanDraft, seen: RanksRun) -> None:
-    """Report the ranks as started."""
     crew = draft.state.crew
     if crew is None or crew.order.fence != seen.fence or crew.forked:
         return
@@ -82,7 +80,6 @@ def ranks_run(draft: PlanDraft, seen: RanksRun) -> None:
 
 
 def start_failed(draft: PlanDraft, seen: StartFailed) -> None:
-    """Report the ranks that could not be forked as lost."""
     crew = draft.state.crew
     if crew is None or crew.order.fence != seen.fence or crew.forked:
         return

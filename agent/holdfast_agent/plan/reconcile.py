@@ -9,10 +9,7 @@ from holdfast_agent.plan.node_state import Crew
 
 
 def reconcile(draft: PlanDraft, in_collective: tuple[int, ...] = ()) -> None:
-    """Take the next step towards the order, unless a step is in progress.
-
-    Ranks `in_collective` cannot react to SIGTERM: after a failure they are killed at once.
-    """
+    """Take the next step unless one is in progress. A failure kills ranks `in_collective`: they cannot obey SIGTERM."""
     state, order, crew = draft.state, draft.state.durable.order, draft.state.crew
     if order is None or state.durable.settled == order.fence:
         return

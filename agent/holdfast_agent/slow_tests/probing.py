@@ -74,7 +74,6 @@ class Probing:
         self._testing: asyncio.Task[None] | None = None
 
     async def follow(self, bus: Bus) -> None:
-        """Execute requests until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 async for wanted, crew in orders_for_crew(bus, SlowOrder, self._crew, self._now):
@@ -131,8 +130,6 @@ class Probing:
             return None
         self._server.keep_open(self._left_s(until) + STAGES_APART_S)
         return Endpoint(address=self._address, port=port)
-
-    # --- tests ------------------------------------------------------------------------------------
 
     async def _test(self, wanted: SlowOrder, tests: SlowTests, crew: Crew) -> None:
         assert crew.order.placement is not None
@@ -231,8 +228,6 @@ class Probing:
                 done.append((sender, receiver, took_s))
         return done
 
-    # --- parts ------------------------------------------------------------------------------------
-
     def _release(self) -> None:
         for hold in self._holds.values():
             hold.end()
@@ -257,11 +252,7 @@ class Probing:
 
 
 async def _best_s(endpoint: Endpoint, size: int, over_at: float) -> float:
-    """Return the shortest of several transfers, within the time limit.
-
-    Raises:
-        OSError, ValueError: as `transfer_s`.
-    """
+    """Return the shortest of several transfers within the time limit. Raises OSError, ValueError like `transfer_s`."""
     took: list[float] = []
     while len(took) < REPEATS:
         limit_s = max(0.01, over_at - time.monotonic())

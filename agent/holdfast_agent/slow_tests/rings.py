@@ -19,10 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class IterationBook:
-    """Iterations of one rank, taken from its collectives; one rank shows the pace of all that train with it.
-
-    `ledger` is the rank's ledger; the ring lies beside it and may not exist yet.
-    """
+    """One rank's iterations, the pace of all that train with it, from the ring beside `ledger` (may not exist yet)."""
 
     def __init__(self, rank: int, ledger: Path) -> None:
         self._rank = rank
@@ -61,17 +58,13 @@ class IterationBook:
         ]
 
     def close(self) -> None:
-        """Close the file."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
 
 def profile(rank: int, ledger: Path, last: int, device: RankTrace | None = None) -> RankProfile:
-    """Return the profile of a rank's last iterations, from its ring and its device's flight recorder if there is one.
-
-    What could not be read is listed with the reason.
-    """
+    """Profile a rank's last iterations by its ring and its device's flight recorder; list what is unread and why."""
     try:
         reader = RingReader(ring_path(ledger))
         try:

@@ -27,11 +27,7 @@ class TransferServer:
         self._closing: asyncio.TimerHandle | None = None
 
     async def port(self) -> int:
-        """Listen and return the port.
-
-        Raises:
-            OSError, ValueError: the address is not this node's, or no descriptors are left.
-        """
+        """Listen; return the port. Raises OSError, ValueError: not this node's address, or no descriptors are left."""
         if self._server is None:
             self._server = await asyncio.start_server(_take, host=self._address, port=0, limit=4 * PIECE_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
@@ -42,7 +38,6 @@ class TransferServer:
         self._closing = asyncio.get_running_loop().call_later(duration_s, self.close)
 
     def close(self) -> None:
-        """Stop accepting transfers."""
         self._forget_closing()
         if self._server is not None:
             self._server.close()
@@ -66,13 +61,8 @@ async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def transfer_s(address: str, port: int, size: int, limit_s: float) -> float:
-    """Return the seconds that `size` bytes take to a node, from the first byte to the last acknowledgement.
-
-    After `limit_s` the transfer is aborted and extrapolated from what has arrived.
-
-    Raises:
-        OSError: the node is not reached, or does not accept the bytes.
-        ValueError: the address is invalid.
+    """Return the seconds that `size` bytes take to a node, from the first byte to the last acknowledgement;
+    extrapolated if aborted after `limit_s`. Raises OSError (no connection, or bytes refused), ValueError (address).
     """
     pieces = -(-size // PIECE_BYTES)
     async with asyncio.timeout(limit_s):

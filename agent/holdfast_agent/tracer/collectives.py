@@ -47,10 +47,7 @@ def newest(trace: RankTrace) -> RankTrace:
 
 
 def marks_of(ledger: Path) -> tuple[CollectiveRecord, ...]:
-    """Return what runs on the rank's device according to its marks; empty without marks.
-
-    Takes as long as the rank takes to answer, at most `collective_marks.ANSWER_S`.
-    """
+    """Return what the rank's device runs by its marks; empty without. Takes at most `collective_marks.ANSWER_S`."""
     path = ring_path(ledger)
     try:
         if not ask_for_marks(path):
@@ -114,10 +111,7 @@ def with_recorder(ring: RankTrace, recorder: RankTrace) -> RankTrace:
 
 
 def with_device(ring: RankTrace, device: RankTrace) -> RankTrace:
-    """Replace the ring's records by the flight recorder's for all groups that ran on its device.
-
-    A backend counts its operations itself; Python only knows when they were queued.
-    """
+    """Take the recorder's records for groups on its device: it counts operations, the ring only sees their queueing."""
     if ring.unread:
         return msgspec.structs.replace(device, node=ring.node, taken_ns=ring.taken_ns)
     names = _used(device)
@@ -139,7 +133,6 @@ def with_device(ring: RankTrace, device: RankTrace) -> RankTrace:
 
 
 def without(trace: RankTrace, groups: Collection[str]) -> RankTrace:
-    """Return the trace without these groups."""
     return msgspec.structs.replace(
         trace,
         groups=tuple(group for group in trace.groups if group.name not in groups),

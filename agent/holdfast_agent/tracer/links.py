@@ -99,7 +99,6 @@ class Ports:
         self._samples: deque[tuple[float, dict[str, dict[str, int]]]] = deque(maxlen=SAMPLES)
 
     def look(self) -> None:
-        """Take a sample."""
         self._samples.append((self._clock(), self._read()))
 
     def grown(self) -> dict[str, dict[str, int]]:

@@ -1,7 +1,6 @@
 """Files of /proc that wait for a process's memory lock.
 
-A process that is stuck in the kernel may hold the lock without end. So each is read in its own thread, with a short
-wait.
+A process stuck in the kernel may hold it without end: each file is read in its own thread, with a short wait.
 """
 
 from __future__ import annotations

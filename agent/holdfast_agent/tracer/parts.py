@@ -34,9 +34,7 @@ def stacks_in_parts(processes: Iterable[ProcessStacks]) -> list[tuple[ProcessSta
 
 
 def traces_in_parts(traces: Iterable[RankTrace]) -> list[tuple[RankTrace, ...]]:
-    """Split traces, see `_in_parts`. A trace that is too large is reduced to its newest records, then without group
-    members, then to a note.
-    """
+    """Split traces, see `_in_parts`. Too large ones keep the newest records, then no group members, then a note."""
 
     def newest(trace: RankTrace) -> RankTrace:
         return replace(trace, records=trace.records[-RECORDS_MAX:])
@@ -51,10 +49,7 @@ def traces_in_parts(traces: Iterable[RankTrace]) -> list[tuple[RankTrace, ...]]:
 
 
 def _in_parts(items: Iterable[T], cuts: Iterable[Cut[T]]) -> list[tuple[T, ...]]:
-    """Split the items in order into parts of bounded size. There is at least one part, which may be empty.
-
-    An item too large for a part is shortened, one way after another.
-    """
+    """Split items in order into one or more bounded parts (perhaps empty). Shorten an item that is too large."""
     parts: list[tuple[T, ...]] = []
     part: list[T] = []
     size = 0

@@ -31,11 +31,7 @@ class RecorderAnswer(NamedTuple):
 
 
 async def recorder_of(socket: Path, rank: int) -> RecorderAnswer:
-    """Return the content of a rank's flight recorders.
-
-    Raises:
-        NoAnswer: no listener, no answer within `ANSWER_S`, or an unreadable one.
-    """
+    """Return what a rank's recorders hold. Raises NoAnswer: no listener, no answer in time, or an unreadable one."""
     told: dict[str, RankTrace | None] = {}
     reasons: list[str] = []
     for recorder, answer in zip(

@@ -24,8 +24,6 @@ WATCHED_S = 0.8
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a round."""
-
     processes: tuple[ProcessStacks, ...]
     traces: tuple[RankTrace, ...]
     took_s: float

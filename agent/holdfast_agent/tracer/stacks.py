@@ -51,12 +51,7 @@ _decoder = msgspec.json.Decoder(tuple[_Thread, ...])
 
 
 async def stacks_of(pid: int, *, native: bool, within_s: float) -> tuple[ThreadStack, ...]:
-    """Return the stacks of a process. `native` adds frames of compiled code, for which the process is paused.
-
-    Raises:
-        StacksSkipped: not permitted, or not within the time limit.
-        StacksUnread: for another reason.
-    """
+    """Return a process's stacks. `native` adds compiled frames but pauses it. Raises StacksSkipped, StacksUnread."""
     reason = ""
     try:
         async with asyncio.timeout(within_s):

@@ -15,9 +15,7 @@ from holdfast_agent.training_logs.tfevents import TfEvents
 from holdfast_agent.training_logs.wandb_file import WandbFile
 
 READ_BYTES_MAX = 256 * 1024
-"""Maximum bytes per read: a log that is far behind is caught up with over several reads, so that other logs get their
-turn.
-"""
+"""Maximum bytes per read: a log that is far behind takes several reads, so that other logs get their turn."""
 
 log = structlog.get_logger(__name__)
 
@@ -26,11 +24,7 @@ class FollowedLog:
     """An open log. `offset` is the start of the first record that was not taken."""
 
     def __init__(self, found: FoundLog, tags: Tags, offset: int) -> None:
-        """Open the log.
-
-        Raises:
-            OSError: it cannot be opened, or another file has taken its place.
-        """
+        """Open the log. Raises OSError if it cannot be opened or another file has taken its place."""
         self.found = found
         self.kind = kind_of(found.path)
         self._readings = StepReadings(tags, Path(found.path).parent.name)
@@ -54,11 +48,7 @@ class FollowedLog:
         return {str(quantity): tag for quantity, tag in self._readings.chosen.items()}
 
     def read(self) -> list[StepReading]:
-        """Return the numbers written since the last call.
-
-        Raises:
-            OSError: the log is unreadable.
-        """
+        """Return the numbers written since the last call. Raises OSError if the log is unreadable."""
         if self._parser.has_given_up:
             return []
         size = os.fstat(self._descriptor).st_size
@@ -75,7 +65,6 @@ class FollowedLog:
         return readings
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
     def _tell_damage(self) -> None:

@@ -85,11 +85,7 @@ class LogReader:
         self._changed.set()
 
     def take(self) -> list[LogNews]:
-        """Return the numbers read since the last call.
-
-        Raises:
-            ReaderFailed: the thread ended by an unexpected error.
-        """
+        """Return the numbers read since the last call. Raises ReaderFailed if the thread has ended by an error."""
         with self._lock:
             if self._failure is not None:
                 raise ReaderFailed("the reader of training logs has failed") from self._failure

@@ -14,11 +14,7 @@ class MalformedMessage(ValueError):
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield each field's number and value: an unsigned int for a varint, else its bytes.
-
-    Raises:
-        MalformedMessage: truncated, field number 0, or an obsolete wire type.
-    """
+    """Yield each field's number and value: unsigned int for a varint, else bytes. Raises MalformedMessage."""
     at, end = 0, len(message)
     while at < end:
         key, at = _varint(message, at)
@@ -48,53 +44,33 @@ def signed(value: int) -> int:
 
 
 def as_double(value: int | bytes) -> float:
-    """Return a field as double.
-
-    Raises:
-        MalformedMessage: it has not eight bytes.
-    """
+    """Return a field as double. Raises MalformedMessage unless it has eight bytes."""
     if not isinstance(value, bytes) or len(value) != 8:
         raise MalformedMessage("not a double")
     return float(struct.unpack("<d", value)[0])
 
 
 def as_float(value: int | bytes) -> float:
-    """Return a field as float.
-
-    Raises:
-        MalformedMessage: it has not four bytes.
-    """
+    """Return a field as float. Raises MalformedMessage unless it has four bytes."""
     if not isinstance(value, bytes) or len(value) != 4:
         raise MalformedMessage("not a float")
     return float(struct.unpack("<f", value)[0])
 
 
 def as_text(value: int | bytes) -> str:
-    """Return a field as text; invalid UTF-8 is replaced.
-
-    Raises:
-        MalformedMessage: it is a number.
-    """
+    """Return a field as text; invalid UTF-8 is replaced. Raises MalformedMessage if it is a number."""
     return as_bytes(value).decode(errors="replace")
 
 
 def as_bytes(value: int | bytes) -> bytes:
-    """Return a field as bytes, for example of a nested message.
-
-    Raises:
-        MalformedMessage: it is a number.
-    """
+    """Return a field as bytes, for example of a nested message. Raises MalformedMessage if it is a number."""
     if not isinstance(value, bytes):
         raise MalformedMessage("a number where bytes belong")
     return value
 
 
 def as_int(value: int | bytes) -> int:
-    """Return a field as int64.
-
-    Raises:
-        MalformedMessage: it is no varint.
-    """
+    """Return a field as int64. Raises MalformedMessage if it is no varint."""
     if not isinstance(value, int):
         raise MalformedMessage("bytes where a number belongs")
     return signed(value)

@@ -99,9 +99,7 @@ class Tags:
                 self._choices |= {tag: TagChoice(quantity=quantity, place=place) for place, tag in enumerate(tags)}
 
     def choice(self, tag: str, folder: str = "") -> TagChoice | None:
-        """Return the quantity of a tag; None if it is none of the training's. `folder` is the log's directory: some
-        writers use equal tags for training and evaluation in different folders.
-        """
+        """Return a tag's quantity; None: not the training's. Logs with equal tags for evaluation differ by `folder`."""
         if (own := self._named.get(tag)) is not None:
             return own
         if _OF_EVALUATION.search(tag.lower()) or _FOLDER_OF_EVALUATION.search(folder.lower()):

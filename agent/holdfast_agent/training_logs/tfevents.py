@@ -55,7 +55,6 @@ class TfEvents:
         self._unreadable = 0
 
     def feed(self, data: bytes) -> list[Scalar]:
-        """The scalars in the records that `data` completes."""
         self._buffer += data
         found: list[Scalar] = []
         while not self.has_given_up and (self._pass_over() if self._passing else self._take_record(found)):
@@ -121,11 +120,7 @@ class TfEvents:
 
 
 def _scalars(message: bytes) -> list[Scalar]:
-    """Return the scalars of one `Event`.
-
-    Raises:
-        MalformedMessage: it is invalid.
-    """
+    """Return the scalars of one `Event`. Raises MalformedMessage."""
     at_s, step = 0.0, 0
     values: list[tuple[str, float]] = []
     for number, value in fields(message):

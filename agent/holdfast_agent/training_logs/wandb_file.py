@@ -52,7 +52,6 @@ class WandbFile:
         self._damaged_blocks = 0
 
     def feed(self, data: bytes) -> list[Scalar]:
-        """The scalars in the records that `data` completes."""
         self._buffer += data
         found: list[Scalar] = []
         while not self.has_given_up and self._take_part(found):
@@ -137,11 +136,7 @@ class WandbFile:
 
 
 def _history(record: bytes) -> list[Scalar]:
-    """Return the scalars of one `Record`, which only a run's history has.
-
-    Raises:
-        MalformedMessage: it is invalid.
-    """
+    """Return the scalars of one `Record`, which only a run's history has. Raises MalformedMessage."""
     found: list[Scalar] = []
     for number, value in fields(record):
         if number == _HISTORY:

@@ -20,10 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LedgerBook:
-    """The ledgers of one crew, without those that are missing or unreadable.
-
-    `steps_read` gives the number of steps per rank that an earlier agent has already taken.
-    """
+    """One crew's readable ledgers. `steps_read` gives the steps per rank that an earlier agent has already taken."""
 
     def __init__(self, paths: dict[int, Path], steps_read: Mapping[int, int] | None = None) -> None:
         self._paths = paths
@@ -32,7 +29,6 @@ class LedgerBook:
         self._unreadable: set[int] = set()
 
     def statuses(self) -> dict[int, RankStatus]:
-        """Return the current status of each rank."""
         found: dict[int, RankStatus] = {}
         for rank, reader in self._open_readers():
             try:
@@ -65,11 +61,9 @@ class LedgerBook:
         return not self._read_before.get(rank)
 
     def steps_read(self) -> dict[int, int]:
-        """Return the number of steps taken of each rank."""
         return self._read_before | {rank: reader.steps_read for rank, reader in self._readers.items()}
 
     def close(self) -> None:
-        """Close all ledgers."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()

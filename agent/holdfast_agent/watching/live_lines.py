@@ -22,13 +22,11 @@ class LiveLines:
         self._waiting: asyncio.Queue[Lines] = asyncio.Queue(WAITING_MAX)
 
     def put(self, lines: Lines) -> None:
-        """Queue lines for broadcast."""
         if self._waiting.full():
             self._waiting.get_nowait()
         self._waiting.put_nowait(lines)
 
     async def broadcast(self, bus: Bus) -> None:
-        """Broadcast until cancelled."""
         while True:
             lines = await self._waiting.get()
             job = self._job()

@@ -31,9 +31,7 @@ NEVER: Fence = (-1, -1)
 
 
 class LogsRead(msgspec.Struct, frozen=True, kw_only=True):
-    """Read positions in the logs of a job. For this order also the number of samples emitted, and the paths that ranks
-    (by number) reported.
-    """
+    """Read positions in a job's logs; for this order also the number of samples emitted, and paths reported by rank."""
 
     fence: Fence
     offsets: tuple[tuple[FileKey, int], ...] = ()
@@ -102,7 +100,6 @@ class LoggedNumbers:
         return self._read
 
     def note_steps(self, samples: Iterable[StepSample]) -> None:
-        """Note completed steps."""
         for sample in samples:
             if sample.rank not in self._clocks:
                 self._clocks[sample.rank] = StepClock(from_first=self._ledgers().is_read_from_first(sample.rank))
@@ -113,9 +110,7 @@ class LoggedNumbers:
         self._waiting += self._reader.take()
 
     def take_events(self, common: Mapping[str, Any]) -> tuple[list[NumbersLogged], LogsRead | None]:
-        """Return the events for the numbers taken, and the state to remember with them. `common` holds the fields that
-        all events share.
-        """
+        """Return the events for the numbers taken, and the state to remember. `common`: the fields of all events."""
         if not self._waiting:
             return [], None
         events: list[NumbersLogged] = []

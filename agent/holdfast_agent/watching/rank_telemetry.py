@@ -36,8 +36,6 @@ class ResourceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishEvent(Protocol):
-    """Publishes an event."""
-
     def __call__(self, *events: TelemetryMeasured) -> None: ...
 
 
@@ -61,7 +59,6 @@ class Telemetry:
         self._now = now
 
     async def run(self) -> None:
-        """Sample until cancelled."""
         if not self._every_s:
             return
         before: UsageSample | None = None

@@ -105,7 +105,6 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
 
 
 def described_model(report: RankReport) -> ModelDescription | None:
-    """Return the model that a report describes, if any."""
     if report.kind != "model":
         return None
     try:
@@ -116,7 +115,6 @@ def described_model(report: RankReport) -> ModelDescription | None:
 
 
 def training_log(report: RankReport) -> str | None:
-    """Return the path of the training log that a report names, if any."""
     path = report.fields.get("path") if report.kind == "training_log" else None
     return path if isinstance(path, str) and len(path) <= PATH_CHARS_MAX else None
 

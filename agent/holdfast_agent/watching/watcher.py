@@ -42,7 +42,6 @@ def steps_key(job: str | None) -> str:
 
 
 def model_key(job: str | None) -> str:
-    """Return the spool key of a job's model description."""
     return f"model:{job}"
 
 
@@ -57,10 +56,7 @@ def reports_key(job: str | None) -> str:
 
 
 def next_pause_s(pause_s: float, steps: int) -> float:
-    """Return the next pause, given the steps of the fastest rank during the last pause.
-
-    It shrinks at once and grows slowly: a rank that paused, for example for a checkpoint, may soon be fast again.
-    """
+    """Return the next pause by the fastest rank's steps. It grows slowly: a rank that paused may soon be fast again."""
     fitting_s = pause_s * STEPS_PER_POLL / max(steps, 1)
     return min(max(min(fitting_s, 2 * pause_s), POLL_MIN_S), POLL_MAX_S)
 
@@ -140,17 +136,14 @@ class Watcher:
         self._crew_changed.set()
 
     def statuses(self) -> dict[int, RankStatus]:
-        """Return the current status of each rank."""
         return self._book.statuses()
 
     def collect(self) -> None:
-        """Collect what the ranks have written so far."""
         self._take()
         self._observe()
         self._measure()
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         pause_s = POLL_MIN_S
         while True:
             crew = self._crew

@@ -55,8 +55,6 @@ class _Rank:
 
 
 class _Stop:
-    """A stop in progress."""
-
     def __init__(self, command: StopRanks, ranks: tuple[int, ...]) -> None:
         self.number = command.number
         self.ranks = ranks
@@ -67,9 +65,7 @@ class _Stop:
 
 
 class Crew:
-    """The ranks, their output and their exits. `bystanders` returns the zygote's other children; log alerts wait until
-    `takes_log_alerts()` returns True.
-    """
+    """Ranks, their output and exits. `bystanders`: the zygote's other children; log alerts await `takes_log_alerts`."""
 
     def __init__(
         self,
@@ -97,7 +93,6 @@ class Crew:
 
     @property
     def live(self) -> tuple[LiveRank, ...]:
-        """Return the running ranks."""
         ranks = sorted(self._ranks.values(), key=lambda rank: rank.plan.rank)
         return tuple(LiveRank(rank=rank.plan.rank, pid=rank.pid, fence=rank.fence) for rank in ranks)
 
@@ -112,10 +107,7 @@ class Crew:
 
     @property
     def stopping(self) -> bool:
-        """True while a stop is in progress."""
         return self._stop is not None
-
-    # --- starting -------------------------------------------------------------------------------
 
     def start(self, command: StartRanks) -> None:
         """Fork the ranks, all or none."""
@@ -167,8 +159,6 @@ class Crew:
         for output in rank.outputs.values():
             self._close(output)
 
-    # --- output ---------------------------------------------------------------------------------
-
     def follow(self, ranks: tuple[int, ...]) -> None:
         """Report the output lines of these ranks from now on."""
         self._followed = frozenset(ranks)
@@ -176,7 +166,6 @@ class Crew:
             self._set_follower(rank)
 
     def pump(self, output: Output) -> None:
-        """Forward the data in a pipe."""
         if not output.pump():
             self._close(output)
 
@@ -228,10 +217,7 @@ class Crew:
         if output in self._left_over:
             self._left_over.remove(output)
 
-    # --- ends -----------------------------------------------------------------------------------
-
     def reap(self) -> None:
-        """Process the exits of all children."""
         while True:
             try:
                 # Inspect before reaping: until then the process group cannot be reused.
@@ -283,8 +269,6 @@ class Crew:
         )
         self.exits[exit_report.exit_id] = exit_report
         self._report(exit_report)
-
-    # --- stopping -------------------------------------------------------------------------------
 
     def stop(self, command: StopRanks) -> None:
         """Start to end all processes; `RanksEnded` is reported when none is left."""

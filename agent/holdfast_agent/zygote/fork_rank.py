@@ -93,10 +93,7 @@ def _run(plan: RankPlan) -> NoReturn:
 
 
 def take_streams(output: int, errors: int, keep: int | None = None) -> int:
-    """Set stdin to /dev/null, stdout and stderr to these two, and close all other inherited files but `keep`.
-
-    Return the new number of `keep`.
-    """
+    """Set stdin to /dev/null, stdout and stderr to these; close other inherited files; return `keep`'s new number."""
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (errors, 2)):
         os.dup2(source, target)
@@ -112,7 +109,6 @@ def take_streams(output: int, errors: int, keep: int | None = None) -> int:
 
 
 def reset_signals() -> None:
-    """Restore the default signal dispositions."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -131,10 +127,7 @@ def _execute(plan: RankPlan) -> NoReturn:
 
 
 def _freshen() -> None:
-    """Reset what forks share and fresh processes do not: random states, limits that are read at import.
-
-    The heap stays frozen: a collection that walked it would copy every page.
-    """
+    """Reset what only forks share: random states, limits read at import. The heap stays frozen, or it is copied."""
     gc.enable()
     random.seed()
     np.random.seed()

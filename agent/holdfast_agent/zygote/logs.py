@@ -55,7 +55,6 @@ class RotatingFile:
         self.lost_bytes += len(data) - written
 
     def close(self) -> None:
-        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -92,7 +91,6 @@ class Tail:
         self._buffer = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Append data and drop the oldest beyond the limit."""
         self._buffer += data
         excess = len(self._buffer) - self._bytes_max
         # Cutting larger pieces keeps small writes cheap.
@@ -145,7 +143,6 @@ class Output:
         return True
 
     def close(self) -> None:
-        """Close pipe and file."""
         self._flush()
         os.close(self.descriptor)
         self._file.close()

@@ -46,11 +46,7 @@ def hold_threads() -> None:
 
 
 def preload() -> float:
-    """Import and warm up; return the seconds taken.
-
-    Raises:
-        ThreadsRunning: an import started a thread.
-    """
+    """Import and warm up; return the seconds taken. Raises ThreadsRunning if an import started a thread."""
     began = time.monotonic()
     for name in MODULES:
         try:
@@ -68,11 +64,7 @@ def preload() -> float:
 
 
 def check_single_threaded() -> None:
-    """Check that a fork copies the whole process.
-
-    Raises:
-        ThreadsRunning: the process has more than one thread.
-    """
+    """Raise ThreadsRunning if the process has more than one thread: a fork would not copy the others."""
     threads = thread_count()
     if threads != 1:
         raise ThreadsRunning(

@@ -42,11 +42,7 @@ class _Warm(NamedTuple):
 
 
 def fork_rank(plan: RankPlan) -> Forked:
-    """Fork the zygote into a rank.
-
-    Raises:
-        OSError: no process or pipe is available.
-    """
+    """Fork the zygote into a rank. Raises OSError if no process or pipe is available."""
     with _Pipes() as pipes:
         pid = fork_child(lambda parent: become_rank(plan, parent, pipes.out_write, pipes.err_write))
         return pipes.forked(pid)
@@ -63,7 +59,6 @@ class Reserve:
 
     @property
     def pids(self) -> set[int]:
-        """Pids of the waiting processes."""
         return {warm.forked.pid for warm in self._warm}
 
     def take(self, plan: RankPlan) -> Forked | None:

@@ -21,11 +21,7 @@ class PortsUnavailable(RuntimeError):
 
 
 def bind_ports(address: str, wanted: tuple[int, ...], count: int = STORE_PORTS) -> list[socket.socket]:
-    """Return listening sockets for the stores of coming generations, on the previous ports where these are free.
-
-    Raises:
-        PortsUnavailable: the address is not this node's, or no ports are left.
-    """
+    """Return sockets for the stores of coming generations, on `wanted` ports where free. Raises PortsUnavailable."""
     sockets: list[socket.socket] = []
     try:
         for index in range(count):

@@ -1,7 +1,6 @@
 """Messages between an agent and its zygote over `zygote.sock`, framed by `holdfast.node.frames`.
 
-The agent sends commands, the zygote reports. The zygote keeps the report of a rank's exit until an agent acknowledges
-it, so that an agent that was dead also gets it.
+The agent sends commands, the zygote reports; it keeps a rank's exit until an agent, perhaps a later one, confirms it.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ Fence = tuple[int, int]
 
 class _ZygoteMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     pass
-
-
-# --- commands of the agent ----------------------------------------------------------------------
 
 
 class Attach(_ZygoteMessage, frozen=True, kw_only=True, tag="attach"):
@@ -54,10 +50,7 @@ class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
 
 
 class StopRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="stop_ranks"):
-    """End all ranks and their descendants.
-
-    `grace_s` is the time between SIGTERM and SIGKILL; ranks in `at_once` get none.
-    """
+    """End all ranks and their descendants: SIGKILL `grace_s` after SIGTERM, to ranks in `at_once` immediately."""
 
     number: int
     grace_s: float
@@ -96,12 +89,7 @@ class End(_ZygoteMessage, frozen=True, kw_only=True, tag="end"):
 Command = Attach | StartRanks | StopRanks | StartStore | StopStore | AckExit | FollowLines | End
 
 
-# --- reports of the zygote ----------------------------------------------------------------------
-
-
 class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A running rank."""
-
     rank: int
     pid: int
     fence: Fence

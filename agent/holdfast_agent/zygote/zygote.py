@@ -74,11 +74,7 @@ class _AgentLink:
         self.outgoing += framed(report)
 
     def flush(self) -> None:
-        """Send as much as the socket takes now.
-
-        Raises:
-            OSError: the agent is gone.
-        """
+        """Send as much as the socket takes now. Raises OSError if the agent is gone."""
         while self.outgoing:
             try:
                 sent = self.connection.send(self.outgoing)
@@ -88,8 +84,6 @@ class _AgentLink:
 
 
 class _Store(NamedTuple):
-    """A store's process."""
-
     pid: int
     port: int
     fence: Fence
@@ -124,7 +118,6 @@ class Zygote:
         self._wakeup, self._wakeup_in = os.pipe()
 
     def run(self) -> None:
-        """Serve until ended."""
         for descriptor in (self._wakeup, self._wakeup_in):
             os.set_blocking(descriptor, False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
@@ -186,8 +179,6 @@ class Zygote:
         self._ending = True
         log.info("ending", reason=reason)
         self._crew.stop(StopRanks(number=0, grace_s=0.0))
-
-    # --- the agent ------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         try:
@@ -280,8 +271,6 @@ class Zygote:
                 order=self._crew.order,
             )
         )
-
-    # --- the store ------------------------------------------------------------------------------
 
     def _start_store(self, command: StartStore) -> None:
         from holdfast_agent.zygote.fork_rank import fork_child

@@ -45,7 +45,6 @@ def shapes(workers: int) -> tuple[Shape, ...]:
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Test each device alone."""
     be_exact()
     begin()
     device = device_of(task.context)
@@ -58,7 +57,6 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def run_parallel(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Test the devices of a node together, in each parallel form that they suffice for."""
     be_exact()
     begin()
     context, forms = task.context, shapes(task.context.workers)

@@ -29,7 +29,6 @@ GPU_SYMPTOM = "infiniband_error"
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Test with the partner of this round."""
     context = task.context
     partner = partner_of(context.node_rank, task.stage.pairs)
     if partner is None:

@@ -45,7 +45,6 @@ class DcgmResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Run both, one after the other."""
     begin()
     tool = shutil.which(TOOL)
     if tool is None:
@@ -66,11 +65,7 @@ def _run(tool: str, name: str) -> list[StageResult]:
 
 
 def read(text: str) -> list[DcgmResult]:
-    """Return the results in the output of `dcgmi diag --json`.
-
-    Raises:
-        UnreadableAnswer: no JSON, or without results.
-    """
+    """Return the results in the output of `dcgmi diag --json`. Raises UnreadableAnswer without JSON or results."""
     start, end = text.find("{"), text.rfind("}")
     try:
         whole = msgspec.json.decode(text[start : end + 1] if start >= 0 else "")

@@ -21,7 +21,6 @@ PART = "disk-check-"
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Return one result for each directory."""
     begin()
     context = task.context
     # A directory in a store (`s3://...`) is on none of this node's disks.

@@ -23,7 +23,6 @@ SYMPTOM = Symptom.PLUGIN_FAILED.value
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Run all custom tests, one after the other."""
     begin()
     found = [_call(point) for point in metadata.entry_points(group=GROUP)]
     directory = os.environ.get(DIRECTORY_VARIABLE, "")

@@ -22,7 +22,6 @@ TURN_S = 0.2
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Measure in turns."""
     be_exact()
     begin()
     device = device_of(task.context)

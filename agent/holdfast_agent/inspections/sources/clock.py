@@ -39,7 +39,7 @@ class ClockState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kernel_clock() -> ClockState:
-    """Reads the kernel's clock state without changing it."""
+    """Read the kernel's clock state without changing it."""
     timex = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(ctypes.byref(timex))

@@ -33,7 +33,6 @@ class Containers:
         self._known: set[tuple[str, Path]] = set()
 
     def read(self) -> Reading:
-        """Return the state of each runtime."""
         self._known |= {
             (kind, self._run / name)
             for kind, names in _SOCKETS.items()
@@ -59,7 +58,6 @@ class Containers:
 
 
 def container_check(policy: InspectionPolicy, machine: Machine) -> Check:
-    """Return the check of all runtimes."""
     return Check(
         name="container",
         source="sockets of docker, podman, containerd, CRI-O",
@@ -73,11 +71,7 @@ def container_check(policy: InspectionPolicy, machine: Machine) -> Check:
 
 
 def answer(kind: str, path: Path) -> None:
-    """Ask a runtime.
-
-    Raises:
-        OSError: no answer, or not one of such a runtime.
-    """
+    """Ask a runtime. Raises OSError unless it answers as such a runtime does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runtime:
         runtime.settimeout(ANSWER_S)
         runtime.connect(str(path))

@@ -40,7 +40,6 @@ class Dcgm:
         self._has_answered = False
 
     def read(self) -> Reading:
-        """Return the health of all GPUs together."""
         program = shutil.which("dcgmi")
         if program is None:
             return Reading(absent="dcgmi is not installed")

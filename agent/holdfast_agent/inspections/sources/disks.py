@@ -118,9 +118,7 @@ def disks_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Che
 
 
 def disks_below(machine: Machine, number: str) -> frozenset[str]:
-    """Return the block device of this number, the disk that it is a part of, and the devices below it (LVM, RAID,
-    crypt).
-    """
+    """Return the block device, the disk that it is a part of, and the devices below it (LVM, RAID, crypt)."""
     found: set[str] = set()
     waiting = [machine.sys / "dev/block" / number]
     while waiting:

@@ -29,9 +29,7 @@ _RUNNABLE = "R"
 
 
 class ProbeHangs(Exception):
-    """The NVML process has not answered within the limit and waits in the driver; the message gives the kernel
-    function.
-    """
+    """The NVML process has not answered in time and waits in the driver; the message gives the kernel function."""
 
 
 class ProbeStarved(Exception):
@@ -48,13 +46,7 @@ class GpuProbe:
         self._hung_at = ""
 
     def ask(self, limit_s: float) -> GpuReport:
-        """Return the process's answer.
-
-        Raises:
-            ProbeHangs: the driver does not answer.
-            ProbeStarved: the process did not get to run.
-            OSError: the process ended.
-        """
+        """Return the answer. Raises ProbeHangs, ProbeStarved, or OSError if the process ended."""
         if self._hung is not None:
             try:
                 self._hung.wait(KILLED_S)
@@ -122,7 +114,6 @@ class GpuInspection:
         self._known = Known(wanted=gpus.own if gpus.are_divided else None)
 
     def read(self) -> Reading:
-        """Return the state of all GPUs of the node."""
         if not self._gpus.own:
             hidden = bool(self._gpus.of_machine)
             return Reading(absent="no GPU is this node's" if hidden else "no NVIDIA GPU on the PCI bus")
@@ -141,12 +132,10 @@ class GpuInspection:
         return reading
 
     def close(self) -> None:
-        """End the NVML process."""
         self._probe.close()
 
 
 def gpu_check(policy: InspectionPolicy, inspection: GpuInspection) -> Check:
-    """Return the check of all GPUs of the node."""
     return Check(
         name="gpu",
         source="NVML",

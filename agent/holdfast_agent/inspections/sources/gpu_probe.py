@@ -1,7 +1,6 @@
 """`python -m holdfast_agent.inspections.sources.gpu_probe`: answers each line on stdin with one line of NVML data.
 
-It is a separate process because a call into a hanging driver never returns, not even on SIGKILL, and must not block the
-agent. It exits at the end of stdin.
+It is a process because a call into a hanging driver never returns, not even on SIGKILL. It exits at the end of stdin.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def main() -> None:
-    """Answer until the end of stdin."""
     nvml: Any = None
     failure = GpuReport()
     for _ in sys.stdin:

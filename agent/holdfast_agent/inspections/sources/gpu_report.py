@@ -19,9 +19,7 @@ _FABRIC_DONE, _FABRIC_NOT_SUPPORTED = 3, 0
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU in one report; None: unknown to this GPU or its driver. `lost`: the driver lost it. `silent`: the reason
-    why it has no data, which need not be the GPU's fault.
-    """
+    """One GPU; None: unknown. `lost`: by the driver. `silent`: why it has no data, not necessarily its fault."""
 
     index: int
     pci: str = ""
@@ -55,18 +53,14 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """Knowledge of the node's GPUs: `wanted` PCI addresses if the GPUs are divided (None: all are the node's), the
-    newest report of each by name, and its time.
-    """
+    """Known GPUs: `wanted` PCI addresses (None: all are the node's), the newest report of each by name, its time."""
 
     wanted: frozenset[str] | None = None
     gpus: dict[str, GpuState] = {}
     at_s: float = 0.0
 
     def with_(self, report: GpuReport, now_s: float) -> Known:
-        """Return the knowledge after this report. A GPU without data keeps its state, and one that is gone is
-        remembered.
-        """
+        """Return the knowledge after a report. GPUs without data keep their state; those gone are remembered."""
         if not report.gpus:
             return self
         told = {gpu.name: gpu for gpu in self.named(report) if not gpu.lost and not gpu.silent}
@@ -80,7 +74,6 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reading_of(report: GpuReport, known: Known, now_s: float, policy: InspectionPolicy) -> Reading:
-    """Return the reading of a report, given the knowledge before it."""
     if report.failed == "library":
         return unreadable(f"{report.why}: install the NVIDIA driver, or give the container its libraries")
     if report.failed == "driver" and not known.gpus:

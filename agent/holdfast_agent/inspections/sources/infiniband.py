@@ -61,7 +61,6 @@ class InfiniBand:
         self._looked_at = 0.0
 
     def read(self) -> Reading:
-        """Compare every port with the last reading."""
         now, found = self._clock(), ports(self._folder)
         if self._needed:
             found = {name: port for name, port in found.items() if name.split(":")[0] in self._needed}
@@ -136,7 +135,6 @@ class InfiniBand:
 
 
 def infiniband_check(policy: InspectionPolicy, machine: Machine) -> Check:
-    """Return the check of all ports."""
     return Check(
         name="infiniband",
         source="/sys/class/infiniband",

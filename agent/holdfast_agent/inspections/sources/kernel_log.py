@@ -34,10 +34,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelLog:
-    """Follows the log from now on, or from an earlier agent's position.
-
-    `from_start`: read all records of this boot that the kernel still has.
-    """
+    """Follows the log from now on, from an earlier agent's position, or `from_start` of what is left of this boot."""
 
     def __init__(
         self,
@@ -66,7 +63,6 @@ class KernelLog:
         return self._descriptor
 
     def read(self) -> Reading:
-        """Return the troubles in the lines written since the last reading."""
         self._finder.note_processes()
         if (reading := self._open()) is not None:
             return reading
@@ -117,7 +113,6 @@ class KernelLog:
         return Reading(troubles=tuple(troubles), seen={str(self._path): seen})
 
     def close(self) -> None:
-        """Stop reading."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -144,7 +139,6 @@ class KernelLog:
 
 
 def kernel_check(policy: InspectionPolicy, log: KernelLog) -> Check:
-    """Return the check of the kernel log."""
     return Check(
         name=KERNEL,
         source="/dev/kmsg",
@@ -157,9 +151,7 @@ def kernel_check(policy: InspectionPolicy, log: KernelLog) -> Check:
 
 
 def _parsed(record: bytes) -> tuple[int, str]:
-    """Return number and line of a record: `priority,sequence,microseconds,flags;line`, then lines that begin with a
-    blank.
-    """
+    """Return number and line of `priority,sequence,microseconds,flags;line`, without lines that begin with a blank."""
     head, _, rest = record.partition(b";")
     line = rest.split(b"\n", 1)[0].decode(errors="replace")
     try:

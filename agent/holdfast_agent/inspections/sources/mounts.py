@@ -1,7 +1,6 @@
 """File systems that can hang or vanish: network file systems and those named in the settings.
 
-A call to a dead file server never returns. So each mount has its own thread, which can be abandoned, and no second call
-is made while one is open.
+A call to a dead file server never returns: each mount has its own thread, which can be abandoned, and one open call.
 """
 
 from __future__ import annotations
@@ -81,7 +80,6 @@ class Mounts:
         self._out: dict[str, _Question] = {}
 
     def read(self) -> Reading:
-        """Check that every relevant mount is there and answers."""
         present = mount_table(self._machine)
         if present is None:
             return unreadable(f"there is no {self._machine.proc}/self/mountinfo: mount procfs")
@@ -130,7 +128,6 @@ class Mounts:
 
 
 def mounts_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Check:
-    """Return the check of all mounts."""
     return Check(
         name="mounts",
         source="/proc/self/mountinfo, statvfs",

@@ -51,7 +51,6 @@ class Network:
         self._cards: set[str] = set()
 
     def read(self) -> Reading:
-        """Compare every relevant interface with the last reading."""
         folder = self._machine.sys / "class/net"
         if (foreign := self._foreign(folder)) is not None:
             return Reading(unread={"": foreign})
@@ -135,7 +134,6 @@ class Network:
 
 
 def network_check(policy: InspectionPolicy, machine: Machine) -> Check:
-    """Return the check of all interfaces."""
     read: Callable[[], Reading] = Network(machine, policy).read
     return Check(
         name="network",

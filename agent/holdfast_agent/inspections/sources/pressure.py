@@ -74,7 +74,6 @@ class Pressure:
 
 
 def pressure_check(policy: InspectionPolicy, machine: Machine, ranks: Ranks) -> Check:
-    """Return the check of processors and memory."""
     return Check(
         name="pressure",
         source="/proc/pressure, /proc/meminfo, /proc/PID/schedstat, memory cgroup",

@@ -105,10 +105,7 @@ def neighbour_table(machine: Machine) -> dict[str, bool]:
 
 
 def icmp_echo(addresses: Iterable[str], limit_s: float) -> set[str]:
-    """Return the IPv4 addresses that reply to an echo request within the limit.
-
-    A raw socket of root sees all replies, a datagram socket only its own: both are filtered by what was sent.
-    """
+    """Return the IPv4 addresses that reply in time. A raw socket of root sees all replies: filter by what was sent."""
     kind = socket.SOCK_RAW if os.geteuid() == 0 else socket.SOCK_DGRAM
     waiting: dict[int, str] = {}
     answered: set[str] = set()
