@@ -28,7 +28,7 @@ class LocalServer:
         self._acceptor = Acceptor(listen(directory))
 
     def serve(self) -> None:
-        """Serve everybody, each on a thread, until `close`."""
+        """Serve each connection on a thread, until `close`."""
         threading.Thread(target=self._node.peers.run, daemon=True).start()
         # The first of them may never come.
         self._count(0)

@@ -39,11 +39,7 @@ class Frames(Generic[M]):
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[M]:
-        """Yield the messages that `data` completes.
-
-        Raises:
-            WireError: a message is longer than the limit, or not one of the protocol.
-        """
+        """Yield the messages that `data` completes. Raises WireError: one is too long, or not one of the protocol."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             end = _LENGTH.size + _length(self._buffer, self._nbytes_max)
@@ -61,11 +57,7 @@ def framed(message: msgspec.Struct) -> bytes:
 
 
 def decode(decoder: msgspec.msgpack.Decoder[M], body: bytes | bytearray) -> M:
-    """Decode the body of one message.
-
-    Raises:
-        WireError: it is not a message of the protocol.
-    """
+    """Decode the body of one message. Raises WireError: it is not a message of the protocol."""
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
@@ -73,11 +65,7 @@ def decode(decoder: msgspec.msgpack.Decoder[M], body: bytes | bytearray) -> M:
 
 
 def send(link: socket.socket, message: msgspec.Struct, descriptor: int | None = None) -> None:
-    """Send one message, and a file descriptor beside it.
-
-    Raises:
-        WireError: the connection has ended.
-    """
+    """Send one message, and a file descriptor beside it. Raises WireError: the connection has ended."""
     data = framed(message)
     try:
         sent = link.send(data) if descriptor is None else socket.send_fds(link, [data], [descriptor])
@@ -91,10 +79,8 @@ def send(link: socket.socket, message: msgspec.Struct, descriptor: int | None = 
 def receive(
     link: socket.socket, decoder: msgspec.msgpack.Decoder[M], nbytes_max: int = MESSAGE_BYTES_MAX
 ) -> tuple[M, int | None]:
-    """Receive the next message, and the file descriptor that came beside it.
-
-    Raises:
-        WireError: the connection has ended, or the message is longer than `nbytes_max` or not one of the protocol.
+    """Receive the next message, and the file descriptor that came beside it. Raises WireError: the connection has
+    ended, or the message is longer than `nbytes_max` or not one of the protocol.
     """
     descriptors: list[int] = []
     try:
@@ -126,11 +112,7 @@ def receive_into(link: socket.socket, view: memoryview) -> None:
 
 
 async def read(reader: StreamReader, decoder: msgspec.msgpack.Decoder[M], nbytes_max: int = MESSAGE_BYTES_MAX) -> M:
-    """Read the next message.
-
-    Raises:
-        WireError: as in `receive`.
-    """
+    """Read the next message. Raises WireError: as in `receive`."""
     try:
         length = _length(await reader.readexactly(_LENGTH.size), nbytes_max)
         return decode(decoder, await reader.readexactly(length))

@@ -20,9 +20,7 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, or at once if it has ended. `parent` is its pid from
-    before the fork.
-    """
+    """Have the kernel kill this process when its parent (pid from before the fork) ends, or now if it has ended."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
@@ -61,7 +59,6 @@ def is_stopped(pid: int) -> bool:
 
 
 def ignores(pid: int, number: signal.Signals) -> bool:
-    """Return True if the process ignores this signal."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:

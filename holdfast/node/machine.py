@@ -17,7 +17,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def boot_id(self) -> str:
-        """Id of the machine's present boot."""
         return text(self.proc / "sys/kernel/random/boot_id") or ""
 
 

@@ -122,7 +122,9 @@ class Understood(_PeerMessage, frozen=True, kw_only=True, tag="understood"):
 
 
 class AskHashes(_PeerMessage, frozen=True, kw_only=True, tag="ask_hashes"):
-    """Request for every `every`th chunk's hash from `first` on. Answered by `Hashes`, after `SEAL_WAIT_S` at most."""
+    """Request for the hashes of the chunks `first`, `first` + `every`, ... of a shard. Answered by `Hashes`, after
+    `SEAL_WAIT_S` at most if the step is not sealed yet.
+    """
 
     name: ShardName
     sealed: SealedStep

@@ -112,7 +112,7 @@ class PeerSession:
             return Refused(reason=f"generation {self._hello.generation} is over")
         shelf = self._shelf(offer.name)
         with shelf.holding(offer.sealed) as held:
-            # # Less may be absent in this offer than in the held shard: then it is sent again.
+            # Less may be absent in this offer than in the held shard: then it is sent again.
             absent = unpacked(offer.absent, offer.seal.nbytes)
             if held is not None and held[1].seal == offer.seal and held[0].absent <= absent:
                 return Kept()

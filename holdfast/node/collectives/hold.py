@@ -15,15 +15,8 @@ from holdfast.node.collectives.ring_reader import RingReader
 
 
 class Hold:
-    """One hold of one rank."""
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the ring of a rank.
-
-        Raises:
-            FileNotFoundError: there is none.
-            RingError: as `RingReader`.
-        """
+        """Open the ring of a rank. Raises FileNotFoundError: there is none; RingError: as `RingReader`."""
         RingReader(path).close()
         self._descriptor = os.open(Path(path), os.O_RDWR | os.O_CLOEXEC)
         # Of this machine since it started: no other hold has it.
@@ -41,12 +34,11 @@ class Hold:
         self._write(3, round(duration_s * 1e9))
 
     def end(self) -> None:
-        """Let training go on."""
         self._write(0, 0)
 
     @property
     def is_held(self) -> bool:
-        """True if the rank stands in it now."""
+        """True if the rank waits in it now."""
         return self._held()[0] == self.number
 
     @property

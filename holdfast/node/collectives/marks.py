@@ -1,7 +1,7 @@
 """The agent's side of marks: a rank is asked how far its device has come, and has some time to answer.
 
-A thread of the rank does, between two looks of half a second; not one of a rank that is stopped or holds the
-interpreter's lock. Of that one nothing more is known than before.
+A thread of the rank answers, looking twice a second. A rank that is stopped or holds the interpreter's lock does not:
+of it nothing more is known than before.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ _LOOK_EVERY_S = 0.02
 
 
 def ask_for_marks(path: str | os.PathLike[str], within_s: float = ANSWER_S) -> bool:
-    """Have the rank with this ring write into it what its marks say; False: it puts none, or has not answered.
-
-    Raises:
-        FileNotFoundError: there is no ring.
-        RingError: as `RingReader`.
+    """Have the rank with this ring write into it what its marks say; False: it puts none, or has not answered. Raises
+    FileNotFoundError: there is no ring; RingError: as `RingReader`.
     """
     ring = RingReader(path)
     try:

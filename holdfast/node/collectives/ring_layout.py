@@ -13,7 +13,7 @@ offset bytes  content
 128    32     hold, four words i64, written by the node's agent: number of the hold (0: none), the step
               after which nothing begins, end (monotonic ns), seconds of matrix products to do (ns, 0: none);
               the number is written last
-192    32     held, four words i64, written by the rank: number of the hold that it stands in (0: none), of
+192    32     held, four words i64, written by the rank: number of the hold that it waits in (0: none), of
               the last one that it has left, what a matrix product took (ns, 0: none done), in which hold
 256    24     marks, three words i64: what the agent asked with last, what the rank answered last, and whether it
               marks at all; the second is written once all records say what their marks do
@@ -106,8 +106,7 @@ class RingError(Exception):
 
 class RingRecord(msgspec.Struct, frozen=True):
     """One operation, as the ring has it. Times are Unix ns, 0: not, or not yet. `group` is a place in the table.
-
-    `is_reached`: when marks were asked for last, the rank's device had come to it.
+    `is_reached`: the rank's device had come to it when marks were last asked for.
     """
 
     index: int
@@ -125,17 +124,13 @@ class RingRecord(msgspec.Struct, frozen=True):
 
 
 class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A group in the table."""
-
     name: str
     description: str
     runs: tuple[Run, ...]
 
 
 class GroupCounts(msgspec.Struct, frozen=True):
-    """Progress of a rank in a group: its operations through Python, and those that the backend has begun, C++
-    included.
-    """
+    """Progress of a rank in a group: its operations through Python, and those that the backend began, C++ included."""
 
     entered: int
     completed: int
@@ -160,11 +155,7 @@ def runs_of(ranks: tuple[int, ...]) -> tuple[Run, ...]:
 
 
 def ranks_of(runs: tuple[Run, ...]) -> tuple[int, ...]:
-    """Decode runs of ranks.
-
-    Raises:
-        RingError: a job cannot have this many ranks.
-    """
+    """Decode runs of ranks. Raises RingError: a job cannot have this many ranks."""
     if (count := sum(count for _, count, _ in runs)) > RANKS_MAX:
         raise RingError(f"a group of {count} ranks: more than a job has")
     return tuple(first + number * stride for first, count, stride in runs for number in range(count))

@@ -1,5 +1,4 @@
-"""The reading side of a rank's ring of collectives (`holdfast.node.collectives.ring_layout`), also of a rank that
-hangs.
+"""The reading side of a rank's ring of collectives (`holdfast.node.collectives.ring_layout`), even if the rank hangs.
 
 It reads with system calls, so that a file cut short raises instead of ending the process, and copies twice: a record
 counts where both copies agree and its ends are equal.
@@ -55,11 +54,8 @@ class RingReader:
     """The ring of one rank. `records_read` are known already, the next call of `new_records` goes on from there."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the ring at `path`.
-
-        Raises:
-            FileNotFoundError: there is none (yet).
-            RingError: the file is cut short, is no ring, or has a version that this release cannot read.
+        """Open the ring at `path`. Raises FileNotFoundError: there is none (yet); RingError: the file is cut short, is
+        no ring, or has a version that this release cannot read.
         """
         self.path = Path(path)
         self.records_read = 0
@@ -86,20 +82,12 @@ class RingReader:
             raise
 
     def count(self) -> int:
-        """Return the number of records the rank has begun.
-
-        Raises:
-            RingError: the file was cut short.
-        """
+        """Return the number of records the rank has begun. Raises RingError: the file was cut short."""
         begun, _, _ = WORDS.unpack(self._read(STATE_OFFSET, WORDS.size))
         return int(begun)
 
     def groups(self) -> tuple[GroupEntry, ...]:
-        """Return the table of process groups: those that the rank has used.
-
-        Raises:
-            RingError: the file was cut short, or the table is damaged.
-        """
+        """Return the process groups that the rank has used. Raises RingError: cut short, or the table is damaged."""
         _, used, _ = WORDS.unpack(self._read(STATE_OFFSET, WORDS.size))
         if used == self._groups_bytes:
             return self._groups
@@ -123,11 +111,7 @@ class RingReader:
         return tuple(GroupCounts(*row) for row in COUNTERS.iter_unpack(self._read(COUNTERS_OFFSET, size)))
 
     def records(self, since: int = 0) -> tuple[list[RingRecord], int]:
-        """Return the records from number `since` on, oldest first, and how many of them are overwritten or not whole.
-
-        Raises:
-            RingError: the file was cut short.
-        """
+        """Return records from number `since` on, oldest first, and how many are lost or not whole. Raises RingError."""
         end = self.count()
         first = max(since, end - RING_RECORDS)
         missed = max(0, first - since)
@@ -148,9 +132,8 @@ class RingReader:
         return found, missed
 
     def new_records(self) -> tuple[list[RingRecord], int]:
-        """Return the records that have ended since the last call, and how many were missed.
-
-        It stops before the first that has not ended, as long as the ring keeps it.
+        """Return the records that have ended since the last call, and how many were missed. It stops before the first
+        that has not ended, as long as the ring keeps it.
         """
         found, missed = self.records(self.records_read)
         if not found:
@@ -166,12 +149,8 @@ class RingReader:
         return ended, missed
 
     def trace(self, *, node: str = "", taken_ns: int = 0) -> RankTrace:
-        """Return all that the ring has, as analysis takes it.
-
-        Of operations on a device only how many have begun: when they end the ring does not know.
-
-        Raises:
-            RingError: the file was cut short, or its group table is damaged.
+        """Return all that the ring has, as analysis takes it. Of operations on a device only how many have begun: when
+        they end the ring does not know. Raises RingError: the file was cut short, or its group table is damaged.
         """
         records, _ = self.records()
         groups, counts = self.groups(), self.counts()
@@ -197,21 +176,13 @@ class RingReader:
         )
 
     def marks(self) -> tuple[int, int, bool]:
-        """Return the number of the last request for marks, that of the last answer, and True if the rank sets marks at
-        all.
-
-        Raises:
-            RingError: the file was cut short.
-        """
+        """Return the numbers of the last request for marks and last answer, and if the rank marks. Raises RingError."""
         asked, answered, are_put = WORDS.unpack(self._read(MARKS_OFFSET, WORDS.size))
         return asked, answered, bool(are_put)
 
     def on_device(self) -> tuple[CollectiveRecord, ...]:
         """Return the operations on the rank's device, oldest first: `started` if the device had reached them at the
-        last request for marks.
-
-        Raises:
-            RingError: the file was cut short, or its group table is damaged.
+        last request for marks. Raises RingError: the file was cut short, or its group table is damaged.
         """
         records, _ = self.records()
         groups = self.groups()
@@ -224,7 +195,6 @@ class RingReader:
         )
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
     def _record(self, index: int, fields: tuple[int, ...]) -> RingRecord:
@@ -253,7 +223,6 @@ class RingReader:
 
 
 def group_name(groups: tuple[GroupEntry, ...], place: int) -> str:
-    """Return the name of the group of a record."""
     return groups[place].name if place < min(len(groups), GROUPS_MAX) and place != GROUP_UNKNOWN else UNKNOWN_GROUP
 
 

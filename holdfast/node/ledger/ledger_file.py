@@ -1,4 +1,4 @@
-"""The ledger: a small mapped file in which a rank notes where it stands, readable by others even while it hangs.
+"""The ledger: a small mapped file in which a rank notes its progress, readable by others even while it hangs.
 
 One writer (the rank), any number of readers, no locks and no system calls on the writing side. The file is laid out as
 `holdfast.node.ledger.ledger_layout` says.
@@ -66,11 +66,7 @@ class LedgerWriter:
     """A rank's own side. A call costs about a microsecond; numbers that are None are kept apart from NaN."""
 
     def __init__(self, path: str | os.PathLike[str], *, rank: int, generation: int, pid: int | None = None) -> None:
-        """Create the ledger at `path`, in place of an older one.
-
-        Raises:
-            OSError: the file cannot be created.
-        """
+        """Create the ledger at `path`, in place of an older one. Raises OSError: the file cannot be created."""
         self.path = Path(path)
         now = time.time_ns()
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
@@ -119,12 +115,11 @@ class LedgerWriter:
 
     @property
     def steps_done(self) -> int:
-        """Number of steps were completed in this generation."""
+        """Number of steps that were completed in this generation."""
         return self._steps_done
 
     @property
     def phase_name(self) -> str:
-        """The present phase."""
         return self._phase_name.decode(errors="replace")
 
     def complete_step(
@@ -260,11 +255,8 @@ class LedgerReader:
     """Anyone else's side: it reads with system calls, so that a file cut short raises instead of ending the process."""
 
     def __init__(self, path: str | os.PathLike[str], steps_read: int = 0) -> None:
-        """Open the ledger at `path`; its first `steps_read` steps are known already.
-
-        Raises:
-            FileNotFoundError: there is none (yet).
-            LedgerError: the file is cut short, is no ledger, or has a version that this release cannot read.
+        """Open the ledger at `path`; its first `steps_read` steps are known already. Raises FileNotFoundError: there is
+        none (yet); LedgerError: it is cut short, no ledger, or of a version that this release cannot read.
         """
         self.path = Path(path)
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -287,11 +279,7 @@ class LedgerReader:
             raise
 
     def snapshot(self) -> LedgerSnapshot:
-        """Return the rank's state, whole.
-
-        Raises:
-            LedgerError: the file was cut short, or no whole record was met in many attempts.
-        """
+        """Return the rank's state. Raises LedgerError: the file was cut short, or many attempts met no whole record."""
         for _ in range(READ_ATTEMPTS_MAX):
             first = self._read(0, RECORDS_BYTES)
             second = self._read(0, RECORDS_BYTES)
@@ -305,9 +293,7 @@ class LedgerReader:
 
     def new_steps(self) -> tuple[list[StepRecord], int]:
         """Return the steps completed since the last call, oldest first, and how many were overwritten before that.
-
-        Raises:
-            LedgerError: as in `snapshot`.
+        Raises LedgerError: the file was cut short, or many attempts met no whole record.
         """
         count = self.snapshot().steps_done
         first = max(self.steps_read, count - RING_STEPS)
@@ -336,7 +322,6 @@ class LedgerReader:
         return steps, missed
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
     def _read(self, offset: int, size: int) -> bytes:

@@ -17,9 +17,8 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def collapse_heap() -> int:
-    """Move this process's private anonymous memory into huge pages; returns how many it now has more.
-
-    A kernel before 6.1 cannot, and one short of memory does not: both leave everything as it was.
+    """Move this process's private anonymous memory into huge pages; return how many it now has more. A kernel before
+    6.1 cannot, and one short of memory does not: both leave everything as it was.
     """
     collapsed = 0
     for begin, end in _anonymous_ranges():
@@ -28,10 +27,7 @@ def collapse_heap() -> int:
 
 
 def collapse(address: int, nbytes: int) -> int:
-    """Move the whole huge pages of a range into one piece each; returns how many of them are so now.
-
-    Nothing is promised: a range that the kernel cannot or will not move stays as it was.
-    """
+    """Make the whole huge pages of a range one piece each, if the kernel can and will; return how many are so now."""
     begin, end = _inner(address, address + nbytes)
     if begin >= end:
         return 0

@@ -35,10 +35,9 @@ class SealedStep(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class Join(_VaultMessage, frozen=True, kw_only=True, tag="join"):
-    """First word of a rank, and again when its memory changes place.
-
-    The userfaultfd beside it, if there is one, lets the vault copy that memory while the rank goes on. `ledger` is the
-    path of the rank's: while a collective is under way by it, copies to other nodes stand back.
+    """First message of a rank, sent again when its memory moves. The userfaultfd beside it, if there is one, lets the
+    vault copy that memory while the rank goes on. While a collective is under way by the rank's `ledger` (a path),
+    copies to other nodes wait.
     """
 
     name: ShardName
@@ -48,10 +47,9 @@ class Join(_VaultMessage, frozen=True, kw_only=True, tag="join"):
 
 
 class Lay(_VaultMessage, frozen=True, kw_only=True, tag="lay"):
-    """Places of the rank's tensors, for all saves until the next such message.
-
-    `pieces` are (address, bytes, offset in the shard); `protected` the page-aligned ranges (address, bytes) that hold
-    them. `index` describes them for the reader of the shard; the vault stores it without looking into it.
+    """Places of the rank's tensors, for all saves until the next such message. `pieces` are (address, bytes, offset in
+    the shard); `protected` the page-aligned ranges (address, bytes) that hold them. `index` describes them for the
+    reader of the shard; the vault stores it without looking into it.
     """
 
     nbytes: int
@@ -68,33 +66,30 @@ class Save(_VaultMessage, frozen=True, kw_only=True, tag="save"):
 
 
 class AskSteps(_VaultMessage, frozen=True, kw_only=True, tag="ask_steps"):
-    """Request for the sealed steps of this rank. The vault waits for one that is being sealed. Answered by `Steps`.
-
-    If none of them is `at_most` this step, other nodes are asked as well.
+    """Request for the sealed steps of this rank; the vault waits for one that is being sealed. Answered by `Steps`. If
+    none of them is `at_most` this step, other nodes are asked as well.
     """
 
     at_most: int | None = None
 
 
 class AskShard(_VaultMessage, frozen=True, kw_only=True, tag="ask_shard"):
-    """Give me the shard of this step. Answered by `Shard`, its memory beside it, or `Refused`."""
+    """Request for the shard of this step. Answered by `Shard`, its memory beside it, or `Refused`."""
 
     sealed: SealedStep
 
 
 class Repair(_VaultMessage, frozen=True, kw_only=True, tag="repair"):
-    """This step of mine fails its checks: replace what is damaged from other nodes.
-
-    Answered by `Done`, after which the shard may be asked for again, or by `Refused`; it is then not offered any more.
+    """Request to replace what is damaged of this step from other nodes. Answered by `Done`, after which the shard may
+    be asked for again, or by `Refused`; it is then not offered any more.
     """
 
     sealed: SealedStep
 
 
 class KeepOnly(_VaultMessage, frozen=True, kw_only=True, tag="keep_only"):
-    """The job goes on from this step (None: from none there was): what else is sealed is of an abandoned past.
-
-    `from_disk`: that is where the step was read from. What it has behind it in memory may stay.
+    """Notice that the job goes on from this step (None: from no step); what else is sealed is abandoned. `from_disk`:
+    the step was read from there, and what it has behind it in memory may stay.
     """
 
     sealed: SealedStep | None
@@ -103,10 +98,8 @@ class KeepOnly(_VaultMessage, frozen=True, kw_only=True, tag="keep_only"):
 
 class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
     """Request to bring the steps saved over this connection to a disk as well: a directory or URL, the same for all
-    ranks.
-
-    The newest `steps_max` are kept there, if they fit into `nbytes_max` (0: into anything). `mesh` is noted with each.
-    Answered by `Done`. How often is the order's to say.
+    ranks. The newest `steps_max` are kept there, if they fit into `nbytes_max` (0: into anything). `mesh` is noted with
+    each. Answered by `Done`. How often is the order's to say.
     """
 
     place: str
@@ -116,13 +109,12 @@ class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
 
 
 class AskCertified(_VaultMessage, frozen=True, kw_only=True, tag="ask_certified"):
-    """Up to which step is this job certified? Answered by `Certified`."""
+    """Request for the newest certified step of this job. Answered by `Certified`."""
 
 
 class Assign(_VaultMessage, frozen=True, kw_only=True, tag="assign"):
-    """The agent's word: these are the backups of this node's ranks from now on. Answered by `Done`.
-
-    `token` is the job's: vaults that do not show the same one get nothing from each other.
+    """Order of the agent: these are the backups of this node's ranks from now on. Answered by `Done`. `token` is the
+    job's: vaults that do not show the same one get nothing from each other.
     """
 
     order: BackupOrder
@@ -130,7 +122,7 @@ class Assign(_VaultMessage, frozen=True, kw_only=True, tag="assign"):
 
 
 class Follow(_VaultMessage, frozen=True, kw_only=True, tag="follow"):
-    """The agent's: tell me what happens. No answer; notices follow on this connection as they come."""
+    """Request of the agent for notices. No answer; notices follow on this connection as they come."""
 
 
 Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | Assign | Follow
@@ -159,10 +151,7 @@ class Certified(_VaultMessage, frozen=True, kw_only=True, tag="certified"):
 
 
 class SealedShard(_VaultMessage, frozen=True, kw_only=True, tag="shard"):
-    """A sealed shard; its memory is to be mapped privately.
-
-    `damaged` are the chunks that are not what was sealed: the vault has just compared all of them.
-    """
+    """A sealed shard; map its memory privately. `damaged` chunks differ from the seal: the vault just compared all."""
 
     sealed: SealedStep
     index: bytes
@@ -172,9 +161,8 @@ class SealedShard(_VaultMessage, frozen=True, kw_only=True, tag="shard"):
 
 
 class BackedUp(_VaultMessage, frozen=True, kw_only=True, tag="backed_up"):
-    """Notice: another node's vault holds this step of a rank, sealed. `skipped` steps before it were not sent.
-
-    `nbytes` of it were sent there, and `nbytes_shared` are sent by replicas of the rank.
+    """Notice: another node's vault holds this step of a rank, sealed. `skipped` steps before it were not sent. `nbytes`
+    of it were sent there, and `nbytes_shared` are sent by replicas of the rank.
     """
 
     name: ShardName
@@ -218,9 +206,7 @@ class Persisted(_VaultMessage, frozen=True, kw_only=True, tag="persisted"):
 
 
 class NotPersisted(_VaultMessage, frozen=True, kw_only=True, tag="not_persisted"):
-    """Notice: a step that was due for the disk is not there; the one before it still is. `name` is a rank of the node
-    that reports it.
-    """
+    """Notice: a step due for the disk is not there; the one before still is. `name`: a rank of the reporting node."""
 
     name: ShardName
     sealed: SealedStep

@@ -25,9 +25,8 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 def map_file(descriptor: int, nbytes: int, *, private: bool) -> Bytes:
-    """Return the first `nbytes` of a file as memory, which is given back when nothing refers to it any more.
-
-    `private`: what is written there stays with this process. Raises OSError: ENOMEM.
+    """Map the first `nbytes` of a file, until nothing refers to the result any more. `private`: what is written there
+    stays with this process. Raises OSError: ENOMEM.
     """
     reserved = max(nbytes, 1) + HUGE_BYTES
     base = _map(None, reserved, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)

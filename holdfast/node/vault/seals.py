@@ -52,16 +52,11 @@ def chunk_bytes(nbytes: int, number: int) -> int:
 
 
 def chunk_hash(data: Bytes, number: int) -> int:
-    """Return the hash of a chunk."""
     return xxhash.xxh3_64_intdigest(data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES].data)
 
 
 def check(expected: Seal, notes: Sequence[bytes], data: Bytes, what: str) -> None:
-    """Compare all of it.
-
-    Raises:
-        BrokenSeal: anything differs.
-    """
+    """Compare all of it. Raises BrokenSeal: anything differs."""
     check_notes(expected, notes, what)
     if data.size != expected.nbytes:
         raise BrokenSeal(f"{what}: {data.size} bytes are there, {expected.nbytes} were sealed")
@@ -70,17 +65,12 @@ def check(expected: Seal, notes: Sequence[bytes], data: Bytes, what: str) -> Non
 
 
 def check_notes(expected: Seal, notes: Sequence[bytes], what: str) -> None:
-    """Compare what goes with the data.
-
-    Raises:
-        BrokenSeal: it differs.
-    """
+    """Compare what goes with the data. Raises BrokenSeal: it differs."""
     if _notes(notes) != expected.notes:
         raise BrokenSeal(f"{what}: its index fails its checksum")
 
 
 def broken(expected: Seal, damaged: Sequence[int], what: str) -> BrokenSeal:
-    """Return the error for damaged chunks."""
     start = damaged[0] * CHUNK_BYTES
     return BrokenSeal(
         f"{what}: bytes {start} to {min(start + CHUNK_BYTES, expected.nbytes)} fail their checksum"

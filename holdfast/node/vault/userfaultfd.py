@@ -54,11 +54,7 @@ class NotSupported(RuntimeError):
 
 
 def open_descriptor() -> int:
-    """Return a descriptor for this process's memory, to be passed on; close-on-exec and non-blocking.
-
-    Raises:
-        NotSupported: not here, or not for this process.
-    """
+    """Return a descriptor for this process's memory, close-on-exec and non-blocking. Raises NotSupported."""
     absent = _FEATURE_ABSENT_PAGES if marks_absent_pages() else 0
     return _agreed(_FEATURE_WRITE_PROTECT | absent)[0]
 
@@ -66,9 +62,7 @@ def open_descriptor() -> int:
 @functools.cache
 def marks_absent_pages() -> bool:
     """Return True if `protect` also makes the first writer to a page wait that has no memory yet, or none any more.
-
-    Raises:
-        NotSupported: nothing can be protected.
+    Raises NotSupported: nothing can be protected.
     """
     descriptor, features = _agreed(0)
     os.close(descriptor)
@@ -109,10 +103,8 @@ def _new_descriptor() -> int:
 
 
 def register(descriptor: int, address: int, nbytes: int) -> None:
-    """Make a page-aligned range of this process's private anonymous memory one that can be protected.
-
-    Raises:
-        NotSupported: the range is of another kind (a mapped file, shared memory).
+    """Make a page-aligned range of this process's private anonymous memory one that can be protected. Raises
+    NotSupported: the range is of another kind (a mapped file, shared memory).
     """
     try:
         fcntl.ioctl(descriptor, _REGISTER, bytearray(struct.pack("QQQQ", address, nbytes, _REGISTER_WRITE_PROTECT, 0)))
@@ -124,9 +116,7 @@ def register(descriptor: int, address: int, nbytes: int) -> None:
 
 def populate(address: int, nbytes: int) -> None:
     """Have a page of zeros wherever this process's range has none: without `marks_absent_pages`, before each `protect`.
-
-    Raises:
-        NotSupported: a kernel before 5.14, or the range is gone.
+    Raises NotSupported: a kernel before 5.14, or the range is gone.
     """
     if _libc.madvise(address, nbytes, _MADV_POPULATE_READ) != 0:
         reason = os.strerror(ctypes.get_errno())
@@ -134,10 +124,8 @@ def populate(address: int, nbytes: int) -> None:
 
 
 def protect(descriptor: int, address: int, nbytes: int) -> None:
-    """Make every writer to the range wait. About 0.1 ms for a GB of huge pages, 100 ms of small ones.
-
-    Raises:
-        OSError: ENOENT: it is not registered (any more); ESRCH: the process is gone.
+    """Make every writer to the range wait. About 0.1 ms for a GB of huge pages, 100 ms of small ones. Raises OSError:
+    ENOENT: it is not registered (any more); ESRCH: the process is gone.
     """
     fcntl.ioctl(descriptor, _WRITE_PROTECT, bytearray(struct.pack("QQQ", address, nbytes, _PROTECT)))
 

@@ -13,11 +13,8 @@ _PORT_MAX = (1 << 16) - 1
 
 
 def connect(directory: Path, *, blocking: bool = True) -> socket.socket:
-    """Return a connection to the vault of the node whose state directory this is.
-
-    Raises:
-        BlockingIOError: not `blocking`, and the vault does not come to new connections.
-        OSError: there is none.
+    """Return a connection to the vault of the node with this state directory. Raises BlockingIOError: not `blocking`,
+    and the vault does not come to new connections; OSError: there is none.
     """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link.setblocking(blocking)

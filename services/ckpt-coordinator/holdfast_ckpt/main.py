@@ -15,7 +15,6 @@ from holdfast_ckpt.service import Coordinator
 
 
 async def serve(this: Daemon) -> None:
-    """Run the checkpoint coordinator until cancelled."""
     coordinator = Coordinator(this.settings.checkpoint)
     bus = await connect(this.settings.nats_url, "ckpt-coordinator")
     store = await PostgresStore.connect(
@@ -33,5 +32,4 @@ async def serve(this: Daemon) -> None:
 
 
 def main() -> None:
-    """Entry point."""
     process.run("holdfast_ckpt", serve, description="Backup plans, and the catalogue of restorable steps.")

@@ -11,7 +11,6 @@ from holdfast.orders.base import UnreadableOrder
 
 
 def corrections(orders: Iterable[BackupOrder]) -> dict[str, Correction]:
-    """Return the correction of each node's key."""
     return {BackupOrder.key_of(order.node): partial(_correction, order) for order in orders}
 
 

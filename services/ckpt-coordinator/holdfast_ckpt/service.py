@@ -45,5 +45,4 @@ class Coordinator(Decider):
         self._state.adopt(effect)
 
     def orders_in_force(self) -> list[BackupOrder]:
-        """Return the present order of every node of a job that is not finished."""
         return orders_in_force(self._state)

@@ -64,6 +64,5 @@ def key_of(job: str, number: int) -> str:
 
 
 def parts_of(key: str) -> tuple[str, int]:
-    """Split a key into its job and its number."""
     job, _, number = key.rpartition("/")
     return job, int(number)

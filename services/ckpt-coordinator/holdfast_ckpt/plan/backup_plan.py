@@ -45,11 +45,7 @@ class Protects(StrEnum):
 
 
 class BackupPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Placement of a job's backups.
-
-    A rank's backup is with the rank of the same local rank on the keeper: every rank sends to one peer and receives
-    from one.
-    """
+    """Placement of backups. A rank's is with the same local rank on the keeper: each sends to and receives from one."""
 
     strategy: BackupStrategy
     topology: Topology
@@ -101,9 +97,8 @@ def plan_backups(topology: Topology, strategy: BackupStrategy = BackupStrategy.C
 
 
 def machine_mesh(topology: Topology) -> tuple[int, ...] | None:
-    """Return the sizes of the mesh that the machines form, outermost first, without those of size 1.
-
-    None if a machine's ranks do not fill whole blocks of the job's mesh (3 ranks a node, tp=2).
+    """Return the sizes of the mesh that the machines form, outermost first, without those of size 1. None if a
+    machine's ranks do not fill whole blocks of the job's mesh (3 ranks a node, tp=2).
     """
     inside = topology.ranks_per_node
     sizes: list[int] = []

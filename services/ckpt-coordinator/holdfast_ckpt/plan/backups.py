@@ -36,9 +36,8 @@ def plan_generation(
     held: Mapping[int, HeldShards],
     decision: str,
 ) -> JobBackups | None:
-    """Return the backups of a new generation; None if it is not newer than `before`, or the event lacks fields.
-
-    `held` has the shards known to be in memory by node rank; `decision` is the id of this decision.
+    """Return the backups of a new generation; None if it is not newer than `before`, or the event lacks fields. `held`
+    has the shards known to be in memory by node rank; `decision` is the id of this decision.
     """
     assert event.job is not None
     if event.submitted_at is None or not event.nproc_per_node:
@@ -108,9 +107,8 @@ def orders_of(plan: JobBackups) -> list[BackupOrder]:
 
 
 def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
-    """Return the orders of a finished job's nodes: neither send copies nor look for any.
-
-    A node that only left the job gets no order: it goes on answering the vaults that look for its shards.
+    """Return orders of a finished job's nodes to send and look for nothing. A node that only left the job gets no
+    order: it goes on answering the vaults that look for its shards.
     """
     return [
         BackupOrder(
@@ -198,9 +196,8 @@ def _past(before: JobBackups | None) -> tuple[VaultLayout, ...]:
 def _sources(
     layout: VaultLayout, past: list[VaultLayout], held: Mapping[int, HeldShards]
 ) -> tuple[tuple[VaultAddress, ...], ...]:
-    """Return the vaults to ask for the shards of each node rank, the likeliest first.
-
-    The asking vault finds out which of them are alive: this service does not know of the latest evictions.
+    """Return the vaults to ask for the shards of each node rank, the likeliest first. The asking vault finds out which
+    of them are alive: this service does not know of the latest evictions.
     """
     if not past:
         return ((),) * len(layout.nodes)

@@ -48,7 +48,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start(every: int, now: datetime) -> Pace:
-    """Return a new pace that begins now."""
     return Pace(every=every, since=now, cramped_at=now)
 
 
@@ -82,7 +81,6 @@ def adapt(pace: Pace, node: str, load: Load, now: datetime, least: int) -> Pace:
 
 
 def reason(before: int, after: int, report: CopiesMeasured) -> str:
-    """Return the reason for a change of pace by this report."""
     if after < before:
         why = f"there was room for {ROOM_FOR.total_seconds():.0f} s"
     elif report.skipped:

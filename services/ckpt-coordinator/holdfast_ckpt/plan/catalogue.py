@@ -40,9 +40,8 @@ def catalogue_entry(job: str, event: CheckpointSaved, now: datetime) -> tuple[Ca
 
 
 def outdated(saved_at: Mapping[int, datetime], on_disk: Collection[int] = ()) -> list[int]:
-    """Return the steps of a job to remove from the catalogue: all but the newest, and those not in `on_disk`.
-
-    An empty `on_disk` means that the disk was not listed. Newest is by time: a job that went back saves lower steps.
+    """Return the steps of a job to remove from the catalogue: all but the newest by time (a job that went back saves
+    lower steps), and those not in `on_disk` (empty: the disk was not listed).
     """
     newest_first = sorted(saved_at, key=lambda step: (saved_at[step], step), reverse=True)
     gone = [step for step in newest_first[:KEPT_MAX] if on_disk and step not in on_disk]

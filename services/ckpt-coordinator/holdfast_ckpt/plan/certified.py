@@ -26,10 +26,7 @@ def newer(before: CertifiedSteps | None, job: str, event: StepsCertified) -> Cer
 
 
 def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> JobBackups:
-    """Return the plan with the steps to keep after this event.
-
-    `kept` has the step that each node rank and its keeper both have of the coming one.
-    """
+    """Return the plan with the steps to keep; `kept`: the step that node and keeper both have of the coming one."""
     if event.generation != plan.generation:
         return plan
     held, coming = plan.held, plan.coming
@@ -52,10 +49,9 @@ def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> 
 def announce(
     before: JobBackups, after: JobBackups, known: CertifiedSteps | None, on_disk: Iterable[int], decision: str
 ) -> JobBackups:
-    """Return `after` with the newest certified step, which nodes need when they drop steps on the disk.
-
-    It makes a difference to them, and so a new order, only if a step on the disk lies between what `before` announced
-    and what is known, or if the generation went back.
+    """Return `after` with the newest certified step, which nodes need when they drop steps on the disk. It is a new
+    order only if a step on the disk lies between what `before` announced and what is known, or if the generation went
+    back.
     """
     if known is None or known.generation != after.generation:
         return after

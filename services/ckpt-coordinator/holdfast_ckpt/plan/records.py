@@ -88,7 +88,6 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def topology(self) -> Topology:
-        """The map of the job's ranks, nodes and parallel groups."""
         mesh = Mesh.parse(self.mesh) if self.mesh else None
         return Topology.of(len(self.layout.nodes), self.nproc_per_node, mesh)
 

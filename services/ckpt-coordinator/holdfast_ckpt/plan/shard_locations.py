@@ -45,9 +45,8 @@ class ShardLocations:
             self._unwritten[(held.job, held.node_rank)] = None
 
     def add_fetch(self, event: ShardsFetched, nproc_per_node: int) -> HeldShards | None:
-        """Return the shards of a node rank once all of its ranks have fetched the same step; None until then.
-
-        Each rank fetches for itself, and one whose bytes were damaged fetches alone.
+        """Return the shards of a node rank once all of its ranks have fetched the same step; None until then. Each rank
+        fetches for itself, and one whose bytes were damaged fetches alone.
         """
         held = _held_shards(event, nproc_per_node, HeldState.FETCHED, event.fetched_bytes)
         if held is None:
@@ -76,7 +75,6 @@ class ShardLocations:
         return {(job, node_rank): self.of_job(job).get(node_rank) for job, node_rank in waiting}
 
     def mark_written(self, place: JobNodeRank) -> None:
-        """Note that the present state of a node rank is written."""
         self._unwritten.pop(place, None)
 
 
