@@ -41,7 +41,7 @@ def order_seen(draft: PlanDraft, seen: OrderSeen) -> None:
 
 
 def _supersede(draft: PlanDraft, order: NodeOrder) -> None:
-    """Replace an order that the controller never gave by the controller's; its ranks may have run: report them lost."""
+    """Replace an order that the controller never gave by its own, whose ranks may have run: report these as lost."""
     draft.reason = f"order {order.fence} takes the place of one that the controller never gave"
     draft.remember(order=order)
     if order.placement is None:

@@ -127,7 +127,7 @@ def _execute(plan: RankPlan) -> NoReturn:
 
 
 def _freshen() -> None:
-    """Reset what only forks share: random states, limits read at import. The heap stays frozen, or it is copied."""
+    """Reset what forks share: random states, limits read at import. The heap stays frozen: collecting would copy it."""
     gc.enable()
     random.seed()
     np.random.seed()
