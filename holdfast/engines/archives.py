@@ -18,11 +18,8 @@ class DamagedArchive(ValueError):
 
 
 def unpacked(data: bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
-    """Return the unpacked content, of concatenated archives as well (`cat a.gz b.gz`); other data as it is.
-
-    Raises:
-        DamagedArchive: broken, cut short, larger than `bytes_max`, or compressed in an unsupported way.
-    """
+    """Return the unpacked content, of concatenated archives as well (`cat a.gz b.gz`); other data as it is. Raises
+    DamagedArchive if it is broken, cut short, larger than `bytes_max`, or compressed in an unsupported way."""
     if data.startswith(_ZSTD):
         raise DamagedArchive("packed with zstd; unpack it with `zstd -d` first")
     packing = _packing(data)

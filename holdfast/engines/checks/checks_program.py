@@ -16,11 +16,8 @@ SUITE_FLAG, LIMIT_FLAG = "--suite", "--limit-s"
 
 
 def checks_of(spec: JobSpec, suite: str, *, workers: int | None = None, limit_s: float | None = None) -> JobSpec:
-    """Return the job `spec` with the checks in place of its script.
-
-    `workers`: devices tested per node, by default one per rank of the job; 0: all GPUs of the node. `limit_s` limits
-    the time of every test.
-    """
+    """Return the job `spec` with the checks in place of its script. `workers`: devices tested per node, by default one
+    per rank of the job; 0: all GPUs of the node. `limit_s` limits the time of every test."""
     args = [SUITE_FLAG, suite, "--workers", str(spec.nproc_per_node if workers is None else workers)]
     if limit_s is not None:
         args += [LIMIT_FLAG, f"{limit_s:g}"]
@@ -31,16 +28,12 @@ def checks_of(spec: JobSpec, suite: str, *, workers: int | None = None, limit_s:
 
 
 def are_checks(spec: JobSpec) -> bool:
-    """True if this job is a run of checks, without training."""
     return spec.is_module and spec.script == PROGRAM
 
 
 def time_limit_s(checks: JobSpec) -> float:
-    """Return the time limit of a run of checks in seconds, counted from the start of its ranks.
-
-    Raises:
-        ValueError: the suite is unknown, or the limit is no number.
-    """
+    """Return the time limit of a run of checks in seconds, counted from the start of its ranks. Raises ValueError if
+    the suite is unknown or the limit is no number."""
     given = dict(zip(checks.args, checks.args[1:], strict=False))
     limit_s = given.get(LIMIT_FLAG)
     return deadline_s(given.get(SUITE_FLAG, DEFAULT_SUITE), checks.nnodes, float(limit_s) if limit_s else None)

@@ -54,10 +54,8 @@ class UnresolvedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 class ChecksVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict of one run; suspects are in the order of the nodes. `untested` nodes neither passed nor failed a test.
-
     `links`: connections that failed with neither end named; of `lone_links` both ends passed with others. `remarks` are
-    no evidence against a node. `capped`: why no node is named although some failed.
-    """
+    no evidence against a node. `capped`: why no node is named although some failed."""
 
     suspects: tuple[SuspectNode, ...] = ()
     unresolved: tuple[UnresolvedNodes, ...] = ()
@@ -70,7 +68,6 @@ class ChecksVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """True if every node was tested and none failed."""
         return not (self.suspects or self.unresolved or self.untested or self.capped)
 
 
@@ -80,11 +77,9 @@ def judge_checks(
     unanswered: Mapping[str, str] | None = None,
     references: References = NO_REFERENCES,
 ) -> ChecksVerdict:
-    """Judge the results of one run on `nodes`, given in the order of their node ranks.
-
-    `unanswered`: why a node gave no or not all results, such as silence until the deadline or the end of its process.
-    `references`: digests that several machines agreed on earlier; each has a vote.
-    """
+    """Judge the results of one run on `nodes`, given in the order of their node ranks. `unanswered`: why a node gave no
+    or not all results, such as silence until the deadline or the end of its process. `references`: digests that several
+    machines agreed on earlier; each has a vote."""
     known = [result for result in results if result.node in nodes]
     own = _own_failures(known)
     for node, why in (unanswered or {}).items():
@@ -129,10 +124,8 @@ def answered(results: Iterable[DiagnosticResult]) -> frozenset[str]:
 
 
 def why_silent(exited: ProcessExited) -> str:
-    """Return why a node whose check process ended will send no more results; "" if that is no evidence against it.
-
-    An exception in the program is a failure of the checks, unless the node's disk could not store the results.
-    """
+    """Return why a node whose check process ended will send no more results; "" if that is no evidence against it. An
+    exception in the program is a failure of the checks, unless the node's disk could not store the results."""
     if exited.exception is not None:
         unreported = exited.exception.type.endswith("NotReported")
         return f"its results could not be written: {exited.exception.message}" if unreported else ""
@@ -296,9 +289,7 @@ def _nodes_of(results: Iterable[DiagnosticResult]) -> list[str]:
 
 def _majority(by_node: Mapping[str, set[str]], known: str | None) -> str | None:
     """Return the answer of more than half of the nodes, the known answer counted as one more; None if there is none.
-
-    Fewer than three voters have no majority.
-    """
+    Fewer than three voters have no majority."""
     voters = len(by_node) + (known is not None)
     if voters < COMPARED_MIN:
         return None

@@ -22,10 +22,8 @@ Pair = tuple[str, str]
 
 
 def rounds(nodes: int, count: int = ROUNDS) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return the pairs of each round, by node rank. No two nodes meet twice; with an odd number one sits out.
-
-    The circle method: one place is fixed, the others rotate. Fewer rounds than `count` if all nodes have met.
-    """
+    """Return the pairs of each round, by node rank. No two nodes meet twice; with an odd number one sits out. The
+    circle method: one place is fixed, the others rotate. Fewer rounds than `count` if all nodes have met."""
     if nodes < 2:
         return ()
     places = nodes + nodes % 2
@@ -54,10 +52,8 @@ def _turn(turn: int, places: int) -> list[tuple[int, int]]:
 
 
 class PairFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict on nodes from their connections. `bad` and `doubtful`: the partners that each failed with.
-
-    A `doubtful` node failed with several partners, but not with all. `links`: connections that are the only failure.
-    """
+    """Verdict on nodes from their connections. `bad` and `doubtful`: the partners that each failed with. A `doubtful`
+    node failed with several partners, but not with all. `links`: connections that are the only failure."""
 
     bad: dict[str, tuple[str, ...]] = {}
     doubtful: dict[str, tuple[str, ...]] = {}

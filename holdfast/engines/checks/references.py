@@ -29,8 +29,6 @@ class AnswerKey(msgspec.Struct, frozen=True):
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer, and the nodes that gave it."""
-
     key: AnswerKey
     digest: str
     nodes: tuple[str, ...]

@@ -38,7 +38,6 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> int:
-        """Number of groups in each phase."""
         return self.machines // self.size
 
     def members(self, group: int, phase: Phase) -> range:
@@ -48,16 +47,12 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
         return range(group, self.machines, self.groups)
 
     def group_of(self, machine: int, phase: Phase) -> int:
-        """Return the group of a machine."""
         return machine // self.size if phase == "horizontal" else machine % self.groups
 
 
 class ReplaySuspects(msgspec.Struct, frozen=True, kw_only=True):
-    """Machines that the faulty groups of both phases share.
-
-    `suspects` are certainly at fault, or one of them is (`one_of`). `candidates` may be at fault, without proof which.
-    At most one of the two is set.
-    """
+    """Machines that the faulty groups of both phases share. `suspects` are certainly at fault, or one of them is
+    (`one_of`). `candidates` may be at fault, without proof which. At most one of the two is set."""
 
     suspects: tuple[int, ...] = ()
     one_of: bool = False
@@ -66,14 +61,11 @@ class ReplaySuspects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_replay(topology: Topology) -> ReplayPlan:
-    """Plan the groups of a job.
+    """Plan the groups of a job. Raises NotReplayable if there are no two groups to compare.
 
     A group is the fewest machines that hold whole replicas of the model, or a multiple of that: the smallest with at
     least two replicas (gradients are exchanged as in training), at most as many machines as there are groups (so that
     one faulty machine is found, not several), and at least three groups for a majority.
-
-    Raises:
-        NotReplayable: there are no two groups to compare.
     """
     mesh, machines = topology.mesh, topology.nnodes
     name = next((name for name in REPLICAS if name in mesh.names), None)
@@ -105,11 +97,9 @@ def original_rank(rank: int, reduced: Mesh, original: Mesh) -> int:
 def intersect_phases(
     plan: ReplayPlan, horizontal: tuple[int, ...], vertical: tuple[int, ...], suspects_max: int
 ) -> ReplaySuspects:
-    """Intersect the faulty groups of both phases. At most `suspects_max` machines become suspects.
-
-    A faulty machine makes its groups deviate in both phases, so each faulty group has a machine that is in a faulty
-    group of the other phase as well. If that is a single one, it is at fault.
-    """
+    """Intersect the faulty groups of both phases. At most `suspects_max` machines become suspects. A faulty machine
+    makes its groups deviate in both phases, so each faulty group has a machine that is in a faulty group of the other
+    phase as well. If that is a single one, it is at fault."""
     if not horizontal and not vertical:
         return ReplaySuspects(reason="no group's replay deviates: the failure does not recur, and no machine is named")
     if not horizontal or not vertical:

@@ -33,11 +33,9 @@ class GroupReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class PhaseOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Comparison of a phase's groups. `right`: the answer taken as right, () if none.
-
-    `faulty` groups deviate. `undecided` groups differ without proof which is right. `repeat`: they cannot be compared
-    as they are. `hopeless`: the script cannot be replayed, or all groups go wrong alike; another phase would not help.
-    """
+    """Comparison of a phase's groups. `right`: the answer taken as right, () if none. `faulty` groups deviate.
+    `undecided` groups differ without proof which is right. `repeat`: they cannot be compared as they are. `hopeless`:
+    the script cannot be replayed, or all groups go wrong alike; another phase would not help."""
 
     faulty: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
@@ -52,11 +50,8 @@ def compare(
     earlier: Sequence[GroupReplay] = (),
     known: Sequence[tuple[str, ...]] = (),
 ) -> PhaseOutcome:
-    """Compare the groups' replays.
-
-    `earlier`: replays of the same groups in a previous run of this phase. `known`: answers of the other phase's groups,
-    which computed the same with other machines.
-    """
+    """Compare the groups' replays. `earlier`: replays of the same groups in a previous run of this phase. `known`:
+    answers of the other phase's groups, which computed the same with other machines."""
     failed = [number for number, group in enumerate(groups) if group.failed]
     done = [number for number, group in enumerate(groups) if not group.failed]
     if 2 * len(failed) > len(groups) or not done:
@@ -135,7 +130,6 @@ def _without_majority(
 
 
 def _with_faulty(groups: Sequence[GroupReplay], faulty: set[int], reason: str) -> PhaseOutcome:
-    """Return the outcome with these groups as wrong."""
     others = {group.answer for number, group in enumerate(groups) if number not in faulty}
     right = others.pop() if len(others) == 1 else ()
     return PhaseOutcome(faulty=tuple(sorted(faulty)), right=right, reason=reason)

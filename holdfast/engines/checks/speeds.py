@@ -31,8 +31,6 @@ SYMPTOM = Symptom.MFU_DECLINE.value
 
 
 class _Speeds(msgspec.Struct, frozen=True):
-    """Slow nodes and why, slow connections, and the nodes that were compared."""
-
     slow: dict[str, str]
     links: dict[Pair, str]
     compared: frozenset[str]

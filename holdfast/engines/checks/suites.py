@@ -31,7 +31,6 @@ SUITES: dict[str, tuple[str, ...]] = {
     "nan": ("dcgm", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT),
     "full": ("disk", "mounts", "dcgm", "memory", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT, "plugins"),
 }
-"""Tests of each suite, in order."""
 
 LIMITS_S: dict[str, float] = {
     MEETING: 20.0,
@@ -68,10 +67,8 @@ class UnknownSuite(ValueError):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One test, or one round of it. `limit_s`: seconds from its start.
-
-    `pairs`: nodes that meet, by node rank; without pairs each node tests alone.
-    """
+    """One test, or one round of it. `limit_s`: seconds from its start. `pairs`: nodes that meet, by node rank; without
+    pairs each node tests alone."""
 
     test: str
     limit_s: float
@@ -85,22 +82,14 @@ def suite_for(symptom: str) -> str:
 
 
 def suite_tests(suite: str) -> tuple[str, ...]:
-    """Return the tests of a suite.
-
-    Raises:
-        UnknownSuite: there is none of this name.
-    """
+    """Return the tests of a suite. Raises UnknownSuite if there is none of this name."""
     if suite not in SUITES:
         raise UnknownSuite(f"there is no suite {suite!r}; there are {', '.join(SUITES)}")
     return SUITES[suite]
 
 
 def stages(suite: str, nodes: int, limit_s: float | None = None) -> tuple[Stage, ...]:
-    """Return the stages of a run, the same for every node. `limit_s` caps every limit.
-
-    Raises:
-        UnknownSuite: there is none of this name.
-    """
+    """Return the stages of a run, the same for every node. `limit_s` caps every limit. Raises UnknownSuite."""
     planned: list[Stage] = []
     for test in suite_tests(suite):
         limit = _limit(test, limit_s)
@@ -118,13 +107,8 @@ def meeting_limit_s(limit_s: float | None = None) -> float:
 
 
 def deadline_s(suite: str, nodes: int, limit_s: float | None = None) -> float:
-    """Return the time limit of a run in seconds, counted from the start of its ranks.
-
-    Limits add up, since a node that uses all of one makes its partners wait. A healthy run takes a fraction of it.
-
-    Raises:
-        UnknownSuite: there is none of this name.
-    """
+    """Return the time limit of a run in seconds, counted from the start of its ranks. Raises UnknownSuite.
+    Limits add up, since a node that uses all of one makes its partners wait. A healthy run takes a fraction of it."""
     return meeting_limit_s(limit_s) + sum(stage.limit_s for stage in stages(suite, nodes, limit_s)) + GRACE_S
 
 

@@ -58,11 +58,8 @@ def find_first_failure(
     observed_first: int | None = None,
     ranks: frozenset[int] = frozenset(),
 ) -> FirstFailure | None:
-    """Decide which failure was first; None without evidence.
-
-    `mixed`: streams with lines of several unnamed ranks. `observed_first`: the rank that torchrun saw fail first.
-    `ranks`: all known ranks.
-    """
+    """Decide which failure was first; None without evidence. `mixed`: streams with lines of several unnamed ranks.
+    `observed_first`: the rank that torchrun saw fail first. `ranks`: all known ranks."""
     ends = {key: end for key, said in found.items() if (end := (mixed_end if key in mixed else own_end)(said))}
     everything = sorted((one for said in found.values() for one in said), key=lambda one: one.number)
     cascade = [one for one in everything if one.hand == "cascade"]

@@ -27,7 +27,6 @@ _BY_EXIT = {
     126: "exit_not_executable",
     127: "exit_command_not_found",
 }
-"""Rules by exit code."""
 
 EVIDENCE_LINES_MAX = 8
 TEXT_CHARS_MAX = 400
@@ -162,11 +161,9 @@ def _global(local_rank: int, told: Sequence[RankEnd]) -> int | None:
 def _attempt(
     book: RuleBook, scan: ScannedLog, *, has_raised: bool = False
 ) -> dict[tuple[int | None, bool], list[RuleMatch]]:
-    """Return the matches of a log's last attempt that ended for its own reasons, else of the whole log.
-
-    Steps can follow an error only because they were written late. The error counts if the rank is known to have raised
-    (`has_raised`), or if only a few steps follow before partners were lost.
-    """
+    """Return the matches of a log's last attempt that ended for its own reasons, else of the whole log. Steps can
+    follow an error only because they were written late. The error counts if the rank is known to have raised
+    (`has_raised`), or if only a few steps follow before partners were lost."""
     said: list[dict[tuple[int | None, bool], list[RuleMatch]]] = []
     for attempt in scan.attempts:
         streams = {

@@ -46,9 +46,7 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proof(self) -> LogLine:
-        """The reported line, without the stamp of a log collector: the line of a table has the time when it was
-        printed.
-        """
+        """The reported line, without a collector's stamp: the line of a table has the time when it was printed."""
         return self.line if self.at is None else self.line._replace(at=None)
 
 

@@ -13,10 +13,8 @@ _GAP = b" ... "
 
 
 class LogLine(NamedTuple):
-    """One line. `rank`: None if the line names none; `local`: the rank counts only within its node.
-
-    `at`: seconds since the start of the year in the log's own time zone, only for comparing lines of one job.
-    """
+    """One line. `rank`: None if the line names none; `local`: the rank counts only within its node. `at`: seconds since
+    the start of the year in the log's own time zone, only for comparing lines of one job."""
 
     number: int
     rank: int | None
@@ -57,10 +55,7 @@ _HOST = re.compile(
 _WITHIN = re.compile(
     r"\[(?!PG (?:ID )?[1-9])(?:[^\][]{0,120} )?[Rr]ank[ :=]{0,2}(\d{1,6})\]|\bPG (?:ID )?0 [^\][]{0,80}Rank (\d{1,6})\]"
 )
-"""Rank inside a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`.
-
-Groups other than the first count their own members.
-"""
+"""Rank inside a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`. Other groups count their own members."""
 
 _DATE = re.compile(
     r"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)[T _](?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?"
@@ -82,7 +77,6 @@ _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]ar
 
 
 def dissect(raw: str, number: int) -> LogLine:
-    """Parse a line."""
     text = raw[: LINE_CHARS_MAX + END_CHARS + len(_GAP)]
     if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
         text = _ANSI.sub("", text)
@@ -114,7 +108,6 @@ def dissect(raw: str, number: int) -> LogLine:
 
 
 def cut(raw: bytes) -> str:
-    """Decode a line; a long one is reduced to its head and its end."""
     if len(raw) > LINE_CHARS_MAX + END_CHARS:
         raw = raw[:LINE_CHARS_MAX] + _GAP + raw[-END_CHARS:]
     return raw.decode(errors="replace")

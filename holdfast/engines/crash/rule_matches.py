@@ -26,10 +26,8 @@ _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pick
 
 
 class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule and the lines that prove it, the decisive one first; exit codes have none.
-
-    `place`: the rule's position in the order. `is_exception`: a Python exception matched.
-    """
+    """A rule and the lines that prove it, the decisive one first; exit codes have none. `place`: the rule's position in
+    the order. `is_exception`: a Python exception matched."""
 
     rule: Rule
     place: int
@@ -43,12 +41,10 @@ class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int:
-        """Number of the decisive line."""
         return self.lines[0].number if self.lines else 0
 
     @property
     def at(self) -> float | None:
-        """Time of the decisive line, if the log has it."""
         return self.lines[0].at if self.lines else None
 
     @property
@@ -120,11 +116,9 @@ def _match(
 
 
 def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
-    """Return the end of one process for its own reason.
-
-    The last of several tracebacks ended the process; earlier ones were handled. Within a chain the most specific rule
-    counts. A crash directly after it is a consequence; an earlier line that names hardware explains it.
-    """
+    """Return the end of one process for its own reason. The last of several tracebacks ended the process; earlier ones
+    were handled. Within a chain the most specific rule counts. A crash directly after it is a consequence; an earlier
+    line that names hardware explains it."""
     first = [finding for finding in found if finding.hand == "first"]
     raised = [finding for finding in first if finding.is_exception]
     said = [finding for finding in first if not finding.is_exception]

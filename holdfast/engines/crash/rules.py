@@ -95,11 +95,9 @@ class LineFilter:
         )
 
     def in_block(self, block: bytes) -> bool:
-        """True if any rule may match a line of the block."""
         return any(anchor in block for anchor in self._in_block)
 
     def in_line(self, line: bytes, end: int) -> bool:
-        """True if any rule may match the first `end` bytes of a line."""
         return self._in_line.search(line, 0, end) is not None
 
 
@@ -114,11 +112,9 @@ class RuleBook:
             raise RulesRefused("two rules have one name")
 
     def named(self, name: str) -> CompiledRule:
-        """Return the rule of this name."""
         return self._by_name[name]
 
     def of_line(self, text: str, level: str) -> CompiledRule | None:
-        """Return the first rule that matches a line."""
         return next((one for one in self.compiled if one.finds_in_line(text, level)), None)
 
     def of_exception(self, qualified: str, message: str) -> CompiledRule | None:
@@ -142,11 +138,7 @@ def _compiled(rule: Rule, place: int) -> CompiledRule:
 
 
 def parsed(text: str) -> RuleBook:
-    """Parse a rule book from TOML.
-
-    Raises:
-        RulesRefused: the rules are invalid.
-    """
+    """Parse a rule book from TOML. Raises RulesRefused if the rules are invalid."""
     try:
         data: dict[str, Any] = tomllib.loads(text)
         rules = msgspec.convert(data.get("rule", []), tuple[Rule, ...])

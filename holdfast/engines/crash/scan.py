@@ -50,8 +50,6 @@ _MARKS = (
 
 
 class _KeptLines:
-    """The first and the last relevant lines of one rank."""
-
     __slots__ = ("head", "tail")
 
     def __init__(self) -> None:
@@ -78,11 +76,9 @@ Lines = dict[tuple[int | None, bool], tuple[LogLine, ...]]
 
 
 class ScannedLog:
-    """Result of a scan: lines by (rank, local) of the last attempt and of the one before.
-
-    `overtaken`: lines followed by steps that are not later ones, from buffered output or two streams in one file.
-    `overtaken_by`: the approximate number of such steps.
-    """
+    """Result of a scan: lines by (rank, local) of the last attempt and of the one before. `overtaken`: lines followed
+    by steps that are not later ones, from buffered output or two streams in one file. `overtaken_by`: the approximate
+    number of such steps."""
 
     def __init__(self, file: str, attempts: list[Lines], lines: int, overtaken: Lines) -> None:
         self.file = file
@@ -148,7 +144,6 @@ class LogScan:
             self._last_block = block
 
     def end(self) -> ScannedLog:
-        """Return the result of the scan."""
         attempts = [_lines_of(streams) for streams in (self._streams, self._earlier or {}) if streams]
         overtaken = self._overtaken
         if self._by_task:

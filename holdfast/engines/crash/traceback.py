@@ -33,12 +33,9 @@ _INDENTED = re.compile(r"^\s{2,}\S")
 
 
 class LoggedException(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception in a log, its `type` with the module if the log has it.
-
-    `block` counts tracebacks; those of one chain share it. `frame`: the innermost frame outside libraries. `is_aside`:
-    it ended only a thread, or nothing. `has_traceback`: False if only its last line is there. `functions`, `files`: its
-    stack.
-    """
+    """An exception in a log, its `type` with the module if the log has it. `block` counts tracebacks; those of one
+    chain share it. `frame`: the innermost frame outside libraries. `is_aside`: it ended only a thread, or nothing.
+    `has_traceback`: False if only its last line is there. `functions`, `files`: its stack."""
 
     type: str
     message: str

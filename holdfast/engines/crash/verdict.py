@@ -26,10 +26,8 @@ class CascadeRank(msgspec.Struct, frozen=True, kw_only=True):
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """One symptom for the end of a job. `first_rank`: None if no evidence shows which rank failed first.
-
     `first_local_rank`: set if a log names a rank only within its node. `confidence`: 0 for unknown, at most 1. `rule`:
-    the deciding rule. `others`: ranks of the cascade.
-    """
+    the deciding rule. `others`: ranks of the cascade."""
 
     symptom: Symptom
     table_one: str | None
@@ -48,7 +46,6 @@ NOTHING = "Nothing here proves a cause. Give the logs of all ranks with their ex
 
 
 def unknown(summary: str, evidence: tuple[EvidenceLine, ...] = (), others: tuple[CascadeRank, ...] = ()) -> Diagnosis:
-    """Return the diagnosis without evidence."""
     return Diagnosis(
         symptom=Symptom.UNKNOWN,
         table_one=None,

@@ -17,9 +17,7 @@ _SHARE_MIN_OF_SEVERAL = 1 / 2
 """The same for a group along several dimensions, such as a whole replica."""
 
 _NEAREST_FIRST = ("pp", "ep", "cp", "tp")
-"""Order of dimensions for groups that cover equally: those first along which a hanging rank blocks whole machines
-first.
-"""
+"""Order of dimensions for groups that cover equally: first those along which a hanging rank blocks whole machines."""
 
 
 class SharedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,10 +47,8 @@ class _Candidate(msgspec.Struct, frozen=True):
 def cover_with_groups(
     outliers: Sequence[int], mesh: Mesh | None, node_of: Callable[[int], str], partners: Sequence[int] = ()
 ) -> GroupCover:
-    """Return the fewest groups whose machines cover those of `outliers`. A machine alone covers itself.
-
-    `partners`: ranks that outliers wait for one by one; they are covered as well.
-    """
+    """Return the fewest groups whose machines cover those of `outliers`. A machine alone covers itself. `partners`:
+    ranks that outliers wait for one by one; they are covered as well."""
     suspects = {node_of(rank) for rank in (*outliers, *partners)}
     if mesh is None or len(suspects) <= 1 or any(not 0 <= rank < mesh.world_size for rank in outliers):
         return GroupCover(alone=tuple(sorted(suspects, key=natural_order)))

@@ -34,12 +34,9 @@ _EVIDENCE_MOST = 12
 
 
 class HangVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The ranks and machines that block the job.
-
-    `suspects`: most probable first; an entry with several ranks means one of these, without proof which. `ranks`,
-    `nodes`: those of all suspects. `scope`: single machines, only a group, or none. `victims` wait
-    for the suspects. `summary` is one sentence; `evidence` lines can be checked by hand.
-    """
+    """The ranks and machines that block the job. `suspects`: most probable first; an entry with several ranks means one
+    of these, without proof which. `ranks`, `nodes`: those of all suspects. `scope`: single machines, only a group, or
+    none. `victims` wait for the suspects. `summary` is one sentence; `evidence` lines can be checked by hand."""
 
     suspects: tuple[Blamed, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -82,10 +79,8 @@ def _with_network(
     nodes: _Nodes,
     notes: list[str],
 ) -> list[Blamed]:
-    """Prefer the network's evidence: in traces, a cut link shows as ranks that are late or never come.
-
-    It does not override a stack that shows what a rank does instead of waiting.
-    """
+    """Prefer the network's evidence: in traces, a cut link shows as ranks that are late or never come. It does not
+    override a stack that shows what a rank does instead of waiting."""
     silent, more = silent_links(links)
     notes += more
     if by_stack and any(each.confidence >= _STRONG for each in by_stack.blamed):
@@ -143,7 +138,6 @@ class _Nodes:
         return tuple(found)
 
     def on(self, nodes: Sequence[str]) -> tuple[int, ...]:
-        """Return the ranks known to be on these machines."""
         return tuple(rank for rank in self._ranks if set(self.of((rank,))) & set(nodes))
 
 
@@ -180,8 +174,7 @@ def _combined(
     both = [_agreed(each, stood) for each in waited if _meets(each, stood)]
     strong = [each for each in stood if each.confidence >= _STRONG]
     if both:
-        # A rank that its stack shows stopped or busy explains why others wait for it; the others are late because of
-        # it.
+        # A rank that its stack shows stopped or busy explains why others wait for it; they are late because of it.
         sure = {rank for each in strong for rank in each.ranks}
         rest = [each for each in waited if not _meets(each, stood)]
         kept = rest if not sure else [each for each in rest if _is_evident(each)]

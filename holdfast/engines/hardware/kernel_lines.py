@@ -14,9 +14,7 @@ from holdfast.symptoms import Symptom
 
 class KernelTrouble(msgspec.Struct, frozen=True, kw_only=True):
     """One line's meaning. `device`: its common name; `about`: which of the names below identify the affected part.
-
-    `is_global`: the line names a process, but the fault is the machine's.
-    """
+    `is_global`: the line names a process, but the fault is the machine's."""
 
     kind: str
     about: About

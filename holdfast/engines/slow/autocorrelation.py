@@ -24,9 +24,7 @@ LOST = -1
 
 def find_period(calls: Sequence[int], required: frozenset[int] = frozenset()) -> int | None:
     """Return the shortest lag at which every kind of call repeats; None if there is none yet. Linear in `calls`.
-
-    `calls`: small numbers, one per kind; `LOST`: a missing record. `required`: kinds that the period must contain.
-    """
+    `calls`: small numbers, one per kind; `LOST`: a missing record. `required`: kinds that the period must contain."""
     window = np.asarray(calls, dtype=np.int32)
     total = len(window)
     known = window[window != LOST]
@@ -49,11 +47,9 @@ def find_period(calls: Sequence[int], required: frozenset[int] = frozenset()) ->
 
 
 def least_autocorrelation(window: NDArray[np.int32], lag: int, kinds: NDArray[np.intp]) -> float:
-    """Return the lowest autocorrelation at `lag`: of each of `kinds`, and of all calls together.
-
-    For a kind with share p of the calls that follows itself after `lag` calls with frequency f it is (f - p) / (1 - p):
-    1 if it always does, 0 if only by chance.
-    """
+    """Return the lowest autocorrelation at `lag`: of each of `kinds`, and of all calls together. For a kind with share
+    p of the calls that follows itself after `lag` calls with frequency f it is (f - p) / (1 - p): 1 if it always does,
+    0 if only by chance."""
     before, after = window[:-lag], window[lag:]
     comparable = (before != LOST) & (after != LOST)
     before, after = before[comparable], after[comparable]

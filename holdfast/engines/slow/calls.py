@@ -9,11 +9,8 @@ import msgspec
 
 
 class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One intercepted collective of one rank.
-
-    `sequence` counts the rank's calls, so a gap shows lost records. `group_sequence` counts the group's calls and is
-    equal on all its ranks. `exited_ns` 0: unknown.
-    """
+    """One intercepted collective of one rank. `sequence` counts the rank's calls, so a gap shows lost records.
+    `group_sequence` counts the group's calls and is equal on all its ranks. `exited_ns` 0: unknown."""
 
     rank: int
     sequence: int
@@ -26,12 +23,9 @@ class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class IterationTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One iteration of one rank, reported as it ends.
-
-    `iteration` counts them on this rank. `pattern` numbers the repeating sequence: training and evaluation repeat
-    different ones and are compared only with themselves. `in_calls_s`: time inside collectives; None: exits are
-    unknown.
-    """
+    """One iteration of one rank, reported as it ends. `iteration` counts them on this rank. `pattern` numbers the
+    repeating sequence: training and evaluation repeat different ones and are compared only with themselves.
+    `in_calls_s`: time inside collectives; None: exits are unknown."""
 
     rank: int
     iteration: int

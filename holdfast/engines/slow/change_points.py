@@ -98,10 +98,8 @@ class _Jitters:
         self._off.clear()
 
     def outlasted_by(self, index: int, difference: float) -> int:
-        """Return the iterations that a change of this size must last.
-
-        Two more than any jitter of about that size; longer than two of them in a row, where they are frequent.
-        """
+        """Return the iterations that a change of this size must last. Two more than any jitter of about that size;
+        longer than two of them in a row, where they are frequent."""
         while self._known and index - self._known[0].at > JITTER_LASTS:
             self._known.popleft()
         lasted = [jitter.lasted for jitter in self._known if jitter.size / difference > JITTER_SIZE]
@@ -129,11 +127,7 @@ class ChangePoints:
         self._jitters = _Jitters(self._least)
 
     def observe(self, duration_s: float) -> ChangePoint | None:
-        """Add an iteration's time in seconds. Return the change of pace that it makes certain, if any.
-
-        Raises:
-            ValueError: not a positive number of seconds.
-        """
+        """Add a time in seconds; return the change of pace that it makes certain. Raises ValueError if not positive."""
         if not 0.0 < duration_s < math.inf:
             raise ValueError(f"an iteration took {duration_s} s: it must be a positive number of seconds")
         self._index += 1
@@ -202,8 +196,7 @@ class ChangePoints:
             return None
         if len(after) < self._jitters.outlasted_by(self._index, difference):
             return None
-        # Iterations at one pace are alike, jitters in a row are not. The first iteration may have begun at the old
-        # pace.
+        # Iterations at one pace are alike, jitters in a row are not. The first may have begun at the old pace.
         apart = max(after[1:]) - min(after[1:])
         if len(after) < UNLIKE_MIN and apart > max(NOISE_APART * noise, ALIKE * abs(difference)):
             return None

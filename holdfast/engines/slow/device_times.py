@@ -32,10 +32,8 @@ _BYTES: Final = {
 def with_device_times(
     records: Sequence[RingRecord], groups: Sequence[GroupEntry], device: RankTrace
 ) -> tuple[list[RingRecord], list[GroupEntry]]:
-    """Replace host times of a rank's ring by device times, sorted by start.
-
-    Groups that only the device knows follow those of the ring. Nothing changes if kernels are not timed.
-    """
+    """Replace host times of a rank's ring by device times, sorted by start. Groups that only the device knows follow
+    those of the ring. Nothing changes if kernels are not timed."""
     timed = [record for record in device.records if record.took_ns and not record.is_p2p]
     if not timed:
         return list(records), list(groups)
@@ -51,7 +49,6 @@ def with_device_times(
 
 
 def bytes_of(record: CollectiveRecord) -> int:
-    """Return the input size in bytes."""
     return sum(math.prod(shape) for shape in record.input_sizes) * _BYTES.get(record.dtype, 1)
 
 

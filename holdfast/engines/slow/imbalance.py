@@ -37,9 +37,7 @@ class StageWork:
         }
 
     def ratios(self) -> dict[int, tuple[float, str]]:
-        """Return each rank's work over that of its stage, or over its own before if it is alone, and the reference in
-        words.
-        """
+        """Return each rank's work over its stage's (its own before if it is alone), and that reference in words."""
         found: dict[int, tuple[float, str]] = {}
         for rank, work_s in self.work_s.items():
             stage = self.stage_of[rank]
@@ -62,9 +60,7 @@ def slower_stages(
     stages: StageWork, topology: Topology, slower_by: float
 ) -> tuple[tuple[Suspicion, ...], tuple[Suspicion, ...]]:
     """Return stages whose ranks all work longer than other stages: those that became slower, and those with more work.
-
-    Without earlier times, a stage on several nodes has more work: machines do not become slow together.
-    """
+    Without earlier times, a stage on several nodes has more work: machines do not become slow together."""
     if len(stages.stage_s) < 2:
         return (), ()
     usual_s = statistics.median_low(list(stages.stage_s.values()))

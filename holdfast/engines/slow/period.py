@@ -69,10 +69,8 @@ def _is_several_times(called: Counter[tuple[str, str]], part: Counter[tuple[str,
 
 
 class _Following:
-    """A position in a pattern: whole periods followed, the last one reported, and each call's last occurrence.
-
-    An occurrence is (call number, time, time in calls), times in ns.
-    """
+    """A position in a pattern: whole periods followed, the last one reported, and each call's last occurrence. An
+    occurrence is (call number, time, time in calls), times in ns."""
 
     def __init__(self, pattern: _Pattern, place: int) -> None:
         self.pattern = pattern
@@ -254,7 +252,6 @@ class IterationClock:
             self._settle(*fits[0], call)
 
     def _settle(self, pattern: _Pattern, place: int, call: CollectiveCall) -> None:
-        """Follow the pattern from this call at this place."""
         self._following = here = _Following(pattern, place)
         here.last[place] = (0, call.entered_ns, self._in_calls_ns)
         here.index = 1
@@ -290,9 +287,7 @@ class IterationClock:
             self._forget_collected()
 
     def _may_be_new(self) -> bool:
-        """True if the present calls belong to no pattern known to be good. One without sizes may gain them once they
-        repeat.
-        """
+        """True if no good pattern has the present calls; one without sizes may gain them once they repeat."""
         if self._following:
             return not self._following.pattern.fine
         if self._lost and self._is_good(self._lost) and self._lost_for <= len(self._lost.calls):
@@ -316,8 +311,7 @@ class IterationClock:
         for fine in (True,) if self._following and not self._is_doubted else (True, False):
             calls = [ids[0] if fine else ids[1] for ids in self._collected[self._unexplained_from() :]]
             required = frozenset({self._required_number(fine)}) if self._required else frozenset()
-            # Calls before training began repeat nothing: if the whole does not repeat, its last half may, or the last
-            # half of that.
+            # Calls before training repeat nothing: if the whole does not repeat, its last half may, or half of that.
             window = calls
             while len(window) >= SEARCH_FROM:
                 period = find_period(window, required)
@@ -333,8 +327,7 @@ class IterationClock:
 
     def _changes_in_size(self, period: int) -> bool:
         """True if each of the last periods differs in sizes from the one before; if only one does, sizes repeat from
-        now on.
-        """
+        now on."""
         periods = [self._collected[len(self._collected) - (back + 1) * period :][:period] for back in range(4)]
         if len(self._collected) < max(SIZES_CALLS, 4 * period):
             return False

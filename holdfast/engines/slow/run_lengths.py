@@ -88,7 +88,6 @@ class RunLengths:
         return sum(run.likely for run in self.runs if run.start > start)
 
     def likeliest(self) -> Run:
-        """Return the likeliest run."""
         return max(self.runs, key=_likely)
 
     def began(self, start: int) -> None:

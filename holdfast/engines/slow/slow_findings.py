@@ -10,11 +10,9 @@ Direction = Literal["onset", "relief"]
 
 
 class PaceChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A lasting change of a job's pace.
-
-    `iteration`: the first at the new pace; `detected_after`: iterations needed, that one included. `healthy_s`: the
-    pace before any slowdown; `is_over`: the job is back at it. `ranks`: those that measured it.
-    """
+    """A lasting change of a job's pace. `iteration`: the first at the new pace; `detected_after`: iterations needed,
+    that one included. `healthy_s`: the pace before any slowdown; `is_over`: the job is back at it. `ranks`: those that
+    measured it."""
 
     direction: Direction
     iteration: int
@@ -50,9 +48,7 @@ class GroupTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class RankWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rank's seconds outside of collectives in each of the last iterations, oldest first, aligned across ranks.
-
-    `healthy_s`: the median before the job became slow; 0: unknown.
-    """
+    `healthy_s`: the median before the job became slow; 0: unknown."""
 
     rank: int
     work_s: tuple[float, ...]
@@ -78,7 +74,6 @@ class SlowSuspects(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reason: str
 
     def ranks(self, cause: Cause) -> tuple[int, ...]:
-        """Return the ranks suspected of this cause, in order."""
         return tuple(sorted({rank for found in self.suspicions if found.cause == cause for rank in found.ranks}))
 
 
@@ -110,9 +105,7 @@ class TransferTime(msgspec.Struct, frozen=True, kw_only=True):
 
 class ValidationResults(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of the tests. `compute_s`: GEMM by rank, in turns that all ranks took at about the same time.
-
-    References: durations on healthy machines; 0: unknown, so results are only compared with each other.
-    """
+    References: durations on healthy machines; 0: unknown, so results are only compared with each other."""
 
     compute_s: dict[int, tuple[float, ...]] = {}
     transfers: tuple[TransferTime, ...] = ()

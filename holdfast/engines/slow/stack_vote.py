@@ -53,10 +53,8 @@ def counts(read: int, outliers: int, world_size: int) -> bool:
 
 
 def flagged(outliers: Collection[int], mesh: Mesh, ranks_per_node: int = 0) -> VotedGroup | None:
-    """Return the parallel group with the most outliers, the smallest on a tie. O(outliers x dimensions).
-
-    None without outliers, or if most ranks are outliers. `ranks_per_node` 0: unknown, so no machine is flagged.
-    """
+    """Return the parallel group with the most outliers, the smallest on a tie. O(outliers x dimensions). None without
+    outliers, or if most ranks are outliers. `ranks_per_node` 0: unknown, so no machine is flagged."""
     ranks = set(outliers)
     if not ranks or 2 * len(ranks) > mesh.world_size:
         return None
@@ -82,11 +80,9 @@ def _machine(rank: int, ranks_per_node: int) -> range:
 
 
 def degrader(rounds: Sequence[VotedGroup | None], planned: int = 0, discarded: int = 0) -> StackVote:
-    """Return the group that was flagged in more than half of the rounds.
-
-    `rounds` are those that count, `discarded` those that do not. Where fewer than `planned` count, a group must be
-    flagged in more than half of `planned`: rounds without a result do not make it easier to suspect a group.
-    """
+    """Return the group that was flagged in more than half of the rounds. `rounds` are those that count, `discarded`
+    those that do not. Where fewer than `planned` count, a group must be flagged in more than half of `planned`: rounds
+    without a result do not make it easier to suspect a group."""
     needed = max(len(rounds), planned)
     times = Counter(group for group in rounds if group is not None)
     ordered = tuple(sorted(times.items(), key=lambda item: (-item[1], item[0])))
@@ -110,5 +106,4 @@ def degrader(rounds: Sequence[VotedGroup | None], planned: int = 0, discarded: i
 
 
 def in_words(group: VotedGroup) -> str:
-    """Return the group's name."""
     return f"the {group.kind}{'' if group.kind == MACHINE else ' group'} of {ranks_in_words(group.ranks)}"

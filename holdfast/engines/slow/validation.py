@@ -43,10 +43,7 @@ def ring_passes(ranks: Sequence[int]) -> tuple[Pass, ...]:
 
 def tree_passes(ranks: Sequence[int]) -> tuple[Pass, ...]:
     """Return every link of the binary tree, child to parent, in four passes: left and right children of even and odd
-    levels.
-
-    No rank sends and receives in one pass.
-    """
+    levels. No rank sends and receives in one pass."""
     passes: list[list[Transfer]] = [[], [], [], []]
     for place in range(1, len(ranks)):
         level = (place + 1).bit_length() - 1
@@ -139,10 +136,8 @@ def judge_validation(
 
 
 def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int, ...], list[str]]:
-    """Return ranks slower than their peers in nearly every turn, with evidence.
-
-    Load on a busy machine is not in all turns, and ranks are compared with their peers at the same time.
-    """
+    """Return ranks slower than their peers in nearly every turn, with evidence. Load on a busy machine is not in all
+    turns, and ranks are compared with their peers at the same time."""
     turns = max(map(len, results.compute_s.values()), default=0)
     ratios: dict[int, list[float]] = {}
     for turn in range(turns):

@@ -19,8 +19,6 @@ _WORKERS_MIN = 4
 
 
 class CauseDescriber:
-    """Describes causes found in the steps of `operations`."""
-
     def __init__(self, operations: Operations, step: AnalyzedStep, correlation: float) -> None:
         self._step = step
         self._correlation = correlation
@@ -260,7 +258,6 @@ class CauseDescriber:
 
 
 def named(worker: SlowWorker) -> str:
-    """Return a worker as text."""
     ranks = ""
     if worker.ranks:
         first, last = worker.ranks[0], worker.ranks[-1]

@@ -26,11 +26,8 @@ _TINY_S = 1e-9
 
 
 class PassTimes(NamedTuple):
-    """Durations of passes, classes x dp_ranks x steps x microbatches, in seconds.
-
-    A class is (kind, stage, chunk): `kind` is 0 forward, 1 backward. `rows`: the shape's rows; `at`: their flat
-    positions among classes x dp_ranks x microbatches.
-    """
+    """Durations of passes in seconds, classes x dp_ranks x steps x microbatches. A class is (kind, stage, chunk), kind
+    0 forward, 1 backward. `rows`: the shape's rows; `at`: their flat positions, classes x dp_ranks x microbatches."""
 
     duration_s: Floats
     kind: Ints
@@ -46,10 +43,8 @@ class PassTimes(NamedTuple):
 
 
 class PassFactors(NamedTuple):
-    """Factors of each duration; all broadcast to classes x dp_ranks x steps x microbatches.
-
-    duration = usual_s x worker x content x rest. `balanced_s`: the usual time with equal stages.
-    """
+    """Factors of each duration; all broadcast to classes x dp_ranks x steps x microbatches. duration = usual_s x worker
+    x content x rest. `balanced_s`: the usual time with equal stages."""
 
     usual_s: Floats
     balanced_s: Floats
@@ -97,11 +92,8 @@ def _in_order(groups: Ints, sequence: Ints) -> Ints:
 
 
 def parts_of(found: PassTimes, on_one_machine: frozenset[int] = frozenset()) -> PassFactors:
-    """Factor the durations.
-
-    `on_one_machine`: data-parallel ranks whose stages may all be on one machine. In any other pipeline, a slowdown of
-    all stages alike is due to its data.
-    """
+    """Factor the durations. `on_one_machine`: data-parallel ranks whose stages may all be on one machine. In any other
+    pipeline, a slowdown of all stages alike is due to its data."""
     logs = np.log(found.duration_s)
     per_step = _lower_median(logs, axis=3)
     usual = _lower_median(np.median(per_step, axis=2), axis=1)[:, None, None]
@@ -189,11 +181,9 @@ def _lower_median(values: Floats, axis: int) -> Floats:
 
 
 def _shared_with_others(beyond: Floats, on_one_machine: list[int]) -> Floats:
-    """Return the part of each worker's excess over its peers that other stages of its pipeline show as well.
-
-    Stages x dp_ranks x steps. Heavy microbatches slow all stages of their pipeline, a slow machine only its own. For
-    pipelines on one machine there is no evidence, so 0.
-    """
+    """Return the part of each worker's excess over its peers that other stages of its pipeline show as well. Stages x
+    dp_ranks x steps. Heavy microbatches slow all stages of their pipeline, a slow machine only its own. For pipelines
+    on one machine there is no evidence, so 0."""
     shared = np.zeros_like(beyond)
     if len(beyond) < 2:
         return shared

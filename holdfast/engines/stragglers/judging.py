@@ -30,13 +30,8 @@ RANKS_PER_MACHINE = 8
 
 
 def judge_operations(operations: Operations, ranks_per_machine: int = RANKS_PER_MACHINE) -> SlownessVerdict:
-    """Find what made the job slow, from the timings of its operations.
-
-    `ranks_per_machine` matters only where all stages of one pipeline are slow.
-
-    Raises:
-        OperationsUnreadable: none of its steps can be replayed.
-    """
+    """Find what made the job slow, from the timings of its operations. `ranks_per_machine` matters only where all
+    stages of one pipeline are slow. Raises OperationsUnreadable if none of the steps can be replayed."""
     first, *others = shapes(operations)
     warnings = list(operations.warnings)
     if others:
@@ -128,9 +123,7 @@ def _verdict(
 
 def _lengths_first(blamed: list[Cause], correlation: float) -> Cause | None:
     """Return the greatest cause. Unequal sequences precede unequal stages, unless these cost more than twice as much.
-
-    Unequal sequences show most on the heavier stage, so part of their cost is attributed to it.
-    """
+    Unequal sequences show most on the heavier stage, so part of their cost is attributed to it."""
     main = blamed[0] if blamed else None
     lengths = next((one for one in blamed if one.kind == "sequence_length_imbalance"), None)
     if main and lengths and main.kind == "stage_imbalance" and correlation >= _TOGETHER:

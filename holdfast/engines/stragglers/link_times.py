@@ -28,10 +28,8 @@ class SlowLink(NamedTuple):
 
 
 def usual_transfers(shape: StepShape, graph: StepGraph) -> Floats:
-    """Return each node's usual time: of a transfer among its kind, of a collective among its group.
-
-    Point-to-point transfers of a kind have the same size everywhere; collectives of the first and last stage do not.
-    """
+    """Return each node's usual time: of a transfer among its kind, of a collective among its group. Point-to-point
+    transfers of a kind have the same size everywhere; collectives of the first and last stage do not."""
     usual_s = np.median(graph.own_s, axis=1)
     for nodes in _links(shape, graph)[0].values():
         usual_s[nodes] = np.median(graph.own_s[nodes])

@@ -28,10 +28,8 @@ class SlowSpan(NamedTuple):
 
 
 def slow_spans(beyond: Floats, noise: float) -> list[SlowSpan]:
-    """Find spans in `beyond`: stages x dp_ranks x steps, logarithms of a worker's time over its peers'.
-
-    `noise`: standard deviation of such a value if known otherwise; its changes from step to step are better evidence.
-    """
+    """Find spans in `beyond`: stages x dp_ranks x steps, logarithms of a worker's time over its peers'. `noise`:
+    standard deviation of such a value if known otherwise; its changes from step to step are better evidence."""
     deviations = np.maximum(_of_moves(beyond), max(noise, 1e-4))
     return [
         span
@@ -41,10 +39,8 @@ def slow_spans(beyond: Floats, noise: float) -> list[SlowSpan]:
 
 
 def _of_moves(beyond: Floats) -> Floats:
-    """Estimate the standard deviation from changes between steps, stages x dp_ranks.
-
-    Rare heavy steps do not affect the median change, so the mean square of all other workers counts too.
-    """
+    """Estimate the standard deviation from changes between steps, stages x dp_ranks. Rare heavy steps do not affect the
+    median change, so the mean square of all other workers counts too."""
     moves = np.diff(beyond, axis=2)
     if not moves.size:
         return np.zeros(beyond.shape[:2])

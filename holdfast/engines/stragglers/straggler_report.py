@@ -10,7 +10,6 @@ _ROWS_MAX = 32
 
 
 def in_words(verdict: SlownessVerdict) -> list[str]:
-    """Return the verdict as lines of text."""
     figures = verdict.what_if
     lines = [
         f"verdict     {verdict.verdict}",

@@ -16,15 +16,12 @@ CauseKind = Literal[
     "none",
 ]
 """`link`: transfers between certain workers; `communication`: transfers everywhere. `pauses`: single passes that pause
-on any worker, usually for garbage collection. Only `machine` evicts nodes.
-"""
+on any worker, usually for garbage collection. Only `machine` evicts nodes."""
 
 
 class SlowWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A worker: one data-parallel rank of one pipeline stage, and its global ranks ((): not recorded).
-
-    `times`: compute time relative to its peers in the same stage.
-    """
+    """A worker: one data-parallel rank of one pipeline stage, and its global ranks ((): not recorded). `times`: compute
+    time relative to its peers in the same stage."""
 
     dp_rank: int
     stage: int
@@ -33,10 +30,8 @@ class SlowWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One cause. `share`: its part of the time lost (0 to 1); `saved_s`: that part in seconds per step.
-
-    `first_step`, `last_step`: where it occurs, unless throughout. `evidence`: lines that can be checked by hand.
-    """
+    """One cause. `share`: its part of the time lost (0 to 1); `saved_s`: that part in seconds per step. `first_step`,
+    `last_step`: where it occurs, unless throughout. `evidence`: lines that can be checked by hand."""
 
     kind: CauseKind
     share: float
@@ -72,11 +67,9 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlownessVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict on a slow job. `verdict`: the kind of the greatest cause; `causes`: all, greatest first.
-
-    `evict`: global ranks whose machines should be evicted, empty unless a machine is at fault.
-    `forward_backward_correlation`: over microbatches, within workers.
-    """
+    """Verdict on a slow job. `verdict`: the kind of the greatest cause; `causes`: all, greatest first. `evict`: global
+    ranks whose machines should be evicted, empty unless a machine is at fault. `forward_backward_correlation`: over
+    microbatches, within workers."""
 
     name: str
     verdict: CauseKind

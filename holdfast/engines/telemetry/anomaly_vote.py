@@ -14,7 +14,6 @@ WHOLE_JOB_SHARE = 0.5
 
 class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a vote. `ranks`: anomalous to at least two detectors, empty if the whole job is (`is_job`).
-
     `detectors`: those that voted for any of them; `strange`: the highest score of each, in multiples of its threshold.
     """
 
@@ -26,7 +25,6 @@ class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vote(ranks: tuple[int, ...], seen: RankScores, thresholds: Thresholds) -> AnomalyVote:
-    """Combine the detectors' scores of a window."""
     excess = {name: getattr(seen, name) / getattr(thresholds, name) for name in ("lof", "profile", "clusters")}
     votes = np.sum([values > 1.0 for values in excess.values()], axis=0)
     strange = [place for place in range(len(ranks)) if votes[place] >= VOTES_MIN]

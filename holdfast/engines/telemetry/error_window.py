@@ -39,7 +39,6 @@ class ErrorWindow:
         self._lines: deque[ErrorLine] = deque()
 
     def take(self, line: ErrorLine) -> None:
-        """Add a line that a rank printed."""
         self._lines.append(line)
 
     def errors(self, now: datetime) -> ErrorBurst | None:

@@ -32,10 +32,8 @@ def cut(
     settings: WindowSettings,
     level_after: int,
 ) -> RecordedWindows:
-    """Cut each job's and generation's samples into windows.
-
-    A generation's first `level_after` slots set its usual level; windows that overlap an incident are not healthy.
-    """
+    """Cut each job's and generation's samples into windows. A generation's first `level_after` slots set its usual
+    level; windows that overlap an incident are not healthy."""
     recorded: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for job, generation, sample in samples:
         recorded[job, generation].append(sample)

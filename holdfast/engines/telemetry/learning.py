@@ -40,8 +40,6 @@ where coalesce(closed_at, now()) >= $1
 
 
 class HistoryRow(Protocol):
-    """A row with columns by name."""
-
     def __getitem__(self, name: str, /) -> Any: ...
 
 

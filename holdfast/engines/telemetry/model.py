@@ -18,10 +18,7 @@ FORMAT = 1
 
 class WindowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of windows and detectors; a model is valid only for the settings that it was trained with.
-
-    `interval_s`: seconds between measurements; `window`: measurements per window; `length`: the last ones, which are
-    judged.
-    """
+    `interval_s`: seconds between measurements; `window`: measurements per window; `length`: the last, judged ones."""
 
     interval_s: float = 5.0
     window: int = 24
@@ -42,15 +39,10 @@ class StoredArray(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, values: Floats) -> StoredArray:
-        """Convert an array."""
         return cls(shape=values.shape, data=values.astype("<f4").tobytes())
 
     def values(self) -> Floats:
-        """Return the array.
-
-        Raises:
-            ValueError: the number of values does not match the shape.
-        """
+        """Return the array. Raises ValueError if the number of values does not match the shape."""
         return np.frombuffer(self.data, dtype="<f4").astype(np.float64).reshape(self.shape)
 
 
@@ -63,10 +55,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelScores(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of a test on unseen windows: `healthy` ones, `injected` anomalies and `recorded` ones.
-
-    `false_alarms`: healthy windows taken for anomalies; `..._found`: detected anomalies.
-    """
+    """Results of a test on unseen windows: `healthy` ones, `injected` anomalies and `recorded` ones. `false_alarms`:
+    healthy windows taken for anomalies; `..._found`: detected anomalies."""
 
     healthy: int
     false_alarms: int
@@ -77,19 +67,16 @@ class ModelScores(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accuracy(self) -> float:
-        """Share of windows judged correctly."""
         right = self.healthy - self.false_alarms + self.injected_found + self.recorded_found
         return right / max(1, self.healthy + self.injected + self.recorded)
 
     @property
     def precision(self) -> float:
-        """Share of true anomalies among all alarms."""
         found = self.injected_found + self.recorded_found
         return found / max(1, found + self.false_alarms)
 
     @property
     def recall(self) -> float:
-        """Share of anomalies that were found."""
         return (self.injected_found + self.recorded_found) / max(1, self.injected + self.recorded)
 
 
@@ -112,7 +99,6 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def crowd(self) -> Crowd:
-        """Healthy points."""
         return Crowd(
             self.crowd_points.values(),
             self.crowd_reach.values(),
@@ -130,8 +116,6 @@ class RankScores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetectorSet:
-    """The detectors of a model, ready for use."""
-
     def __init__(self, settings: WindowSettings, crowd: Crowd, bags: Floats) -> None:
         self._settings = settings
         self._crowd = crowd
@@ -139,7 +123,6 @@ class DetectorSet:
 
     @classmethod
     def of(cls, model: Model) -> DetectorSet:
-        """Build the detectors of a model."""
         return cls(model.settings, model.crowd, model.bags.values())
 
     def score(self, window: Window) -> RankScores:

@@ -15,10 +15,8 @@ from holdfast.engines.telemetry.windows import Floats
 
 
 def subsequences(values: Floats, length: int) -> Floats:
-    """Return all stretches of `length` times, flattened, of shape (ranks * stretches, metrics * length).
-
-    `values` is of shape (ranks, metrics, times). Levels are kept: a flat line at zero differs from one at full load.
-    """
+    """Return all stretches of `length` times, flattened, of shape (ranks * stretches, metrics * length). `values` is of
+    shape (ranks, metrics, times). Levels are kept: a flat line at zero differs from one at full load."""
     stretches = np.lib.stride_tricks.sliding_window_view(values, length, axis=2)
     ordered: Floats = np.ascontiguousarray(stretches.transpose(0, 2, 1, 3)).reshape(-1, values.shape[1] * length)
     return ordered

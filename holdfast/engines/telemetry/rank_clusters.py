@@ -16,10 +16,8 @@ PEERS_MAX = 24
 
 
 def distances_to_others(values: Floats, neighbours: int, band: int) -> Floats:
-    """Return each rank's distance from the `neighbours` ranks nearest to it, of shape (ranks,), in octaves.
-
-    `values` is of shape (ranks, metrics, times); `band`: maximum shift in times. All 0 for fewer than three ranks.
-    """
+    """Return each rank's distance from the `neighbours` ranks nearest to it, of shape (ranks,), in octaves. `values` is
+    of shape (ranks, metrics, times); `band`: maximum shift in times. All 0 for fewer than three ranks."""
     ranks = len(values)
     if ranks < 3:
         return np.zeros(ranks)
@@ -34,10 +32,8 @@ def distances_to_others(values: Floats, neighbours: int, band: int) -> Floats:
 
 
 def warped(values: Floats, left: NDArray[np.int64], right: NDArray[np.int64], band: int) -> Floats:
-    """Return the distance of each pair of ranks under dynamic time warping within a band, per time and metric.
-
-    All pairs are computed together: the table has few cells, and there are many pairs.
-    """
+    """Return the distance of each pair of ranks under dynamic time warping within a band, per time and metric. All
+    pairs are computed together: the table has few cells, and there are many pairs."""
     one, other = values[left], values[right]
     metrics, times = one.shape[1], one.shape[2]
     before = np.full((len(one), times + 1), np.inf)

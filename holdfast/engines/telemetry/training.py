@@ -52,11 +52,7 @@ def train(
     jobs: Sequence[str],
     seed: int = 0,
 ) -> Model:
-    """Train a model on healthy windows, which are in octaves, filled, and in order of time.
-
-    Raises:
-        NothingToLearn: there are too few.
-    """
+    """Train a model on healthy windows: in octaves, filled, in order of time. Raises NothingToLearn if too few."""
     if len(windows) < WINDOWS_MIN:
         raise NothingToLearn(
             f"{len(windows)} windows of healthy training are recorded, and {WINDOWS_MIN} are needed: about "

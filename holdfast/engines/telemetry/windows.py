@@ -67,10 +67,8 @@ def usual_level(window: Window) -> Floats:
 
 
 def in_octaves(window: Window, level: Floats) -> Window:
-    """Convert each value to doublings above or below the usual level: 0 is usual, -1 is half of it.
-
-    Values below the floor count as an eighth of it, so that an idle rank is far off, but not infinitely.
-    """
+    """Convert each value to doublings above or below the usual level: 0 is usual, -1 is half of it. Values below the
+    floor count as an eighth of it, so that an idle rank is far off, but not infinitely."""
     floors = np.array([FLOORS[name] for name in METRICS])[None, :, None] / 8
     with np.errstate(invalid="ignore"):
         octaves = np.log2(np.maximum(window.values, floors) / np.maximum(level[None, :, None], floors))
@@ -78,10 +76,8 @@ def in_octaves(window: Window, level: Floats) -> Window:
 
 
 def filled(window: Window, share_min: float = 0.5) -> Window:
-    """Drop ranks with too few samples, and fill gaps with the last value before them, or the next.
-
-    A metric that is not measured is 0 everywhere: as usual.
-    """
+    """Drop ranks with too few samples, and fill gaps with the last value before them, or the next. A metric that is not
+    measured is 0 everywhere: as usual."""
     values = window.values.copy()
     unmeasured = np.isnan(values).all(axis=(0, 2))
     values[:, unmeasured, :] = 0.0

@@ -20,11 +20,8 @@ _Key = tuple[str, bool, int]
 
 
 class IssuedOperation(NamedTuple):
-    """One operation as its members know it.
-
-    `entries`: its records, several for a coalesced collective. `timed`: the record with its times, which is the record
-    itself or the one that it was coalesced into.
-    """
+    """One operation as its members know it. `entries`: its records, several for a coalesced collective. `timed`: the
+    record with its times, which is the record itself or the one that it was coalesced into."""
 
     entries: tuple[FlightRecord, ...]
     state: RecordState
@@ -61,7 +58,6 @@ def issued_operations(entries: Sequence[FlightRecord], messages_done: Mapping[st
 
 
 def state_of(entry: FlightRecord) -> RecordState:
-    """Return how far an operation came."""
     if entry.state == "completed" or entry.retired or entry.time_discovered_completed_ns:
         return "completed"
     return "started" if entry.state == "started" or entry.time_discovered_started_ns else "scheduled"

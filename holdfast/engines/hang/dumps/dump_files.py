@@ -59,11 +59,7 @@ def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[IdentifiedP
 
 
 def read_stacks_json(document: Any, name: str) -> tuple[DumpFormat, list[IdentifiedProcess]] | None:
-    """Read the processes of a decoded JSON document. None if it is no dump of stacks.
-
-    Raises:
-        UnreadableDump: it is one, but is broken.
-    """
+    """Read the processes of decoded JSON; None if it is no dump of stacks. Raises UnreadableDump if it is broken."""
     try:
         found = list(_in_document(document, name, None, ""))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
@@ -203,9 +199,7 @@ def _by_names(dumped: Sequence[IdentifiedProcess]) -> list[int | None]:
 
 
 def _unless_local(by_file: dict[str, int | None], dumped: Sequence[IdentifiedProcess]) -> dict[str, int | None]:
-    """Return ranks by file. Empty if files on several machines have the same number, which then counts within a
-    machine.
-    """
+    """Return ranks by file; empty if files on several machines share a number, which then counts within a machine."""
     nodes: defaultdict[int, set[str]] = defaultdict(set)
     for one in dumped:
         number = by_file[one.file]

@@ -35,7 +35,6 @@ class DumpHeaders:
         return bool(self._last)
 
     def begin(self) -> None:
-        """Begin a dump."""
         if self._last:
             self.name, self._last = self._last, ""
 

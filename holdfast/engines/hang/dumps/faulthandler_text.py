@@ -17,16 +17,12 @@ _STACK_OF_C = re.compile(r"^Current thread's C stack trace")
 
 
 def is_fault_text(text: str) -> bool:
-    """True if the text has stacks as faulthandler prints them."""
     return "(most recent call first):" in text
 
 
 def read_fault_text(text: str) -> list[DumpedProcess]:
-    """Return the processes of the dump. Labels before lines (`[rank3]: `) separate them, and so does a second main
-    thread.
-
-    The main thread is printed last. A program that has ended its main thread has no thread that runs `<module>`.
-    """
+    """Return the dump's processes. Labels before lines (`[rank3]: `) separate them, and so does a second main thread.
+    The main thread is printed last. A program that has ended its main thread has no thread that runs `<module>`."""
     by_owner: dict[tuple[str, str], list[list[_Thread]]] = {}
     open_threads: dict[str, _Thread] = {}
     headers = DumpHeaders()

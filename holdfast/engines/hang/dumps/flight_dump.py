@@ -26,7 +26,6 @@ _PEERS: Final = re.compile(r"(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")
 
 
 def trace_of(dump: FlightDump, rank: int) -> RankTrace:
-    """Convert the dump of `rank` to a trace."""
     groups = {
         (group.name or key): ProcessGroup(name=group.name or key, description=group.desc, ranks=group.members())
         for key, group in dump.pg_config.items()
@@ -74,7 +73,6 @@ class _Counts(NamedTuple):
 
 
 def _counts(entries: Sequence[FlightRecord]) -> dict[str, _Counts]:
-    """Return the counts by group id."""
     return {str(entry.pg_id): _Counts(entry.collectives or 0, entry.p2p_seq_id or 0) for entry in entries}
 
 

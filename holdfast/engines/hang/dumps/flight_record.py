@@ -22,8 +22,7 @@ def _members(text: str) -> tuple[int, ...]:
     """Parse a text like a list of numbers; equal texts give the same tuple."""
     if len(text) < _LARGE_BYTES:
         return _numbers(text)
-    # The member list of a whole job occurs once per rank: 32,768 times 200 kB. Comparing is ten times as fast as
-    # hashing.
+    # The member list of a job occurs once per rank: 32,768 times 200 kB. Comparing is ten times as fast as hashing.
     for known, numbers in _large:
         if known == text:
             return numbers
@@ -41,11 +40,7 @@ class DumpedGroup(msgspec.Struct, frozen=True):
     ranks: str | list[int] = ""
 
     def members(self) -> tuple[int, ...]:
-        """Return the global ranks; empty if the dump has none.
-
-        Raises:
-            ValueError: the text is no list of numbers.
-        """
+        """Return the global ranks; empty if the dump has none. Raises ValueError if the text is no list of numbers."""
         return _members(self.ranks) if isinstance(self.ranks, str) else tuple(self.ranks)
 
 
@@ -97,8 +92,6 @@ class FlightRecord(msgspec.Struct, frozen=True):
 
 
 class FlightDump(msgspec.Struct, frozen=True):
-    """One rank's dump."""
-
     version: str | float = ""
     rank: int | None = None
     pg_config: dict[str, DumpedGroup] = {}

@@ -29,14 +29,11 @@ class FlightRecorderError(ValueError):
 
 
 def read_flight_recorder(data: bytes, name: str = "") -> list[RankTrace]:
-    """Read the ranks of one file.
+    """Read the ranks of one file. Raises FlightRecorderError if it is broken or no dump, or if a rank is unknown.
 
     A file holds one rank's dump, or an object rank -> dump, or that object under `dumps`. The rank of a single dump
     comes from its field `rank`, from `name` (`..._rank_7`), from the groups that it belongs to, or from the last number
     in `name`.
-
-    Raises:
-        FlightRecorderError: the file is none of these or broken, or the rank of a dump is unknown.
     """
     data = _unpacked(data)
     try:

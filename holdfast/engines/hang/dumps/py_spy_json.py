@@ -36,7 +36,6 @@ class _Thread(msgspec.Struct):
 
 
 def is_py_spy_threads(document: Any) -> bool:
-    """True if a decoded JSON document is py-spy's list of threads."""
     return (
         isinstance(document, list)
         and bool(document)
@@ -46,11 +45,7 @@ def is_py_spy_threads(document: Any) -> bool:
 
 
 def read_py_spy_threads(document: Any) -> list[DumpedProcess]:
-    """Return the processes of a decoded list of threads.
-
-    Raises:
-        msgspec.ValidationError: a thread or frame lacks a required field.
-    """
+    """Return the processes of decoded threads. Raises msgspec.ValidationError if a required field is missing."""
     by_pid: dict[int, list[_Thread]] = {}
     for thread in msgspec.convert(document, list[_Thread]):
         by_pid.setdefault(thread.pid or 0, []).append(thread)

@@ -21,10 +21,7 @@ _SEPARATOR = re.compile(r"^(?:-{8,}|={8,})$")
 
 
 class DumpedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process of a dump.
-
-    `label`: the rank or host before its lines. `section`: the rank or host in a header line above them.
-    """
+    """One process of a dump. `label`: rank or host before its lines. `section`: rank or host in a header above them."""
 
     pid: int = 0
     command: str = ""
@@ -37,7 +34,6 @@ class DumpedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def is_py_spy_text(text: str) -> bool:
-    """True if the text has stacks as py-spy prints them."""
     return _is_plain(text) or _is_labelled(text)
 
 

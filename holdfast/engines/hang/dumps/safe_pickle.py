@@ -25,11 +25,8 @@ class UnsafePickleError(ValueError):
 
 
 def loads(data: bytes) -> object:
-    """Return the value of a pickle, protocols 0 to 5.
-
-    Raises:
-        UnsafePickleError: not plain data, broken, or larger than a flight recorder's dump can be.
-    """
+    """Return the value of a pickle, protocols 0 to 5. Raises UnsafePickleError if it is not plain data, is broken, or
+    is larger than a flight recorder's dump can be."""
     machine = _Machine(data)
     try:
         value = machine.run()

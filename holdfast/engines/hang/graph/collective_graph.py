@@ -27,11 +27,9 @@ from holdfast.events.parts.traces import CollectiveRecord
 
 
 class Operation(msgspec.Struct):
-    """A collective, or all that is pending between two ranks in one direction.
-
-    `joined`, `missing` and `silent` partition the members; nothing is known about the `silent`. `missing_here`: missing
-    members that have joined all earlier operations of the group.
-    """
+    """A collective, or all that is pending between two ranks in one direction. `joined`, `missing` and `silent`
+    partition the members; nothing is known about the `silent`. `missing_here`: missing members that have joined all
+    earlier operations of the group."""
 
     group: GroupProgress
     sequence: int
@@ -53,12 +51,9 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class WaitGraph(msgspec.Struct):
-    """The graph.
-
-    `waits_in`: each rank's operations in the order in which it began them, as indices of `operations`. `more`: by rank
-    and a message that both ends have joined, the next message, which only this rank has. `batches`: messages that a
-    rank issued as one, by its key of the group and its sequence number; they end together.
-    """
+    """The graph. `waits_in`: each rank's operations in the order in which it began them, as indices of `operations`.
+    `more`: by rank and a message that both ends have joined, the next message, which only this rank has. `batches`:
+    messages that a rank issued as one, by its key of the group and its sequence number; they end together."""
 
     progress: Progress
     operations: list[Operation]

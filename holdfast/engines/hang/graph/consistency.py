@@ -47,7 +47,6 @@ def outdated_ranks(traces: Sequence[RankTrace], progress: Progress) -> list[int]
 
 
 def marked_unread(traces: Sequence[RankTrace], ranks: Sequence[int]) -> list[RankTrace]:
-    """Return the traces, with those of `ranks` marked as unread."""
     gone = set(ranks)
     return [
         msgspec.structs.replace(trace, groups=(), records=(), entered={}, completed={}, unread="older than the others")

@@ -18,12 +18,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class ChainEnds(msgspec.Struct):
-    """Ends of waiting chains.
-
-    `ranks`: each with the operation in which most ranks wait for it. `circles`: ranks and operations that wait for each
-    other. `exchanges`: messages that both ends have joined and that end together. `lost`: operations without ranks
-    whose traces are missing.
-    """
+    """Ends of waiting chains. `ranks`: each with the operation in which most ranks wait for it. `circles`: ranks and
+    operations that wait for each other. `exchanges`: messages that both ends have joined and that end together. `lost`:
+    operations without ranks whose traces are missing."""
 
     ranks: dict[int, int] = {}
     operations: list[int] = []
@@ -44,11 +41,9 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chain_ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Set[int]) -> ChainEnds:
-    """Follow every chain to its end.
-
-    `waiting`: ranks without a trace that are known to wait. `apart`: ranks known to be at fault, which therefore wait
-    for no other rank. `settled`: operations whose members differ; chains end there without further suspects.
-    """
+    """Follow every chain to its end. `waiting`: ranks without a trace that are known to wait. `apart`: ranks known to
+    be at fault, which therefore wait for no other rank. `settled`: operations whose members differ; chains end there
+    without further suspects."""
     operations = graph.operations
     # An operation is the node -1 - index, a rank its own number.
     out: dict[int, list[int]] = {rank: [] if rank in apart else waits for rank, waits in graph.waits_in.items()}
@@ -106,9 +101,7 @@ def chain_ends(graph: WaitGraph, apart: set[int], settled: set[int], waiting: Se
 
 def _begun_before(graph: WaitGraph, index: int) -> set[int]:
     """Return what the members of an operation that all have joined began before it: the first, and the previous one.
-
-    Nothing shows the order of operations that have no record left.
-    """
+    Nothing shows the order of operations that have no record left."""
     found: set[int] = set()
     for rank in graph.operations[index].joined:
         waits = graph.waits_in[rank]
@@ -306,10 +299,8 @@ def circle_candidates(graph: WaitGraph, circle: tuple[list[int], list[int]], wai
 
 
 def fewest_culprits(found: Sequence[Candidates], node_of: Callable[[int], str]) -> list[Candidates]:
-    """Return the fewest ranks, or else machines, that explain all of `found`.
-
-    Several operations that do not end seldom have a cause each, so their common ranks are suspected.
-    """
+    """Return the fewest ranks, or else machines, that explain all of `found`. Several operations that do not end seldom
+    have a cause each, so their common ranks are suspected."""
     if len(found) < 2:
         return list(found)
     by_rank = _cover([set(each.ranks) for each in found])

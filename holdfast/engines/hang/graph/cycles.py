@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 
 
 def closed_circles(out: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return the strongly connected components of several nodes without outgoing edges (Tarjan). O(edges).
-
-    Targets outside `out` are ignored.
-    """
+    """Return the strongly connected components of several nodes without outgoing edges (Tarjan). O(edges). Targets
+    outside `out` are ignored."""
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
     component: dict[int, int] = {}

@@ -113,10 +113,8 @@ def _beside(graph: WaitGraph, indices: Iterable[int], traces: Sequence[RankTrace
 def _weighed(
     counts: Counter[Meaning], beside: Counter[Meaning], operation: Operation, traces: Sequence[RankTrace]
 ) -> Counter[Meaning]:
-    """Weigh meanings that equally many members have.
-
-    By other groups of the kind; else by what followed the same operations in the past; else by frequency.
-    """
+    """Weigh meanings that equally many members have. By other groups of the kind; else by what followed the same
+    operations in the past; else by frequency."""
     elsewhere = Counter({meaning: beside[meaning] for meaning in counts})
     if _decides(elsewhere):
         return elsewhere

@@ -33,7 +33,6 @@ def is_recorded(record: CollectiveRecord) -> bool:
 
 
 def is_pairwise(operation: str) -> bool:
-    """True if `operation` can end on a member before those have joined with which it exchanges nothing."""
     return operation in _PAIRWISE
 
 
@@ -77,10 +76,8 @@ class PendingOperation(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct):
-    """All groups, and what is pending on each rank in the order in which it began it.
-
-    `local`: by rank, its groups by name. `clipped`: ranks whose records do not reach back to all that is pending.
-    """
+    """All groups, and what is pending on each rank in the order in which it began it. `local`: by rank, its groups by
+    name. `clipped`: ranks whose records do not reach back to all that is pending."""
 
     groups: dict[str, GroupProgress]
     pending: dict[int, list[PendingOperation]]
@@ -189,7 +186,6 @@ def _add_counters(trace: RankTrace, names: dict[str, GroupProgress]) -> None:
 def _groups(
     traces: Sequence[RankTrace], mesh: Mesh | None
 ) -> tuple[dict[str, GroupProgress], dict[int, dict[str, GroupProgress]]]:
-    """Return all groups, and each rank's groups by name."""
     groups: dict[str, GroupProgress] = {}
     known: defaultdict[str, dict[tuple[int, ...], GroupProgress]] = defaultdict(dict)
     # Each rank has the same long tuple of a large group, and a tuple's hash is not cached.

@@ -42,9 +42,7 @@ BlameKind = Literal["never_joined", "joined_not_moving", "mismatch", "no_dump"]
 
 class BlamedInCollective(Blamed, frozen=True, kw_only=True, omit_defaults=True):
     """Ranks that a collective waits for. Among several ranks at least one is at fault, and nothing shows which.
-
-    `group`: the name of the process group; `sequence`: its collective that does not end.
-    """
+    `group`: the name of the process group; `sequence`: its collective that does not end."""
 
     kind: BlameKind
     group: str = ""
@@ -68,10 +66,8 @@ def judge_collectives(
     waiting: Set[int] = frozenset(),
 ) -> WaitVerdict:
     """Follow the wait-for graph to the ranks that wait for no other. O(records + members of the groups that block).
-
     `mesh` gives the number of ranks if no dump does; `ranks_per_node` groups ranks into machines. `waiting`: ranks
-    without a trace that are known to wait.
-    """
+    without a trace that are known to wait."""
     node_of = {trace.rank: trace.node for trace in traces if trace.node}
     traces, several = latest_of_each(traces)
     notes = [f"there are several traces of {ranks_in_words(several)}; the last of each counts"] if several else []
@@ -90,8 +86,6 @@ def judge_collectives(
 
 
 class _Judge:
-    """One judgement of a graph."""
-
     def __init__(
         self, graph: WaitGraph, ranks_per_node: int | None, node_of: dict[int, str], waiting: Set[int]
     ) -> None:
@@ -156,10 +150,8 @@ class _Judge:
         return late
 
     def _entered_by_few(self, absent: Mapping[int, int]) -> list[int]:
-        """Return operations that few have joined, while no rank waits for the many others in any other operation.
-
-        A few ranks that run what the others do not is likelier than many ranks that stopped on several machines.
-        """
+        """Return operations that few have joined, while no rank waits for the many others in any other operation. A few
+        ranks that run what the others do not is likelier than many ranks that stopped on several machines."""
         idle_in: dict[int, list[int]] = {}
         needed: set[int] = set()
         for index, operation in enumerate(self.graph.operations):

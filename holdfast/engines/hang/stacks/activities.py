@@ -186,7 +186,6 @@ _NATIVE_FILE = re.compile(
 
 
 def activity_of(stack: Stack) -> Activity:
-    """Return what a thread is doing, by its stack."""
     if any(_NATIVE_OTHERS.search(symbol) for symbol in stack.native):
         named = next((found for call in stack.calls if (found := _waits_in(call))), "a collective")
         return Activity("others", named, is_p2p=named in _P2P | _P2P_OF_LIBRARIES)

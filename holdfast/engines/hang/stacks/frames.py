@@ -71,11 +71,9 @@ class Stack(msgspec.Struct, frozen=True):
 
 
 def comparable(frames: tuple[Frame, ...]) -> Stack:
-    """Return a thread's calls without what differs between nodes.
-
-    Compiled calls among Python calls are dropped; those above the innermost Python call are kept apart. Calls below the
-    start of a forked process belong to its parent and are dropped as well.
-    """
+    """Return a thread's calls without what differs between nodes. Compiled calls among Python calls are dropped; those
+    above the innermost Python call are kept apart. Calls below the start of a forked process belong to its parent and
+    are dropped as well."""
     calls: list[Call] = []
     native: list[str] = []
     for frame in frames:
@@ -145,9 +143,7 @@ def _outside(text: str, opening: str, closing: str) -> str:
 
 
 def _demangled(symbol: str) -> str:
-    """Return the names in an Itanium-mangled symbol without parameters: `c10d::Work::wait` for
-    `_ZN4c10d4Work4waitE...`.
-    """
+    """Return an Itanium-mangled symbol's names without parameters: `c10d::Work::wait` for `_ZN4c10d4Work4waitE...`."""
     rest = symbol[2:]
     is_nested = rest.startswith("N")
     rest = rest.lstrip("NKL") if is_nested else rest.lstrip("L")

@@ -108,10 +108,8 @@ def _in_small_groups(place: Ints, sizes: Ints) -> Flags:
 
 
 def _whole_replicas(place: Ints, number: Ints, mesh: Mesh) -> tuple[Flags, Flags]:
-    """Return the replicas that are ahead and behind, if at least half of the replicas are in one place as a whole.
-
-    A replica that has finished its own work waits for the others with all its ranks in the same collective.
-    """
+    """Return the replicas that are ahead and behind, if at least half of the replicas are in one place as a whole. A
+    replica that has finished its own work waits for the others with all its ranks in the same collective."""
     nobody = np.zeros(len(place), bool)
     shared = [dim for dim in mesh.names if dim in REPLICAS and mesh.size(dim) > 1]
     if not shared or all(dim in REPLICAS or mesh.size(dim) == 1 for dim in mesh.names):

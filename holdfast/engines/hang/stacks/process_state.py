@@ -39,7 +39,6 @@ class StateReader:
         self._numbers: dict[object, int] = {}
 
     def read(self, process: ProcessStacks) -> ProcessState:
-        """Return the state of `process`."""
         main = main_thread(process.threads)
         if main is None:
             return ProcessState()

@@ -54,9 +54,7 @@ class ObservedProcess(msgspec.Struct, frozen=True, gc=False):
 
 
 class ComparedProcesses(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes of one kind; `like_most` and `outliers` are indexes of `members`, compared `by` function, line or
-    symbol.
-    """
+    """Processes of one kind. `like_most`, `outliers`: indexes of `members`, compared `by` function, line or symbol."""
 
     kind: ProcessKind
     members: tuple[ObservedProcess, ...] = ()
@@ -66,7 +64,6 @@ class ComparedProcesses(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_busy_outlier(self) -> bool:
-        """True if a process is busy with something else, unlike most."""
         return any(
             member.process.threads and index not in self.like_most and _own_reason(member)
             for index, member in enumerate(self.members)
@@ -84,7 +81,6 @@ class StackBlame(msgspec.Struct, frozen=True, kw_only=True):
 def blame(
     ranks: ComparedProcesses, children: Sequence[ComparedProcesses], mesh: Mesh | None, node_of: NodeOf
 ) -> StackBlame:
-    """Return the rank or the group of ranks that the stacks blame."""
     if not ranks.members:
         return StackBlame(notes=("no process looks like a rank",))
     return _Blamer(ranks, children, mesh, node_of).blame()
@@ -154,11 +150,9 @@ class _Blamer:
         return found if len(found) * 2 <= len(self._members) else {}
 
     def _unclear(self) -> dict[int, tuple[str, float]]:
-        """Return ranks of one machine without visible wait, where all others share a stack with many.
-
-        A library call may wait for the device without showing it. If other ranks differ from most as well, only a
-        single rank in code of the program itself counts.
-        """
+        """Return ranks of one machine without visible wait, where all others share a stack with many. A library call
+        may wait for the device without showing it. If other ranks differ from most as well, only a single rank in code
+        of the program itself counts."""
         indexes = [
             index
             for index in self._readable

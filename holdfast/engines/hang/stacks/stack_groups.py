@@ -39,10 +39,8 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StackVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Verdict from the stacks of a job. If no rank is blamed, the stacks prove nothing; `notes` say why.
-
-    `outliers` are ranks. `shared`: the smallest set of parallel groups that covers the suspects.
-    """
+    """Verdict from the stacks of a job. If no rank is blamed, the stacks prove nothing; `notes` say why. `outliers` are
+    ranks. `shared`: the smallest set of parallel groups that covers the suspects."""
 
     groups: tuple[StackGroup, ...]
     outliers: tuple[int, ...] = ()
@@ -52,10 +50,8 @@ class StackVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def judge_stacks(processes: Sequence[ProcessStacks], mesh: Mesh | None, ranks_per_node: int | None) -> StackVerdict:
-    """Group processes by stack, find outliers, and blame what they have in common. O(processes).
-
-    `ranks_per_node` groups ranks into machines where processes name none; without both, each rank is its own machine.
-    """
+    """Group processes by stack, find outliers, and blame what they have in common. O(processes). `ranks_per_node`
+    groups ranks into machines where processes name none; without both, each rank is its own machine."""
     reader = StateReader()
     members: defaultdict[ProcessKind, list[ObservedProcess]] = defaultdict(list)
     for process in _latest(processes):

@@ -43,9 +43,8 @@ STEPS: dict[str, str] = {
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
-    """One Xid. `gpus`: generations that have it. `action`, `investigate`: buckets of the catalogue, with actions in
-    `STEPS`. `reason`: why Holdfast reacts as `confidence` says. `hint_if`: lines with it are only a hint.
-    """
+    """One Xid. `gpus`: generations that have it. `action`, `investigate`: buckets of the catalogue (see `STEPS`).
+    `reason`: why Holdfast reacts as `confidence` says. `hint_if`: lines with it are only a hint."""
 
     xid: int
     mnemonic: str
@@ -59,7 +58,6 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
     hint_if: str
 
     def confidence_of(self, line: str) -> Confidence:
-        """Return the confidence for this line."""
         if self.hint_if and re.search(self.hint_if, line, re.IGNORECASE):
             return "hint"
         return self.confidence
@@ -75,7 +73,6 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def catalogue() -> dict[int, Xid]:
-    """Return every known Xid by number."""
     text = (resources.files("holdfast.engines.hardware.xid") / "catalogue.csv").read_text()
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return {xid.xid: xid for xid in (msgspec.convert(row, Xid, strict=False) for row in rows)}

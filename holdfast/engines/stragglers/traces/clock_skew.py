@@ -30,10 +30,7 @@ def without_skew(shape: StepShape) -> tuple[StepShape, float]:
 
 
 def _behind(shape: StepShape) -> Floats:
-    """Return each worker's clock minus the first worker's, in seconds.
-
-    Clocks are compared along a tree, the most certain comparisons first.
-    """
+    """Return each worker's clock minus the first's in seconds, compared along a tree, the most certain first."""
     near: dict[int, list[tuple[float, int, float]]] = defaultdict(list)
     for (a, b), found in _differences(shape).items():
         later_s, strays_s = _most_agree_on(np.concatenate(found))
@@ -79,10 +76,8 @@ def _differences(shape: StepShape) -> dict[tuple[int, int], list[Floats]]:
 
 
 def _most_agree_on(values: Floats) -> tuple[float, float]:
-    """Return the value around which values are densest, and the width of that cluster.
-
-    Operations that were issued together end late on either side, for various reasons; others end at one moment.
-    """
+    """Return the value around which values are densest, and the width of that cluster. Operations that were issued
+    together end late on either side, for various reasons; others end at one moment."""
     count = max(ceil(_AGREE * len(values)), min(len(values), _AGREE_MIN))
     values = np.sort(values)
     widths = values[count - 1 :] - values[: len(values) - count + 1]

@@ -13,11 +13,8 @@ _STEPS_MIN = 2
 
 
 def filled(start_s: Floats, end_s: Floats, worker: Ints) -> tuple[Floats, Floats]:
-    """Return starts and ends, rows x steps, with NaN replaced.
-
-    An operation begins and ends at a fixed distance from the start or end of some neighbour on its worker: the one with
-    the most constant distance in the other steps gives the estimate.
-    """
+    """Return starts and ends, rows x steps, with NaN replaced. An operation begins and ends at a fixed distance from
+    some neighbour's start or end on its worker: that with the most constant distance in other steps is used."""
     start_s, end_s = start_s.copy(), end_s.copy()
     order = np.argsort(worker, kind="stable")
     for own in np.split(order, np.flatnonzero(np.diff(worker[order])) + 1):

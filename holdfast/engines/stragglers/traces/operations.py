@@ -68,11 +68,9 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end_s(self) -> Floats:
-        """End time of each operation."""
         return self.start_s + self.duration_s
 
     def of_kind(self, kind: str) -> NDArray[np.bool_]:
-        """Return a mask of the rows of a kind."""
         return np.equal(self.kind, self.kinds.index(kind) if kind in self.kinds else -1)
 
 
@@ -90,11 +88,7 @@ def looks_like_meta(head: bytes) -> bool:
 
 
 def read_operations(data: bytes, name: str, meta: bytes = b"") -> Operations:
-    """Read the timings of a file. `meta`: the content of the trace's meta file, if any.
-
-    Raises:
-        OperationsUnreadable: the file has no usable timings.
-    """
+    """Read the timings of a file. `meta`: the content of the trace's meta file, if any. Raises OperationsUnreadable."""
     columns = columns_of(data, name)
     missing = [column for column in _NEEDED if column not in columns]
     if missing:

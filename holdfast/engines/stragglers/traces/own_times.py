@@ -21,12 +21,9 @@ def p2p(kind: str) -> tuple[str, str]:
 
 
 def own_times(shape: StepShape, node_of: Ints, nodes: int) -> Floats:
-    """Return each node's time after all its workers have arrived, nodes x steps.
-
-    Sends and receives that a worker issued together are recorded as ending with the last of them. A transfer hidden
-    behind a later one on both sides gets the usual time of its kind; if the row of the last worker is missing, that of
-    the node.
-    """
+    """Return each node's time after all its workers have arrived, nodes x steps. Sends and receives that a worker
+    issued together are recorded as ending with the last of them. A transfer hidden behind a later one on both sides
+    gets the usual time of its kind; if the row of the last worker is missing, that of the node."""
     ready_s, over_s = _between(shape, node_of, nodes)
     own_s: Floats = np.maximum(over_s - ready_s, 0.0)
     workers = np.bincount(node_of, minlength=nodes)
@@ -89,5 +86,4 @@ def issued_together(shape: StepShape) -> list[list[int]]:
 
 
 def is_p2p(shape: StepShape) -> NDArray[np.bool_]:
-    """Return a mask of sends and receives."""
     return np.isin(shape.kind, [number for number, kind in enumerate(shape.kinds) if p2p(kind)[0]])

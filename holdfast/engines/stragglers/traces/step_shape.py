@@ -15,11 +15,9 @@ _OCCASIONAL = 0.5
 
 
 class StepShape(NamedTuple):
-    """Operations x steps. Columns of equal length describe the rows; times in seconds from each step's start.
-
-    `worker` is dp_rank * pp_size + stage. If a row is missing in the trace, `was_recorded` is false and its times are
-    estimated from its neighbours.
-    """
+    """Operations x steps. Columns of equal length describe the rows; times in seconds from each step's start. `worker`
+    is dp_rank * pp_size + stage. If a row is missing in the trace, `was_recorded` is false and its times are estimated
+    from its neighbours."""
 
     kinds: tuple[str, ...]
     dp_size: int
@@ -52,7 +50,6 @@ class StepShape(NamedTuple):
         return np.split(order, np.flatnonzero(np.diff(self.worker[order])) + 1)
 
     def of_kind(self, kind: str) -> NDArray[np.bool_]:
-        """Return a mask of the rows of a kind."""
         return np.equal(self.kind, self.number_of(kind))
 
     def number_of(self, kind: str) -> int:
@@ -61,7 +58,6 @@ class StepShape(NamedTuple):
 
     @property
     def is_compute(self) -> NDArray[np.bool_]:
-        """Mask of forward and backward passes."""
         return self.of_kind(FORWARD) | self.of_kind(BACKWARD)
 
 
@@ -104,7 +100,6 @@ def _shape(operations: Operations, steps: Ints) -> StepShape:
 
 
 def _filled(shape: StepShape) -> StepShape:
-    """Estimate times of missing rows."""
     start_s, end_s = filled(shape.start_s, shape.end_s, shape.worker)
     occasional = np.zeros(len(shape.kind), bool)
     for kind, name in enumerate(shape.kinds):

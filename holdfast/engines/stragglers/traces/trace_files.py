@@ -22,11 +22,8 @@ class OperationsUnreadable(ValueError):
 
 
 def columns_of(data: bytes, name: str) -> Columns:
-    """Return the columns of a file by lower-case name, all of one length.
-
-    Raises:
-        OperationsUnreadable: damaged, cut short, or not a table.
-    """
+    """Return the columns of a file by lower-case name, all of one length. Raises OperationsUnreadable if it is damaged,
+    cut short, or not a table."""
     return _of_parquet(data, name) if data.startswith(PARQUET) else _of_text(data, name)
 
 
@@ -42,7 +39,6 @@ def first_line(head: bytes) -> str:
 
 
 def separator_of(line: str) -> str:
-    """Return the separator of a table's columns, by its first line."""
     return max(_SEPARATORS, key=line.count)
 
 

@@ -26,11 +26,7 @@ class TraceMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_meta(data: bytes) -> TraceMeta:
-    """Return the sizes in a meta file.
-
-    Raises:
-        OperationsUnreadable: the file has no size.
-    """
+    """Return the sizes in a meta file. Raises OperationsUnreadable if it has none."""
     try:
         if data.lstrip().startswith(b"{"):
             return msgspec.json.decode(data, type=TraceMeta, strict=False)

@@ -40,7 +40,6 @@ class AnalyzedStep(NamedTuple):
 
 
 def lasts_without_s(step: AnalyzedStep, gone: frozenset[str]) -> float:
-    """Return the mean time of a step without these causes."""
     return float(replay(step.graph, _own_s(step, gone)).mean())
 
 

@@ -36,12 +36,9 @@ class ContradictoryOrder(ValueError):
 
 
 class StepGraph(NamedTuple):
-    """Nodes and their dependencies.
-
-    `node_of` maps the shape's rows to nodes. `own_s`: each node's own time, nodes x steps. `levels`: nodes whose
-    predecessors are all in earlier levels. `is_transfer`: of two workers or more. `is_void`: recorded, but never took
-    place.
-    """
+    """Nodes and their dependencies. `node_of` maps the shape's rows to nodes. `own_s`: each node's own time, nodes x
+    steps. `levels`: nodes whose predecessors are all in earlier levels. `is_transfer`: of two workers or more.
+    `is_void`: recorded, but never took place."""
 
     node_of: Ints
     own_s: Floats
@@ -66,11 +63,7 @@ class GraphLevel(NamedTuple):
 
 
 def graph_of(shape: StepShape) -> StepGraph:
-    """Build the graph of a step.
-
-    Raises:
-        ContradictoryOrder: it has a cycle.
-    """
+    """Build the graph of a step. Raises ContradictoryOrder if it has a cycle."""
     is_async, served = runs_beside(shape), served_passes(shape)
     node_of, is_transfer = nodes_of(shape, served)
     try:

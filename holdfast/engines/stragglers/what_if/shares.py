@@ -8,9 +8,7 @@ from math import factorial
 
 def shares_of(causes: Sequence[str], lasts_s: Callable[[frozenset[str]], float]) -> dict[str, float]:
     """Return each cause's Shapley value in seconds: the time saved by removing it, averaged over all orders of removal.
-
-    `lasts_s` returns the duration without those causes. The values add up to the time saved by removing all.
-    """
+    `lasts_s` returns the duration without those causes. The values add up to the time saved by removing all."""
     known: dict[frozenset[str], float] = {}
 
     def without_s(gone: frozenset[str]) -> float:

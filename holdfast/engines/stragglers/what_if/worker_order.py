@@ -107,8 +107,7 @@ def _beside(shape: StepShape, rows: Ints, main: Ints, served: Ints) -> Iterator[
         if needed >= 0 and is_gather:
             yield row, needed
         elif not way and (row == rows[-1] or is_gather):
-            # Other communication is awaited when all of it is needed; an operation that merely follows one did not wait
-            # for it.
+            # Other communication is awaited when all of it is needed; what only follows one did not wait for it.
             later = (start_s >= shape.end_s[row] - _TOUCHING_S).mean(axis=1) > _ALWAYS
             if later.any():
                 yield from ((row, int(one)) for one in main[later & (usual_start_s <= usual_end_s[later].min())])
