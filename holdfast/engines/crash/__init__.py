@@ -1,7 +1,7 @@
 """Diagnosis of a crash: from logs and exit codes of all ranks to one symptom with evidence. See docs/classify.md.
 
-The path of a log: `scan` reads lines, `traceback` finds exceptions, `rule_matches` applies `rules.toml`, `cascade` finds
-the rank that failed first, `diagnose` decides.
+The path of a log: `scan` reads lines, `traceback` finds exceptions, `rule_matches` applies `rules.toml`, `cascade`
+finds the rank that failed first, `diagnose` decides.
 """
 
 from holdfast.engines.crash.diagnose import diagnose, diagnose_end, hands_of_log, rule_of_exception
