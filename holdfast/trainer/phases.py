@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 class _Binding:
     """The ledger and the ring of collectives of this process, if it is a rank that trains.
 
-    `explicit` once the script counts its own steps.
-    `unsettled_ns` is the time of the first optimizer step: whether it is a step of the job is known only when
-    the script either calls `step` for it, or steps the optimizer again without having done so. `recorder` is that of a
-    rank that replays.
+    `explicit` once the script counts its own steps. `unsettled_ns` is the time of the first optimizer step: whether it
+    is a step of the job is known only when the script calls `step` for it, or steps the optimizer again without having
+    done so. `recorder` is that of a rank that replays.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class _Binding:
         self.unsettled_ns: tuple[int, int] | None = None
 
     def settle(self) -> None:
-        """The script does not count by itself: the first optimizer step was a step of the job."""
+        """Complete the first optimizer step if the script does not count by itself: it was a step of the job."""
         if self.ledger is not None and self.unsettled_ns is not None and not self.explicit:
             self.ledger.complete_step(at_ns=self.unsettled_ns)
         self.unsettled_ns = None
@@ -41,7 +40,6 @@ binding = _Binding()
 
 
 def bind(ledger: LedgerWriter, ring: RingWriter | None = None) -> None:
-    """From now on this process writes `ledger` and `ring`."""
     binding.ledger = ledger
     binding.ring = ring
     binding.explicit = False

@@ -41,7 +41,7 @@ class ScriptNotFound(Exception):
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """`[-m] script [args...]`, with the rank's environment already in place."""
+    """Run `[-m] script [args...]`, with the rank's environment already in place."""
     arguments = list(argv)
     is_module = arguments[:1] == ["-m"]
     if is_module:
@@ -184,7 +184,7 @@ def _record(error: BaseException) -> None:
 
 
 def _encodable(text: str) -> str:
-    """The text as JSON can carry it: names of files that are no UTF-8 reach messages as lone surrogates."""
+    """Return the text as JSON can carry it: names of files that are no UTF-8 reach messages as lone surrogates."""
     return text.encode(errors="backslashreplace").decode()
 
 

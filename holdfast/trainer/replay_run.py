@@ -42,7 +42,7 @@ def replay() -> ReplaySettings | None:
 
 
 def job_rank(rank: int) -> int:
-    """The rank of the job whose place this rank of a group takes; itself in training."""
+    """Return the rank of the job whose place this rank of a group takes; itself in training."""
     settings = replay()
     if settings is None:
         return rank
@@ -50,13 +50,12 @@ def job_rank(rank: int) -> int:
 
 
 def job_world_size(world_size: int) -> int:
-    """Number of ranks that the job has in training."""
     settings = replay()
     return world_size if settings is None else Mesh.parse(settings.of_mesh).world_size
 
 
 def begin() -> None:
-    """Before the script runs: where it draws at random without its own seed, all groups draw the same."""
+    """Prepare before the script runs: where it draws at random without its own seed, all groups draw the same."""
     settings = replay()
     if settings is None:
         return
@@ -68,15 +67,12 @@ def begin() -> None:
 
 
 def make_deterministic(torch: Any) -> None:
-    """Configure torch as soon as it is imported."""
     torch.manual_seed(_SEED)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 class Recorder:
-    """The record of one rank's replay."""
-
     def __init__(self, settings: ReplaySettings) -> None:
         self._settings = settings
         self._began_at = time.monotonic()
@@ -94,12 +90,11 @@ class Recorder:
         self._is_told = False
 
     def resumed(self, step: int) -> None:
-        """The script goes on from this step."""
         if self._first is None:
             self._begins_after = step
 
     def optimizer_stepped(self, optimizer: Any, *, is_counted: bool) -> None:
-        """An optimizer has changed its parameters. `is_counted`: its steps are the job's, unless the script counts."""
+        """Absorb an optimizer's changes. `is_counted`: its steps are the job's, unless the script counts."""
         if is_counted and self._unsettled is not None:
             self._close(self._next, self._unsettled)
         for group in optimizer.param_groups:
@@ -116,7 +111,6 @@ class Recorder:
             self._close(self._next, self._chain.hexdigest())
 
     def step_said(self, step: int | None, loss: float | None, grad_norm: float | None) -> None:
-        """The script says that a step is completed."""
         self._explicit, self._unsettled = True, None
         for number in (loss, grad_norm):
             if number is not None:
@@ -125,7 +119,6 @@ class Recorder:
         self._close(self._next if step is None else step, self._chain.hexdigest())
 
     def ended(self) -> None:
-        """The script has come to its own end."""
         if self._unsettled is not None:
             self._note(self._next, self._unsettled)
         self._tell()
@@ -186,7 +179,7 @@ class Recorder:
 
 
 def _meet_the_others() -> None:
-    """Wait until all ranks of the group are as far: who ends before would take what they still wait for with it."""
+    """Wait until all ranks of the group are as far: the first to end would take away what others wait for."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return

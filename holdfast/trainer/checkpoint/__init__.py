@@ -1,7 +1,6 @@
 """Checkpoints of a job: `from holdfast.trainer.checkpoint import Checkpointer`.
 
-The names below are loaded on first use: `Checkpointer` imports torch, and the vault and the command line read
-manifests and folders without it.
+The names are loaded on first use: only `Checkpointer` needs torch, not the vault and the command line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Agreement of a job's ranks about checkpoints: small collectives that work on any backend, and without any for one
-rank.
-"""
+"""Agreement of a job's ranks about checkpoints: small collectives on any backend, and without any for one rank."""
 
 from __future__ import annotations
 
@@ -21,10 +19,9 @@ class Readability(IntEnum):
 
 
 class RankGroup:
-    """The ranks that save and restore together. All of them make every call."""
+    """The ranks that save and restore together (`group` None: the whole job). All of them make every call."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """`group` None: the whole job."""
         distributed = dist.is_available() and dist.is_initialized()
         self._group = group
         self._device = _collective_device(group) if distributed else torch.device("cpu")
@@ -49,8 +46,8 @@ class RankGroup:
         return [row.cpu() for row in everyone]
 
     def gather(self, record: bytes, room: int) -> list[bytes]:
-        """Return every rank's record on rank 0, and [] elsewhere. A record has at most `room` bytes and does not end in
-        a space.
+        """Return every rank's record on rank 0, [] elsewhere; each has at most `room` bytes and does not end in a
+        space.
         """
         if self.size == 1:
             return [record]
@@ -60,7 +57,6 @@ class RankGroup:
         return [row.cpu().numpy().tobytes().rstrip() for row in everyone or ()]
 
     def agree_on_bound(self, bound: int | None) -> int | None:
-        """Return rank 0's limit on the step that may be restored."""
         agreed = int(self.broadcast(torch.tensor([-1 if bound is None else bound])).item())
         return None if agreed < 0 else agreed
 

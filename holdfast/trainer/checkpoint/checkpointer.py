@@ -261,8 +261,7 @@ class Checkpointer:
     def _restore_saved(self, manifest: CheckpointManifest, keyed: KeyedState) -> bool:
         """Load a checkpoint on disk; False if it is damaged, and set aside.
 
-        Raises:
-            CheckpointError: on all ranks, when it cannot be read or used by one of them.
+        Raises CheckpointError on all ranks when it cannot be read or used by one of them.
         """
         verified: _Verified | None = None
         problem: CheckpointError | None = None
@@ -335,7 +334,6 @@ class Checkpointer:
         return saved
 
     def _publish(self, step: int, records: list[bytes]) -> tuple[str, int, tuple[int, ...]]:
-        """Return location and bytes of the step, and the steps that are there now."""
         manifest = CheckpointManifest(
             step=step,
             generation=self._owner.generation,

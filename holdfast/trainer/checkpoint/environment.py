@@ -21,7 +21,6 @@ def owner() -> Owner:
 
 
 def default_directory() -> Path:
-    """Return the job's own, else one here."""
     job_directory = os.environ.get("HOLDFAST_JOB_DIR")
     return Path(job_directory, "checkpoints") if job_directory else Path("checkpoints")
 
@@ -44,9 +43,7 @@ def shard_name(owner: Owner, rank: int, world_size: int) -> ShardName | None:
 
 
 def mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
-    """Return the sizes of the job's mesh by dimension: the script's mesh, else the one that the job was started
-    with.
-    """
+    """Return the sizes of the job's mesh by dimension: the script's mesh, else the one from the job's start."""
     if isinstance(mesh, DeviceMesh):
         return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
     if mesh is not None:
@@ -56,6 +53,5 @@ def mesh_sizes(mesh: DeviceMesh | Mapping[str, int] | None) -> dict[str, int]:
 
 
 def shape_words(world_size: int, mesh: Mapping[str, int]) -> str:
-    """Return a description of the ranks and their mesh, for messages."""
     dims = ",".join(f"{name}={size}" for name, size in mesh.items())
     return f"{world_size} ranks" + (f" as {dims}" if dims else "")

@@ -47,7 +47,7 @@ class MemoryTier:
         self._tried_at = -RECONNECT_S
         self._told = ""
         self.has_newer = False
-        """True if any rank had steps above the limit at the last call of `common`."""
+        """Any rank had steps above the limit at the last call of `common`."""
         self._of_some: set[SealedStep] = set()
         self._all_answered = True
         self._certified_up_to: int | None = None
@@ -55,7 +55,7 @@ class MemoryTier:
     def keep(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> bool:
         """Keep the state as it is now; False if it is not kept, which is logged once for each reason.
 
-        `plan` says what of it this rank would write to a disk, for the vault to do it; None: the vault does not.
+        `plan` returns what of it this rank would write to a disk; with None the vault writes nothing.
         """
         client = self._connected()
         if client is None:
@@ -92,8 +92,7 @@ class MemoryTier:
     def begin_anew(self, unusable: Sequence[SealedStep]) -> None:
         """Continue from no step: `unusable` are steps that all ranks have, some of which cannot be used.
 
-        Raises:
-            CheckpointError: on all ranks, if that would throw away what may still be had.
+        Raises CheckpointError on all ranks if that would throw away what may still be had.
         """
         steps = sorted(sealed.step for sealed in self._of_some)
         why = ""
@@ -110,11 +109,7 @@ class MemoryTier:
             log.warning("steps %s are in the memory of some ranks only, none is on disk: starting from scratch", steps)
 
     def load(self, sealed: SealedStep) -> dict[str, Any]:
-        """Return the state that was given to `keep` at this step.
-
-        Raises:
-            BrokenSeal, MemoryRefused, WireError: it cannot be had.
-        """
+        """Return the state given to `keep` at this step; raises BrokenSeal, MemoryRefused or WireError without it."""
         try:
             return self._awaited().restore(sealed)
         except WireError as error:
@@ -133,9 +128,7 @@ class MemoryTier:
             self._lose(error)
 
     def certified_up_to(self) -> int | None:
-        """Return the newest certified step that is known here: of the steps on a disk, the newest up to it must
-        stay.
-        """
+        """Return the newest certified step known here: of the steps on a disk, the newest up to it must stay."""
         client = self._connected()
         try:
             up_to = client.certified_up_to() if client is not None else None
@@ -161,11 +154,7 @@ class MemoryTier:
         return None
 
     def _awaited(self) -> VaultClient:
-        """Return the vault. A generation that is not the first waits for it to come back.
-
-        Raises:
-            MemoryRefused: there is none.
-        """
+        """Return the vault; raises MemoryRefused without one. A later generation waits for it to come back."""
         until = time.monotonic() + (RESTARTED_WITHIN_S if self._generation > 1 else 0)
         while (client := self._connected()) is None and self._directory is not None and time.monotonic() < until:
             time.sleep(_POLL_S)

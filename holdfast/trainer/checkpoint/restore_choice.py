@@ -18,8 +18,6 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 
 
 class RestoreChoice:
-    """One rank's part in it."""
-
     def __init__(self, storage: Storage, ranks: RankGroup) -> None:
         self._storage = storage
         self._ranks = ranks
@@ -28,7 +26,7 @@ class RestoreChoice:
         """Return the newest step that is complete and may be restored, the same on all ranks; None if there is none.
 
         Raises CheckpointError if there are steps but none may be restored: a job never starts over without being asked.
-        `or_nothing`: there is something else to go on from, so neither that nor unreadable storage is an error.
+        With `or_nothing` there is something else to go on from, so neither that nor unreadable storage is an error.
         """
         if self._ranks.rank == 0:
             try:

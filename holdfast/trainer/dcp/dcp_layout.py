@@ -45,17 +45,13 @@ class DcpChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DcpLayout(msgspec.Struct, frozen=True, array_like=True):
-    """All that a rank holds, in the order in which it lies there.
-
-    `paths` has the path of each key in the nested state, if the planner's data has DCP's usual form.
-    """
+    """All that a rank holds, in order; `paths` has the path of each key, if the planner's data has DCP's usual form."""
 
     chunks: tuple[DcpChunk, ...]
     objects: tuple[str, ...]
     paths: dict[str, tuple[str | int, ...]]
 
     def metadata(self) -> Metadata:
-        """Return the metadata that a planner needs."""
         keys: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for key, chunks in self._by_key().items():
             own = [chunk.box for chunk in chunks if not chunk.box.is_empty]
@@ -92,7 +88,6 @@ def encode(tensors: Iterable[WriteItem], objects: Iterable[WriteItem], planner_d
 
 
 def decode(layout: bytes) -> DcpLayout:
-    """Decode the result of `encode`."""
     return _layouts.decode(layout)
 
 

@@ -53,8 +53,7 @@ SAVER_POLL_S = 0.05
 
 
 class Memory:
-    """This process's part of the job's memory. One for all writers and readers: what the vault knows already of where
-    tensors lie need not be sent again."""
+    """The memory of this process, one for all writers and readers: the vault is told only once where tensors lie."""
 
     def __init__(self, name: ShardName, generation: int) -> None:
         self.tier = MemoryTier(name, generation)
@@ -65,14 +64,12 @@ class Memory:
         self._begins_anew = False
 
     def keep(self, step: int, state: dict[str, Any]) -> bool:
-        """Keep a step; False if it is not kept."""
         if self._begins_anew:
             self.go_on_from(None)
         self.saves += 1
         return self.tier.keep(step, state)
 
     def go_on_from(self, sealed: SealedStep | None) -> None:
-        """Drop all other steps in memory: the job continues from this one."""
         self._begins_anew = False
         self.tier.go_on_from(sealed)
 
@@ -87,11 +84,7 @@ def _memory(name: ShardName, generation: int) -> Memory:
 
 
 def memory(ranks: RankGroup) -> Memory:
-    """Return the memory of this process's rank.
-
-    Raises:
-        CheckpointError: no vault was started for it.
-    """
+    """Return the memory of this process's rank; raises CheckpointError if no vault was started for it."""
     owner = environment.owner()
     name = environment.shard_name(owner, ranks.rank, ranks.size)
     if name is None or not (os.environ.get(VAULT_VARIABLE) or replay()):
@@ -103,10 +96,10 @@ def memory(ranks: RankGroup) -> Memory:
 
 
 class VaultWriter(StorageWriter, AsyncStager):
-    """Keeps one step. Where the vault cannot, that is logged and training goes on: `kept` tells.
+    """Keeps one step. Where the vault cannot, that is logged and training goes on: `kept` says whether it did.
 
-    It stages for `async_save` too, which returns as soon as the vault has write-protected the state: nothing is copied
-    by this process. The planning is waited for.
+    It stages for `async_save` too, which returns as soon as the vault has write-protected the state: this process
+    copies nothing. Planning is waited for.
     """
 
     def __init__(self, step: int, memory: Memory) -> None:
@@ -169,7 +162,6 @@ class VaultWriter(StorageWriter, AsyncStager):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return False: there are no paths."""
         return False
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -223,9 +215,8 @@ class VaultReader(StorageReader):
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Check that this rank has every tensor of the plan.
 
-        Raises:
-            CheckpointMismatch: it needs what other ranks hold. Nothing has been loaded on any rank then.
-            CheckpointError: the same, and a step was saved since this reader was made.
+        Raises CheckpointMismatch if it needs what other ranks hold; nothing has been loaded on any rank then. The same
+        is a CheckpointError if a step was saved since this reader was made.
         """
         self._refuse_after_saves()
         for item in plan.items:
@@ -241,7 +232,6 @@ class VaultReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy it out of the vault's memory into the tensors of now."""
         with phase("restore"), self._memory.turn:
             self._refuse_after_saves()
             for item in plan.items:
@@ -262,7 +252,6 @@ class VaultReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return False: there are no paths."""
         return False
 
     def _refuse_after_saves(self) -> None:
@@ -274,7 +263,7 @@ class VaultReader(StorageReader):
             )
 
     def _open(self, sealed: SealedStep) -> CheckpointError | None:
-        """Map a step's shard. What is wrong with it, None if nothing is."""
+        """Map a step's shard; return what is wrong with it, None if nothing is."""
         try:
             found = self._memory.tier.load(sealed)
         except UNUSABLE as error:

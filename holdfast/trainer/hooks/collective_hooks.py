@@ -58,8 +58,6 @@ _P2P_METHODS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
 class RingGroup:
-    """A process group as the ring has it, and the ranks in it."""
-
     __slots__ = ("backend_counts_p2p", "collectives", "group", "p2p", "place", "ranks")
 
     def __init__(self, group: Any, place: int, ranks: tuple[int, ...]) -> None:
@@ -71,7 +69,7 @@ class RingGroup:
         self.backend_counts_p2p: bool | None = None
 
     def begun_by_backend(self, group: Any) -> int:
-        """Collectives that the backend has begun, by any caller; -1: it does not report them."""
+        """Return the collectives that the backend has begun, by any caller; -1: it does not report them."""
         try:
             begun = int(group._get_sequence_number_for_group())
         except RuntimeError:
@@ -80,21 +78,17 @@ class RingGroup:
 
 
 class _Marked:
-    """The marks of this process, if it puts any."""
-
     marks: Marks | None = None
 
 
 def put_marks(marks: Marks) -> None:
-    """From now on what runs on a device is marked where it begins."""
+    """Mark what runs on a device where it begins, from now on."""
     if binding.ring is not None:
         _Marked.marks = marks
         binding.ring.marks_are_put()
 
 
 class _Looking:
-    """The ring that the thread of this process looks after."""
-
     after: RingWriter | None = None
 
 
@@ -107,7 +101,6 @@ to it, then what `RingWriter.leave` asks for."""
 
 
 def patch_process_groups(module: ModuleType) -> None:
-    """Hook the classes of `torch.distributed.distributed_c10d`."""
     process_group = module.ProcessGroup
     ranks_of = module.get_process_group_ranks
     for name, (operation, payload) in _METHODS.items():
@@ -122,7 +115,7 @@ def patch_process_groups(module: ModuleType) -> None:
 
 
 def group_known(group: Any, ring: RingWriter) -> RingGroup:
-    """The group as the ring has it, from now on."""
+    """Return the group as the ring has it."""
     from torch.distributed import get_process_group_ranks
 
     known = _groups.get(id(group))
@@ -210,7 +203,7 @@ def _recorded_p2p(
 
 
 def _called(ring: RingWriter, work: Any, index: int, place: int, sequence: int, flags: int) -> None:
-    """The call has come back: with a `Work` the operation is over when that has been waited for."""
+    """Note the return of a call: with a `Work` the operation is over when that has been waited for."""
     if work is None:
         ring.leave(index, place, sequence, flags)
         return
@@ -247,7 +240,7 @@ def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _payload(payload: Any) -> tuple[int, int]:
-    """Bytes of a tensor, or of lists of them, and the flag for where they are."""
+    """Return the bytes of a tensor or of lists of them, and the flag for where they are."""
     while type(payload) is list:
         if len(payload) != 1:
             parts = [_payload(part) for part in payload]

@@ -21,7 +21,6 @@ _told: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def patch_ddp(module: ModuleType) -> None:
-    """Hook `torch.nn.parallel.distributed`."""
     made = module.DistributedDataParallel.__init__
 
     @functools.wraps(made)

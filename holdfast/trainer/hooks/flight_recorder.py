@@ -17,8 +17,6 @@ _NOTICE = b"WorkerServer.cpp"
 
 
 class _Served:
-    """The server, for as long as the process lives."""
-
     server: Any = None
 
 

@@ -55,12 +55,10 @@ def _multiply(ring: RingWriter, duration_ns: int, number: int) -> None:
 
 
 def _products_ns(duration_ns: int) -> int:
-    """Return the mean seconds of a matrix product on this rank's device, pauses of the processor included.
+    """Return the mean ns of a matrix product on this rank's device, pauses of the processor included.
 
-    The numbers are ones: the generators of random numbers stay as they are.
-
-    Raises:
-        RuntimeError: the device has no memory left for them, or is at fault.
+    The numbers are ones: the generators of random numbers stay as they are. Raises RuntimeError when the device has no
+    memory left for them, or is at fault.
     """
     import torch
 

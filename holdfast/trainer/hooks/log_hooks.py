@@ -21,7 +21,6 @@ FLUSH_S_MAX = 10.0
 
 
 def patch_event_files(module: ModuleType) -> None:
-    """Hook `tensorboard.summary.writer.event_file_writer`."""
     writer = getattr(module, "EventFileWriter", None)
     if writer is not None:
         writer.__init__ = _told(writer.__init__)

@@ -65,16 +65,11 @@ _monotonic_ns = time.monotonic_ns
 class RingWriter:
     """A rank's own side; `enter` and `leave` together cost about a microsecond.
 
-    By the time an operation is waited for or ends, the ring may have gone around: its place is another's then, as the
-    number in it says.
+    The ring may have gone around by the time an operation ends: its place is another's then, as the number in it says.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rank: int, generation: int) -> None:
-        """Create the ring at `path`, in place of an older one.
-
-        Raises:
-            OSError: the file cannot be created.
-        """
+        """Create the ring at `path`, in place of an older one; raises OSError if the file cannot be created."""
         self.path = Path(path)
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -94,7 +89,7 @@ class RingWriter:
         os.replace(part, self.path)
 
     def add_group(self, name: str, description: str, ranks: tuple[int, ...]) -> int:
-        """Note a process group; its place in the table, `GROUP_UNKNOWN` if there is no more room."""
+        """Note a process group; return its place in the table, `GROUP_UNKNOWN` if there is no more room."""
         entry = msgspec.msgpack.encode(GroupEntry(name, description, runs_of(ranks)))
         place = self._groups
         end = self._table_used + TABLE_LENGTH.size + len(entry)
@@ -108,9 +103,8 @@ class RingWriter:
         return place
 
     def enter(self, group: int, sequence: int, operation: int, size: int, peer: int, flags: int) -> int:
-        """An operation begins, and its caller waits for it; gives the number that `leave` asks for.
-
-        `flags`: `IS_P2P`, `ON_DEVICE`.
+        """Note an operation that begins and is waited for; return the number for `leave`. `flags`: `IS_P2P`,
+        `ON_DEVICE`.
         """
         index = next(self._count)
         number = index + 1
@@ -127,7 +121,7 @@ class RingWriter:
     def add_past(
         self, group: int, sequence: int, operation: int, size: int, *, entered_ns: int, waited_ns: int, left_ns: int
     ) -> None:
-        """An operation that is over and was not seen while it went on; times are Unix ns."""
+        """Note an operation that is over and was not seen while it went on; times are Unix ns."""
         index = next(self._count)
         number = index + 1
         place = -1 << 32 | sequence & _SEQUENCE_MAX
@@ -137,19 +131,19 @@ class RingWriter:
         self._words[_STATE] = number
 
     def issued(self, index: int) -> None:
-        """The call has come back, the operation goes on: no thread waits for it now."""
+        """Note that the call has come back and the operation goes on: no thread waits for it now."""
         place = _RING + (index & _MASK) * _RECORD_WORDS
         if self._words[place] == index + 1:
             self._words[place + _WAITED] = 0
 
     def wait(self, index: int) -> None:
-        """Somebody waits for the operation from now on."""
+        """Note that a thread waits for the operation from now on."""
         place = _RING + (index & _MASK) * _RECORD_WORDS
         if self._words[place] == index + 1:
             self._words[place + _WAITED] = _monotonic_ns()
 
     def leave(self, index: int, group: int, sequence: int, flags: int) -> None:
-        """The operation is over; one on a device: the host goes on."""
+        """Note the end of an operation; one on a device: the host goes on."""
         words = self._words
         place = _RING + (index & _MASK) * _RECORD_WORDS
         if words[place] == index + 1:
@@ -162,7 +156,7 @@ class RingWriter:
 
     @property
     def hold_wanted(self) -> int:
-        """The number of the hold that is wanted and was not left yet; 0: none."""
+        """Number of the hold that is wanted and was not left yet; 0: none."""
         wanted = self._words[_HOLD]
         return wanted if wanted and wanted != self._words[_HELD + 1] else 0
 
@@ -177,7 +171,7 @@ class RingWriter:
         return self._words[_HOLD + 2]
 
     def take_product_wanted(self) -> int:
-        """For how many ns matrices are to be multiplied; asked for once."""
+        """Return for how many ns matrices are to be multiplied; answered once."""
         wanted = self._words[_HOLD + 3]
         if wanted:
             self._words[_HOLD + 3] = 0
@@ -189,11 +183,10 @@ class RingWriter:
         self._words[_HELD + 3] = number
 
     def held(self, number: int) -> None:
-        """The rank stands in this hold."""
         self._words[_HELD] = number
 
     def held_no_more(self, number: int) -> None:
-        """It has left it, and does not come back to it."""
+        """Note that the rank has left this hold, and does not come back to it."""
         self._words[_HELD + 1] = number
         self._words[_HELD] = 0
 
@@ -204,7 +197,7 @@ class RingWriter:
         self._words[_STATE + 2] = time.monotonic_ns()
 
     def marks_are_put(self) -> None:
-        """From now on the rank answers what its marks say."""
+        """Note that the rank answers from now on what its marks say."""
         self._words[_MARKS + 2] = 1
 
     @property

@@ -65,13 +65,9 @@ class MemoryRefused(RuntimeError):
 
 
 class VaultClient:
-    """The connection of one rank to its node's vault."""
-
     def __init__(self, directory: Path, name: ShardName, generation: int, persist_to: PersistTo | None = None) -> None:
-        """`directory` is the node's state directory. Steps also go where `persist_to` says, every now and then.
-
-        Raises:
-            WireError: there is no vault.
+        """`directory` is the node's state directory. Steps also go to `persist_to` at intervals. Raises WireError
+        without a vault.
         """
         try:
             self._link = vault_socket.connect(directory)
@@ -94,10 +90,8 @@ class VaultClient:
     def save(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> None:
         """Keep the state as it is now; on return everything in it may be changed.
 
-        `plan` says what the rank would write of it to a disk. It is asked only when tensors have changed place.
-
-        Raises:
-            MemoryRefused: it is not kept; what was kept before still is.
+        `plan` returns what the rank would write of it to a disk. It is asked only when tensors have changed place.
+        Raises MemoryRefused if the state is not kept; what was kept before still is.
         """
         try:
             leaves, objects = take_apart(state)
@@ -128,24 +122,20 @@ class VaultClient:
         self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside]
 
     def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
-        """Return the steps of this rank that the vault has, newest first; if none is `at_most`, also those on other
-        nodes.
-        """
+        """Return this rank's steps in the vault, newest first; if none is `at_most`, also those on other nodes."""
         answer, _ = self._ask(AskSteps(at_most=at_most))
         assert isinstance(answer, Steps)
         return answer.sealed
 
     def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
-        """Drop all other steps: the job continues from this one (None: from none).
+        """Drop all other steps: the job continues from this one (None: from none); certified steps behind it stay.
 
-        `from_disk`: it was not read from memory. In either case certified steps behind it stay.
+        `from_disk`: it was not read from memory.
         """
         self._ask(KeepOnly(sealed=sealed, from_disk=from_disk))
 
     def certified_up_to(self) -> int | None:
-        """Return the newest certified step: of the steps on a disk, the newest up to it must stay. None: none has
-        to.
-        """
+        """Return the newest certified step: of the steps on a disk, the newest up to it must stay. None: none must."""
         answer, _ = self._ask(AskCertified())
         assert isinstance(answer, Certified)
         return answer.up_to
@@ -153,11 +143,9 @@ class VaultClient:
     def restore(self, sealed: SealedStep) -> dict[str, Any]:
         """Return the state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.
 
-        Bytes that are not those that were saved are first replaced from the other nodes that have them.
-
-        Raises:
-            MemoryRefused: the vault does not have it, there is no memory to map it, or this code cannot read it.
-            BrokenSeal: it is damaged, and there is no other copy.
+        Bytes other than those saved are first replaced from other nodes that have them. Raises MemoryRefused if the
+        vault does not have it, there is no memory to map it, or this code cannot read it; BrokenSeal if it is damaged
+        everywhere.
         """
         try:
             return self._read(sealed)
@@ -192,7 +180,6 @@ class VaultClient:
         self._link.close()
 
     def _lay(self, places: tuple[TensorPlace, ...], plan: PartPlan | None) -> None:
-        """Tell the vault where the tensors lie now."""
         index, pieces, nbytes = lay(places, plan)
         protected = _pages_of(pieces)
         if self.protects:
@@ -241,7 +228,7 @@ class VaultClient:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return its bytes lie in this process's memory one after the other."""
+    """Return True if its bytes lie in this process's memory one after the other."""
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 

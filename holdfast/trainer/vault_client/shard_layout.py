@@ -1,8 +1,7 @@
-"""The layout of a state in a shard: tensors one after the other, described by an index, and the rest as bytes beside
-them.
+"""The layout of a state in a shard: tensors one after the other, described by an index, and the rest as bytes.
 
-Tensors are never pickled, and neither is a leaf that is bytes. What else a state has (numbers, strings, the state of
-random generators) is, each value by itself.
+Tensors are never pickled, and neither is a leaf that is bytes. Every other value (numbers, strings, the state of random
+generators) is, each by itself.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ class NotKeepable(ValueError):
 
 
 class Leaf(NamedTuple):
-    """One tensor of a state; `spread` where it is a part of a DTensor.
-
-    `memory` is equal for tensors that are the same memory read in the same way, as tied weights are.
+    """A tensor of a state; `spread` if it is part of a DTensor. `memory` is equal for tensors that are the same memory
+    read in the same way, as tied weights are.
     """
 
     path: KeyPath
@@ -81,8 +79,7 @@ _PLAIN = frozenset({int, float, bool, str, type(None)})
 def take_apart(state: dict[str, Any]) -> tuple[list[Leaf], bytes]:
     """Return the tensors of a nested state, and everything else as bytes.
 
-    Raises:
-        NotKeepable: there is a DTensor where only whole values are kept.
+    Raises NotKeepable if there is a DTensor where only whole values are kept.
     """
     tensors: list[Leaf] = []
     objects: list[StateObject] = []
@@ -107,7 +104,6 @@ def _leaf(path: KeyPath, tensor: torch.Tensor, spread: Spread | None) -> Leaf:
 
 
 def place(leaf: Leaf, address: int) -> TensorPlace:
-    """Return the place of `leaf` at `address`."""
     tensor = leaf.tensor
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorPlace(leaf.path, dtype, tuple(tensor.shape), tensor.nbytes, address, leaf.spread)
@@ -116,8 +112,7 @@ def place(leaf: Leaf, address: int) -> TensorPlace:
 def lay(
     places: Sequence[TensorPlace], plan: PartPlan | None = None
 ) -> tuple[bytes, tuple[tuple[int, int, int], ...], int]:
-    """Return index, pieces (address, bytes, offset) and size of a shard of these tensors. The same memory is in it
-    once.
+    """Return index, pieces (address, bytes, offset) and size of a shard of these tensors, the same memory once.
 
     With a plan the index also says how the shard becomes a part of a checkpoint on disk.
     """
@@ -166,7 +161,6 @@ def _value(kept: StateObject) -> Any:
 
 
 def view(memory: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return these bytes as a tensor."""
     if not memory.size:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype).reshape(shape)

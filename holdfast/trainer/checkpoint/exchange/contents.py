@@ -18,9 +18,7 @@ APART = ("shard/", "rank/")
 
 
 class Key(NamedTuple):
-    """A key in its parts: the space ("" if all ranks share it, "shard/pp=0", "rank/3"), the entry of the state, the
-    rest.
-    """
+    """A key: its space ("" if all ranks share it, "shard/pp=0", "rank/3"), the entry of the state, and the rest."""
 
     space: str
     entry: str
@@ -54,10 +52,8 @@ class Value(NamedTuple):
 
 
 class CheckpointContents:
-    """A checkpoint's values by key."""
-
     def __init__(self, folder: Folder) -> None:
-        """Reads the indexes. Raises DamagedCheckpoint unless every part is there and every tensor is covered."""
+        """Read the indexes; raise DamagedCheckpoint unless every part is there and every tensor is covered."""
         self._folder = folder
         self.manifest = whole_manifest(folder)
         pieces: dict[str, dict[tuple[int, ...], tuple[str, ValueEntry]]] = {}

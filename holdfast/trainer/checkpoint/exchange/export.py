@@ -52,17 +52,13 @@ _ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in signature(save).param
 
 
 class Outgoing(NamedTuple):
-    """A value, and its name and path outside."""
-
     name: str
     path: tuple[str | int, ...]
     value: Value
 
 
 class Selection(NamedTuple):
-    """Selection to export. `apart`: spaces whose state is not merged; `left_out`: spaces whose state is not
-    exported.
-    """
+    """What to export. `apart`: spaces whose state is not merged; `left_out`: spaces whose state is not exported."""
 
     outgoing: tuple[Outgoing, ...]
     apart: tuple[str, ...]
@@ -74,14 +70,10 @@ class Selection(NamedTuple):
 
 
 def select(values: Mapping[str, Value], *, shard: str | None = None, only: Collection[str] = ()) -> Selection:
-    """Choose what goes out.
+    """Choose what goes out: all, or only these entries of the state.
 
-    Args:
-        shard: this one's state, under plain names, beside what is everyone's; no other shard's and no rank's.
-        only: these entries of the state.
-
-    Raises:
-        CheckpointError: there is no such shard or entry, or two values would have one name.
+    `shard` is the one whose state goes out under plain names, beside what is everyone's; no other shard's and no
+    rank's. Raises CheckpointError if there is no such shard or entry, or if two values would have one name.
     """
     keys = {key: Key.of(key) for key in values}
     entries = {key.entry for key in keys.values()}
@@ -113,10 +105,7 @@ def select(values: Mapping[str, Value], *, shard: str | None = None, only: Colle
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """Yield a directory to write into, which becomes `target` once all is well.
-
-    Raises CheckpointError when there is something already.
-    """
+    """Yield a directory that becomes `target` once all is well; raises CheckpointError if `target` has content."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CheckpointError(f"{target} exists: name a directory that does not, or an empty one")
     draft = target.absolute().with_name(f".{target.absolute().name}.unfinished-{os.getpid()}")
@@ -233,7 +222,7 @@ def _size_of(nbytes: int) -> dict[str, Any]:
 
 
 def unpicklable(contents: CheckpointContents, outgoing: Iterable[Outgoing]) -> dict[str, Exception]:
-    """Return the values that cannot be read here, for their classes are the script's own; and why."""
+    """Return the values that cannot be read here, because their classes are the script's own; and why."""
     problems: dict[str, Exception] = {}
     for it in outgoing:
         if it.value.is_object:

@@ -39,10 +39,7 @@ class Incoming(NamedTuple):
 
 
 def incoming(source: Path) -> Iterator[Incoming]:
-    """Read the values of a directory or file, in the format that is recognised.
-
-    Raises CheckpointError when it is neither.
-    """
+    """Read the values of a directory or file in a known format; raises CheckpointError if it is in none."""
     if (source / ".metadata").is_file():
         return _explained(source, _from_dcp(source))
     if source.is_file() and source.suffix == ".safetensors":
@@ -92,7 +89,6 @@ def import_checkpoint(storage: Storage, step: int, values: Iterator[Incoming], o
 
 
 def renamed(values: Iterator[Incoming], entry: str) -> Iterator[Incoming]:
-    """Yield the same below one entry of the state."""
     if "." in entry:
         raise CheckpointError(f"{entry!r}: an entry of a state has no dot in its name")
     for it in values:

@@ -42,7 +42,7 @@ DTYPES = {
 
 
 def fits(outgoing: Outgoing) -> bool:
-    """Return True if the format has a form for it: it has none for anything but tensors of the usual kinds."""
+    """Return True if the format has a form for it: it has only tensors of the usual kinds."""
     return outgoing.value.dtype in DTYPES
 
 
@@ -53,9 +53,7 @@ def default_path(key: str) -> tuple[str, ...]:
 
 
 def distribute(outgoing: Iterable[Outgoing], shard_bytes_max: int) -> list[list[Outgoing]]:
-    """Distribute tensors over files: in order, as many as fit, at least one. Those with the largest elements come first
-    in a file.
-    """
+    """Distribute tensors over files in order, as many as fit, at least one; in each the largest elements come first."""
     files: list[list[Outgoing]] = []
     room = 0
     for it in outgoing:

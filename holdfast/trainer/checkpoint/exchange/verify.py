@@ -43,9 +43,7 @@ def verify(folder: Folder, *, threads: int, on_bytes: Callable[[int], None]) -> 
     """Read every part and compare every checksum. `on_bytes` gets the bytes read since its last call, from several
     threads.
 
-    Raises:
-        CheckpointMismatch: another version wrote it.
-        CheckpointError: it cannot be read, so nothing is known of it.
+    Raises CheckpointMismatch if another version wrote it, CheckpointError if it cannot be read, so nothing is known.
     """
     try:
         manifest = read_manifest(folder)
@@ -112,13 +110,12 @@ class _Checksums:
                 self._next = place + 1
 
     def bad(self) -> list[tuple[int, ValueEntry]]:
-        """Return those that are not as they were written, with their places."""
         summed = enumerate(zip(self._entries, self._sums, strict=True))
         return [(place, entry) for place, (entry, crc32) in summed if crc32 != entry.crc32]
 
 
 def _joined(name: str, bad: list[tuple[int, ValueEntry]]) -> Iterator[Damage]:
-    """Join neighbours into one range, as a lost block of a disk damages them together."""
+    """Join neighbours into one range, since a lost block of a disk damages them together."""
     for _, group in groupby(enumerate(bad), key=lambda numbered: numbered[1][0] - numbered[0]):
         run = [entry for _, (_, entry) in group]
         keys = run[0].key if len(run) == 1 else f"{run[0].key} to {run[-1].key} ({len(run)} entries)"

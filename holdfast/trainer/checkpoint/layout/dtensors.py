@@ -48,8 +48,6 @@ class Spread(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class DPart:
-    """A rank's part of a DTensor."""
-
     local: torch.Tensor
     spread: Spread
 
@@ -83,9 +81,7 @@ def laid_out(kept: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
     """Return the kept state with its parts made DTensors again, over the meshes of the live state's DTensors.
 
     An optimizer that has not stepped yet has no moments to compare with: theirs go where a parameter lies in that way.
-
-    Raises:
-        CheckpointMismatch: a part lay otherwise than the job's tensors do now.
+    Raises CheckpointMismatch when a part lay otherwise than the job's tensors do now.
     """
     if missing_entries := live.keys() - kept.keys():
         raise CheckpointMismatch(f"{min(missing_entries)} was not kept")
@@ -121,8 +117,7 @@ def laid_out(kept: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Yield everything in nested dicts (of strings), and in lists that have tensors or dicts, with its path.
 
-    What is empty is a leaf, and so is a list of plain values, as it is to DCP: an optimizer's list of parameters is
-    one value, not thousands.
+    What is empty is a leaf. So is a list of plain values, as in DCP: an optimizer's list of parameters is one value.
     """
     if _is_inner_dict(value):
         for key, item in value.items():

@@ -21,10 +21,9 @@ OBJECT = "object"
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a checkpoint: data, then an index of ``size - index_offset`` bytes.
+    """A file of a checkpoint: data, then an index of ``size - index_offset`` bytes, covered by ``index_crc32``.
 
-    The index holds a CRC-32 of every entry and ``index_crc32`` covers the index, so a reader that needs a slice of the
-    file checks what it reads and nothing else.
+    The index holds a CRC-32 of every entry, so a reader that needs a slice checks what it reads and nothing else.
     """
 
     name: str
@@ -36,7 +35,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Manifest of a checkpoint. It is written last: without it there is no checkpoint."""
+    """Written last: without it there is no checkpoint."""
 
     format: int = FORMAT
     step: int
@@ -114,7 +113,7 @@ class PartLayout:
         chunk_offset: tuple[int, ...],
         chunk_shape: tuple[int, ...],
     ) -> bytes:
-        """Return the same for data of which only this is known."""
+        """Do the same as `add` for data of which only this is known."""
         offset = self.index_offset
         self._entries.append(ValueEntry(key, path, dtype, shape, chunk_offset, chunk_shape, offset, nbytes, crc32))
         padding = bytes(-nbytes % ALIGNMENT)

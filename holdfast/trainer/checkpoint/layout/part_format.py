@@ -45,8 +45,7 @@ from holdfast.trainer.checkpoint.storage.directory import Storage
 class SavePlanner(DefaultSavePlanner):
     """DCP's planner, with plain pickle for what is no tensor: ``torch.save`` makes a zip archive of every integer.
 
-    Memory and disk share one definition of a leaf. It differs from DCP's in one way: a dict whose keys are not strings
-    is one value, which is restored as it was.
+    Memory and disk share its leaves: DCP's, but a dict whose keys are not strings is one value, restored as it was.
     """
 
     def set_up_planner(
@@ -62,9 +61,8 @@ class SavePlanner(DefaultSavePlanner):
 
 
 class LoadPlanner(DefaultLoadPlanner):
-    """DCP's planner, which also makes room for what the checkpoint has and this process has not made yet.
-
-    An optimizer has no state before its first step, and DCP loads only into tensors that exist.
+    """DCP's planner, which also makes room for what the checkpoint has and this process has not made yet: an optimizer
+    has no state before its first step, and DCP loads only into tensors that exist.
     """
 
     def set_up_planner(
@@ -106,7 +104,7 @@ def set_element(container: Any, path: tuple[str | int, ...], value: object) -> N
 
 
 class PartWriter:
-    """Turns what this rank has to write into a stream of bytes, without ever holding a second copy of it all."""
+    """Turns what this rank writes into a stream of bytes, without ever holding a second copy of it all."""
 
     def __init__(self, state_dict: dict[str, Any], writes: Callable[[WriteItem, Any], bool]) -> None:
         """``writes`` says of every planned item and its value whether it is this rank that writes it."""
@@ -145,12 +143,12 @@ def plan_part(state_dict: dict[str, Any], writes: Callable[[WriteItem, Any], boo
 
 
 class PartReader:
-    """The entries of some parts of one checkpoint, checked as they are read."""
+    """The entries of some parts of a checkpoint, checked as they are read."""
 
     def __init__(
         self, storage: Storage, step: int, parts: Sequence[CheckpointPart], wanted: Callable[[str], bool]
     ) -> None:
-        """Reads the parts' indexes and keeps the entries whose key is ``wanted``. Raises DamagedCheckpoint."""
+        """Read the parts' indexes and keep the entries whose key is ``wanted``. Raises DamagedCheckpoint."""
         self._storage = storage
         self._step = step
         self._stored: dict[MetadataIndex, tuple[str, ValueEntry]] = {}
@@ -161,7 +159,6 @@ class PartReader:
                     self._stored.setdefault(_storage_index(entry), (part.name, entry))
 
     def metadata(self) -> Metadata:
-        """Return the metadata that a DCP planner needs."""
         keys: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for _, entry in self._stored.values():
             if entry.dtype == OBJECT:
@@ -191,7 +188,6 @@ class PartReader:
         return nbytes
 
     def apply(self, items: Sequence[ReadItem], planner: LoadPlanner) -> None:
-        """Copy what was fetched into the state that the plan was made for."""
         for item in items:
             data, (_, entry) = self._fetched[item.storage_index], self._stored[item.storage_index]
             if item.type == LoadItemType.BYTE_IO:

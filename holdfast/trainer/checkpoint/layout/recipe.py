@@ -42,8 +42,6 @@ class PartPlan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecipeRow(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk, and where it lies in the shard."""
-
     path: KeyPath
     chunk: TensorChunk
     offset: int
@@ -51,24 +49,18 @@ class RecipeRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, array_like=True):
-    """A plan for the shards of one layout."""
-
     rows: tuple[RecipeRow, ...]
     spaces: dict[str, str]
     objects_of: tuple[str, ...]
 
 
 class ObjectKind(IntEnum):
-    """Form in which a value that is no tensor is kept."""
-
     PICKLED = 0
     BYTES = 1
     EMPTY = 2
 
 
 class StateObject(msgspec.Struct, frozen=True, array_like=True):
-    """A value that is no tensor."""
-
     path: KeyPath
     kind: ObjectKind
     data: bytes = b""
@@ -86,9 +78,7 @@ decode_objects = msgspec.msgpack.Decoder(tuple[StateObject, ...]).decode
 
 
 def recipe_of(index: bytes) -> Recipe | None:
-    """Return the recipe in a shard's index; None if no Checkpointer saved it, because only a Checkpointer knows the
-    keys.
-    """
+    """Return the recipe in a shard's index; None if no Checkpointer saved it, since only that knows the keys."""
     return _index.decode(index).recipe
 
 
@@ -145,7 +135,6 @@ class SealedPart:
 
 
 def part_name(rank: int) -> str:
-    """Return the file of a rank's part."""
     return f"rank-{rank:05d}.part"
 
 

@@ -133,14 +133,13 @@ class KeyedState:
 
     @property
     def spaces(self) -> set[str]:
-        """The key spaces that this rank's state needs of a checkpoint."""
         return set(self._spaces.values())
 
     def space_of(self, flat_key: str) -> str:
         return self._spaces[self._root(flat_key)]
 
     def part_plan(self, chunks: dict[KeyPath, TensorChunk]) -> PartPlan:
-        """Plan what this rank writes: these tensors, and the other values of which it is the first replica."""
+        """Plan what this rank writes: these tensors, and other values of which it is the first replica."""
         written = tuple(key for key, replica in self._replica.items() if replica == 0)
         return PartPlan(chunks, dict(self._spaces), written)
 

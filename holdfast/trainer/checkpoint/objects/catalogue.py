@@ -34,7 +34,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: tuple[SetAside, ...] = ()
 
     def successor_of(self, owner: Owner) -> Owner | None:
-        """Return the owner that has replaced this one; None if none has."""
+        """Return the owner that has replaced this one, or None."""
         if not owner.job or owner.job not in self.holders:
             return None
         holder = Owner(owner.job, *self.holders[owner.job])

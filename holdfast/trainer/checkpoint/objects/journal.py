@@ -24,8 +24,8 @@ from holdfast.trainer.checkpoint.objects.catalogue import FORMAT, Catalogue
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 
 KEPT = 64
-"""Older catalogues are removed. One who stood still for so long that its next number is free again changes nothing:
-the number is not the highest, and it looks after every change whether it counts."""
+"""Older catalogues are removed. A writer that stood still until its next number is free again changes nothing:
+that number is not the highest, and after every change the writer looks whether it counts."""
 
 ATTEMPTS_MAX = 1000
 
@@ -49,8 +49,7 @@ class Journal:
     def change(self, change: Callable[[Catalogue], Catalogue]) -> Catalogue:
         """Apply `change` to the newest catalogue, if it makes a difference, and return the newest catalogue after it.
 
-        Raises:
-            Superseded: a newer generation has claimed the checkpoints.
+        Raises Superseded if a newer generation has claimed the checkpoints.
         """
         for _ in range(ATTEMPTS_MAX):
             number, current = self._newest()
@@ -71,7 +70,6 @@ class Journal:
             )
 
     def prune(self) -> None:
-        """Remove catalogues of long ago."""
         numbers = self._numbers()
         for number in sorted(numbers)[:-KEPT]:
             self._fs.rm_file(self._path(number))

@@ -52,9 +52,8 @@ class ObjectStorage:
     """Checkpoints below a prefix of an object store that all nodes of the job reach."""
 
     def __init__(self, filesystem: Any, root: str, url: str, *, owner: Owner = UNFENCED, prefix: str = "") -> None:
-        """`filesystem` is one of fsspec's, `root` where checkpoints begin as it names it, `url` as people do.
-
-        `prefix` keeps what one kind of writer writes apart from what others of the same owner do.
+        """`filesystem` is one of fsspec's, `root` the start of the checkpoints in its terms, `url` the same for people.
+        `prefix` separates different kinds of writers of the same owner.
         """
         self._fs = filesystem
         self._root = root.rstrip("/")
@@ -214,8 +213,6 @@ class ObjectStorage:
 
 
 class ObjectFolder:
-    """A checkpoint's objects."""
-
     def __init__(self, filesystem: Any, path: str, url: str) -> None:
         self._fs = filesystem
         self._path = path
@@ -289,7 +286,6 @@ def _pieces(chunks: Iterable[memoryview | bytes]) -> Iterator[memoryview]:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Yield a failure of the store in words; any other as it is."""
     try:
         yield
     except Exception as error:

@@ -66,10 +66,9 @@ _SET_ASIDE = re.compile(r"step-(\d{8,})\.(damaged|rolled-back)(-\d+)?")
 class Storage(Protocol):
     """Storage as a checkpointer needs it.
 
-    Every rank calls `write`, `read` and, when another rank has failed, `claim`; the other methods are for the one rank
-    that decides. Whatever changes the checkpoints raises Superseded once a newer generation of the job has claimed
-    them, and has then changed nothing that others see. Directories and object stores pass the same tests of this
-    contract.
+    Every rank calls `write`, `read` and, when another rank has failed, `claim`; the other methods are for the rank that
+    decides. Whatever changes the checkpoints raises Superseded once a newer generation has claimed them, and has then
+    changed nothing that others see. Directories and object stores pass the same tests of this contract.
     """
 
     def claim(self) -> None:
@@ -77,10 +76,7 @@ class Storage(Protocol):
         ...
 
     def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
-        """Keep one part, in order, durable on return, invisible until published. Returns its size in bytes.
-
-        Raises CheckpointError when the medium refuses.
-        """
+        """Keep a part, durable on return, invisible until published; return its size. Raises CheckpointError."""
         ...
 
     def publish(self, manifest: CheckpointManifest) -> str:

@@ -17,9 +17,8 @@ from holdfast.trainer.checkpoint.layout.manifest import FORMAT, MANIFEST, Checkp
 
 
 class Folder(Protocol):
-    """A checkpoint's files, for reading. What cannot be read is a CheckpointError, what is broken a DamagedCheckpoint.
-
-    A file that is missing is damage to `get`, not to `read`: who reads parts has seen them listed, or rank 0 has.
+    """A checkpoint's files, for reading. What cannot be read is a CheckpointError, what is broken a DamagedCheckpoint:
+    a missing file is damage to `get`, not to `read`, since a reader of parts has seen them listed.
     """
 
     @property
@@ -27,17 +26,13 @@ class Folder(Protocol):
         """Location for display."""
         ...
 
-    def sizes(self) -> dict[str, int]:
-        """Return the bytes of every file in it."""
-        ...
+    def sizes(self) -> dict[str, int]: ...
 
     def modified_at(self) -> float | None:
         """Return the time of the last change in seconds of Unix time; None if not known."""
         ...
 
-    def get(self, name: str) -> bytes:
-        """Return a small file, all of it."""
-        ...
+    def get(self, name: str) -> bytes: ...
 
     def read(self, name: str, offset: int, size: int) -> memoryview:
         """Return a piece of a file, in writable memory owned by the caller. Raises DamagedCheckpoint when short."""
@@ -45,8 +40,6 @@ class Folder(Protocol):
 
 
 class StepState(StrEnum):
-    """State of a checkpoint on the disk."""
-
     COMPLETE = "complete"
     DAMAGED = "damaged"
     ROLLED_BACK = "rolled-back"
@@ -96,8 +89,6 @@ def whole_manifest(folder: Folder) -> CheckpointManifest:
 
 
 class DirectoryFolder:
-    """A checkpoint in a directory."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
 

@@ -32,10 +32,7 @@ def is_url(place: str | os.PathLike[str]) -> bool:
 
 
 def open_storage(place: str | os.PathLike[str], *, owner: Owner = UNFENCED, prefix: str = "") -> Storage:
-    """Return the storage of a directory or URL; nothing is read or written yet.
-
-    Raises CheckpointError when the URL is none that checkpoints can be kept at.
-    """
+    """Return the storage of a directory or URL, without a read or write yet; raises CheckpointError at a bad URL."""
     text = os.fspath(place)
     match = _URL.match(text)
     if match is None:

@@ -41,9 +41,8 @@ _ASIDE = "aside-"
 
 
 class Owner(NamedTuple):
-    """Identity of a writer: a generation of one submission of a job.
-
-    Without a job nothing is fenced, for outside of Holdfast the count of restarts may begin at 0 again.
+    """A writer: a generation of one submission of a job. Without a job nothing is fenced, since outside of Holdfast the
+    count of restarts may begin at 0 again.
     """
 
     job: str = ""
@@ -52,11 +51,9 @@ class Owner(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of its workplace."""
         return f"generation-{self.generation}" + (f".{self.job}.{self.submitted_ms}" if self.job else "")
 
     def precedes(self, other: Owner) -> bool:
-        """Return True if `other` has taken this one's place."""
         return self.job == other.job and self[1:] < other[1:]
 
 
@@ -72,8 +69,7 @@ class Workplace:
     def claim(self) -> None:
         """Take the root over from all predecessors; if called again, make sure that no other owner has it.
 
-        Raises:
-            Superseded: a newer generation is there.
+        Raises Superseded if a newer generation is there.
         """
         self._refuse_if_superseded()
         if self._is_claimed:
@@ -121,8 +117,7 @@ class Workplace:
     def sweep(self) -> None:
         """Take the workplaces of all predecessors away, and remove what is left of those that were.
 
-        Raises:
-            CheckpointError: one cannot be, so an older generation may still change what is here.
+        Raises CheckpointError if one cannot be, so an older generation may still change what is here.
         """
         try:
             for workplace in self._predecessors():
@@ -182,7 +177,7 @@ class Workplace:
         return [path for owner, path in self._workplaces() if owner.precedes(self._owner)]
 
     def _workplaces(self) -> list[tuple[Owner, Path]]:
-        """Yield the owners of the workplaces here, including those taken away and not removed yet."""
+        """Return the owners of the workplaces here, including those taken away and not removed yet."""
         if not self._root.is_dir():
             return []
         named = [(owner_of(entry.name), entry.name) for entry in os.scandir(self._root)]
