@@ -288,8 +288,7 @@ def _nodes_of(results: Iterable[DiagnosticResult]) -> list[str]:
 
 
 def _majority(by_node: Mapping[str, set[str]], known: str | None) -> str | None:
-    """Return the answer of more than half of the nodes, the known answer counted as one more; None if there is none.
-    Fewer than three voters have no majority."""
+    """Return the answer of more than half of the nodes plus the known answer; None if none, or below three voters."""
     voters = len(by_node) + (known is not None)
     if voters < COMPARED_MIN:
         return None

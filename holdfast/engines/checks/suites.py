@@ -67,8 +67,7 @@ class UnknownSuite(ValueError):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One test, or one round of it. `limit_s`: seconds from its start. `pairs`: nodes that meet, by node rank; without
-    pairs each node tests alone."""
+    """One test, or one round of it. `limit_s`: from its start. `pairs`: nodes by rank; () if each tests alone."""
 
     test: str
     limit_s: float

@@ -2,8 +2,7 @@
 
 While a job hangs its connections are idle: the kernel at the other end, not the process, has acknowledged all data.
 Data that stays unacknowledged after many retries names the two ends of a link; a machine that several such links share
-is the cause. Counters of RDMA ports name one end only: among ranks that wait in a collective they show which could not
-pass data on.
+is the cause. Counters of RDMA ports name one end only: which of the ranks that wait could not pass data on.
 """
 
 from __future__ import annotations
@@ -102,8 +101,7 @@ def narrowed_by_ports(
     links: Sequence[NodeLinks],
     nodes_of: Callable[[Sequence[int]], tuple[str, ...]],
 ) -> Blamed | None:
-    """Return the `members` of a collective on machines whose ports wait for acknowledgements; None if that blames no
-    rank.
+    """Return `members` of a collective whose machines' ports wait for acknowledgements; None if that blames no rank.
 
     Behind a cut link a rank can look late although the others have its part, so the named ranks need not be suspects;
     but one of the suspects must be among them, since counters grow for other reasons too. A link has two ends: if only

@@ -2,8 +2,7 @@
 
 Calls have no values, so each kind of call is its own series: 1 where it is called, else 0. A repeating sequence has an
 autocorrelation near 1 at its period in every series. Requiring it of each series, rather than of all calls together,
-separates an iteration of many micro-batches from its micro-batches: a call once per iteration does not have their
-period.
+separates an iteration from its many micro-batches: a call once per iteration does not have their period.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def find_period(calls: Sequence[int], required: frozenset[int] = frozenset()) ->
 
 def least_autocorrelation(window: NDArray[np.int32], lag: int, kinds: NDArray[np.intp]) -> float:
     """Return the lowest autocorrelation at `lag`: of each of `kinds`, and of all calls together. For a kind with share
-    p of the calls that follows itself after `lag` calls with frequency f it is (f - p) / (1 - p): 1 if it always does,
-    0 if only by chance."""
+    p that follows itself after `lag` calls with frequency f: (f - p) / (1 - p), 1 if always, 0 if only by chance."""
     before, after = window[:-lag], window[lag:]
     comparable = (before != LOST) & (after != LOST)
     before, after = before[comparable], after[comparable]

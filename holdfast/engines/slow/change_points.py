@@ -1,8 +1,7 @@
 """Points at which iterations became slower or faster for good (GREYHOUND §4.2). Pure.
 
 A change point that `run_lengths` is certain of is verified: the times since then are compared with the level before. A
-difference below 10 % is jitter. So is one that is over within three iterations, or that is within the noise of the
-series.
+difference below 10 % is jitter. So is one that is over within three iterations, or is within the series' noise.
 
 The level is that of the first iterations of a pace and then stays fixed: a job that slows down in steps of less than
 10 %, or gradually, counts as slow once it is 10 % slower than at the start.

@@ -2,9 +2,7 @@
 
 A slow link makes transfers of its groups longer than those of groups of the same kind with as much data. A slow rank
 works longer than ranks of the same pipeline stage; all others only wait longer, and waiting is not counted. `imbalance`
-separates naturally uneven work, which is no machine's fault.
-
-These are suspects, not culprits: `validation` plans tests and judges them.
+separates naturally uneven work, no machine's fault. Suspects are not yet culprits: `validation` tests them.
 """
 
 from __future__ import annotations

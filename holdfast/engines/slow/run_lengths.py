@@ -3,9 +3,7 @@
 Adams & MacKay 2007, as used by GREYHOUND §4.2: each sample updates the probability of every run length, where a run is
 normal with its own mean and variance (normal-gamma prior, so Student's t predicts). Two additions: a sample belongs to
 no run with a small probability, so that a spike ends none; and the prior follows the noise of the series, so that the
-first samples of a run are weighted properly.
-
-Only the likely and the newest run lengths are kept.
+first samples of a run are weighted properly. Only the likely and the newest run lengths are kept.
 """
 
 from __future__ import annotations

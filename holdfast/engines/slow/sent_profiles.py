@@ -1,8 +1,7 @@
 """Profiles of ranks' collectives that nodes send, and their comparison across ranks. Pure.
 
-A profile is of one rank and small; the comparison joins all profiles. Clocks of nodes differ, so times of different
-ranks are never subtracted: the last rank's wait is the collective's own time, and any longer wait of another rank was
-for it.
+A profile is of one rank and small; the comparison joins all. Clocks of nodes differ, so times of different ranks are
+never subtracted: the last rank's wait is the collective's own time, and any longer wait of another rank was for it.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ Direction = Literal["onset", "relief"]
 
 class PaceChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A lasting change of a job's pace. `iteration`: the first at the new pace; `detected_after`: iterations needed,
-    that one included. `healthy_s`: the pace before any slowdown; `is_over`: the job is back at it. `ranks`: those that
-    measured it."""
+    that one too. `healthy_s`: the pace before any slowdown; `is_over`: the job is back at it. `ranks` measured it."""
 
     direction: Direction
     iteration: int
@@ -28,12 +27,10 @@ Cause = Literal["computation", "communication", "stage_imbalance", "sequence_imb
 
 
 class GroupTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One collective of one group over the observed occurrences.
-
-    `kind`: mesh dimension (`tp`, `dp`, ...; "": unknown); groups are compared within a kind. `transfer_s`: median time
-    from the last rank's entry to the exit, without any rank's waiting. `waiting_s`: each rank's wait for the last one,
-    in the order of `ranks`. `healthy_s`: the transfer before the job became slow; 0: unknown.
-    """
+    """One collective of one group over the observed occurrences. `kind`: mesh dimension (`tp`, `dp`, ...; "": unknown);
+    groups are compared within a kind. `transfer_s`: median time from the last rank's entry to the exit, without any
+    rank's waiting. `waiting_s`: each rank's wait for the last one, in the order of `ranks`. `healthy_s`: the transfer
+    before the job became slow; 0: unknown."""
 
     group: str
     kind: str = ""

@@ -3,8 +3,7 @@
 Training is synchronous: if one rank is slow, all are. So a change is the job's once more than half of the tracked ranks
 have measured it; a change on a single rank is due to its clock or its records.
 
-Agents report iterations from the calls of a rank (`holdfast.engines.slow.period`), one rank per node. The pace is
-followed for the life of a generation.
+Agents report iterations (`holdfast.engines.slow.period`) of one rank per node. A pace is followed for one generation.
 """
 
 from __future__ import annotations

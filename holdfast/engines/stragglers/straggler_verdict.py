@@ -45,13 +45,11 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of what-if analysis: step times replayed with some operations at their ideal duration.
-
-    `slowdown`: S, replayed as recorded over replayed ideal. `by_kind`: S_t, all ideal but one kind of operation;
-    `by_worker`: S_w, all ideal but one worker, [dp_rank][stage]; `by_dp_rank`, `by_stage` likewise. `worst_workers`:
-    M_W, the share of lost time regained with the slowest 3 % of workers ideal; `last_stage`: M_S, with the last stage
-    ideal. `replay_error`: replayed over recorded, less 1.
-    """
+    """Figures of what-if analysis: step times replayed with some operations at their ideal duration. `slowdown`: S,
+    replayed as recorded over replayed ideal. `by_kind`: S_t, all ideal but one kind of operation; `by_worker`: S_w, all
+    ideal but one worker, [dp_rank][stage]; `by_dp_rank`, `by_stage` likewise. `worst_workers`: M_W, the share of lost
+    time regained with the slowest 3 % of workers ideal; `last_stage`: M_S, with the last stage ideal. `replay_error`:
+    replayed over recorded, less 1."""
 
     recorded_s: float
     replayed_s: float
@@ -68,8 +66,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 class SlownessVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict on a slow job. `verdict`: the kind of the greatest cause; `causes`: all, greatest first. `evict`: global
-    ranks whose machines should be evicted, empty unless a machine is at fault. `forward_backward_correlation`: over
-    microbatches, within workers."""
+    ranks of the machines at fault, or empty. `forward_backward_correlation`: over microbatches, within workers."""
 
     name: str
     verdict: CauseKind

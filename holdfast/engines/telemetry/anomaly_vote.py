@@ -14,8 +14,7 @@ WHOLE_JOB_SHARE = 0.5
 
 class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a vote. `ranks`: anomalous to at least two detectors, empty if the whole job is (`is_job`).
-    `detectors`: those that voted for any of them; `strange`: the highest score of each, in multiples of its threshold.
-    """
+    `detectors`: those that voted for any; `strange`: the highest score of each, in multiples of its threshold."""
 
     is_anomaly: bool
     is_job: bool = False

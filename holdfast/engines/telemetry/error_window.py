@@ -1,7 +1,6 @@
 """Error lines within a time window: more than a few are an anomaly, and the first rank with one is named. Pure.
 
-TRANSOM §IV-B: training prints little until something goes wrong, and the node that prints errors first is often the one
-at fault.
+TRANSOM §IV-B: training prints little until something goes wrong; the node that prints errors first is often at fault.
 """
 
 from __future__ import annotations

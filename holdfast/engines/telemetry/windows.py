@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 METRICS = ("cpu_cores", "memory_bytes", "io_bytes_per_s", "sent_bytes_per_s", "collectives_per_s")
-"""Metrics of each rank: its processes' use of cores and memory, their reads and writes, its node's sent bytes, and the
-collectives that it begins."""
+"""Metrics of each rank: cores, memory, reads and writes of its processes, its node's sent bytes, collectives begun."""
 
 FLOORS: Mapping[str, float] = {
     "cpu_cores": 0.05,

@@ -1,7 +1,6 @@
 """Reader for Flight Recorder dumps as files hold them: pickle or JSON, gzip or not, one rank or many. Pure.
 
-A pickle is read as data (`safe_pickle`). Versions 2.0 to 2.10 of the dump differ in fields and types; `flight_dump`
-interprets them.
+A pickle is read as data (`safe_pickle`). `flight_dump` interprets the fields and types of dump versions 2.0 to 2.10.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ class FlightRecorderError(ValueError):
 def read_flight_recorder(data: bytes, name: str = "") -> list[RankTrace]:
     """Read the ranks of one file. Raises FlightRecorderError if it is broken or no dump, or if a rank is unknown.
 
-    A file holds one rank's dump, or an object rank -> dump, or that object under `dumps`. The rank of a single dump
-    comes from its field `rank`, from `name` (`..._rank_7`), from the groups that it belongs to, or from the last number
-    in `name`.
+    A file holds one rank's dump, or an object rank -> dump, or that object under `dumps`. The rank of a single dump is
+    that of its field `rank`, of `name` (`..._rank_7`), of the groups that it belongs to, or the last number in `name`.
     """
     data = _unpacked(data)
     try:

@@ -1,9 +1,8 @@
 """The wait-for graph of collectives and ranks (FT-HSDP §2.3). Pure.
 
 Nodes are ranks and operations that have not ended. A rank waits for each operation that is pending on it. An operation
-waits for the members that have not joined it, and for the previous operation of its group. An operation that all
-members have joined waits for what they began before it. Point-to-point operations from one rank to another are one
-node.
+waits for the members that have not joined it, and for its group's previous operation. An operation that all members
+have joined waits for what they began before it. Point-to-point operations from one rank to another are one node.
 """
 
 from __future__ import annotations

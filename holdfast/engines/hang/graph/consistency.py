@@ -1,7 +1,6 @@
 """Dumps of different moments: of an earlier hang, or of a job that went on while they were taken. Pure.
 
-Most collectives end on no rank before all have joined. If a dump says that its rank has not joined one that another
-dump has as ended, the first dump is older.
+Most collectives end on no rank before all join: a dump whose rank has not joined one that ended in another is older.
 """
 
 from __future__ import annotations

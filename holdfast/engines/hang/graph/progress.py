@@ -42,12 +42,10 @@ def ends_together(operation: str) -> bool:
 
 
 class GroupProgress(msgspec.Struct):
-    """A process group. `entered`, `done`: by rank, the last collective begun and the last one ended.
-
-    `messages`: by rank, the last point-to-point operation in its records. `is_inferred`: no rank lists the members;
-    they are the ranks that mention the group. `kind` is equal for groups that do the same work elsewhere: same
-    description, and members equally far apart.
-    """
+    """A process group. `entered`, `done`: by rank, the last collective begun and the last one ended. `messages`: by
+    rank, the last point-to-point operation in its records. `is_inferred`: no rank lists the members; they are the ranks
+    that mention the group. `kind` is equal for groups that do the same work elsewhere: same description, and members
+    equally far apart."""
 
     key: str
     name: str

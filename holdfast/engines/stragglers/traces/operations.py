@@ -43,11 +43,9 @@ _GAPS_MAX = 64
 
 class Operations(msgspec.Struct, frozen=True, kw_only=True):
     """Timings in columns of equal length, one row per operation. Times in seconds, each step's from its own origin.
-
     `kind`: index in `kinds`, the names of the operations. `microbatch` and `chunk`: -1 where they do not apply; `chunk`
     is the virtual stage within the pipeline stage. `sequence` numbers the operations of one kind, worker and step by
-    start. `ranks_per_worker`: global ranks per worker (tensor parallelism).
-    """
+    start. `ranks_per_worker`: global ranks per worker (tensor parallelism)."""
 
     name: str
     kinds: tuple[str, ...]

@@ -16,8 +16,7 @@ _OCCASIONAL = 0.5
 
 class StepShape(NamedTuple):
     """Operations x steps. Columns of equal length describe the rows; times in seconds from each step's start. `worker`
-    is dp_rank * pp_size + stage. If a row is missing in the trace, `was_recorded` is false and its times are estimated
-    from its neighbours."""
+    is dp_rank * pp_size + stage. Where `was_recorded` is false, times are estimated from the row's neighbours."""
 
     kinds: tuple[str, ...]
     dp_size: int
