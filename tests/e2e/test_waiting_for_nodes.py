@@ -17,7 +17,7 @@ def test_a_job_waits_for_a_node_to_join_and_for_one_to_replace_a_lost_one(tmp_pa
         small.until("the shortage is recorded", lambda: small.events(job, "nodes_awaited"))
         (awaited,) = small.events(job, "nodes_awaited")
         assert (awaited["wanted"], awaited["available"]) == (2, 1)
-        job.until("the shortage is told", lambda: "waiting for nodes (1 of 2 are there)" in job.errors())
+        job.until("the shortage is reported", lambda: "waiting for nodes (1 of 2 are free)" in job.errors())
         assert not small.events(job, "generation_started")
 
         added = small.add_node()

@@ -165,5 +165,5 @@ def test_sizes_as_people_type_them() -> None:
     typed = ("5GB", "500 mb", "1.5k", "300", "2TB")
     assert [typed_bytes(context, option, text) for text in typed] == [5 * 10**9, 500 * 10**6, 1500, 300, 2 * 10**12]
     for text in ("0", "", "-1", "5XB", "GB"):
-        with pytest.raises(click.BadParameter, match="is no size"):
+        with pytest.raises(click.BadParameter, match="is not a size"):
             typed_bytes(context, option, text)

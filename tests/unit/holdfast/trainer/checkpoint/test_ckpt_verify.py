@@ -137,7 +137,7 @@ def test_a_step_that_its_job_drops_meanwhile_is_not_called_damaged(
 
     monkeypatch.setattr(DirectoryFolder, asked, after_the_drop)
     result = CliRunner().invoke(main, ["ckpt", "verify", "--path", str(tmp_path)])
-    assert (result.exit_code, result.stderr) == (0, "step 1 was dropped by its job meanwhile\n"), result.output
+    assert (result.exit_code, result.stderr) == (0, "step 1 was deleted by its job in the meantime\n"), result.output
     assert "step 2" in result.stdout and "whole" in result.stdout
 
 
