@@ -23,11 +23,11 @@ def ask_for_marks(path: str | os.PathLike[str], within_s: float = ANSWER_S) -> b
     """
     ring = RingReader(path)
     try:
-        if not ring.marks()[2]:
+        if not ring.marks().are_put:
             return False
         number, until = time.monotonic_ns(), time.monotonic() + within_s
         _write(Path(path), number)
-        while ring.marks()[1] != number:
+        while ring.marks().answered != number:
             if time.monotonic() >= until:
                 return False
             time.sleep(_LOOK_EVERY_S)

@@ -1,7 +1,7 @@
 """The reading side of a rank's ring of collectives (`holdfast.node.collectives.ring_layout`), even if the rank hangs.
 
-It reads with system calls, so that a file cut short raises instead of ending the process, and copies twice: a record
-counts where both copies agree and its ends are equal.
+It uses pread, because a truncated mmap would raise SIGBUS. It copies each part twice and accepts a record if both
+copies and the numbers at both ends agree.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,6 +37,7 @@ from holdfast.node.collectives.ring_layout import (
     TABLE_LENGTH,
     TABLE_OFFSET,
     VERSION,
+    WORD,
     WORDS,
     GroupCounts,
     GroupEntry,
@@ -48,6 +50,21 @@ __all__ = ["GroupCounts", "RingError", "RingReader", "RingRecord"]
 
 UNKNOWN_GROUP = "?"
 """The name of a group that the table of its rank had no room for."""
+
+
+class Marks(NamedTuple):
+    """Numbers of the last request for marks and of the last answer, and whether the rank marks at all."""
+
+    asked: int
+    answered: int
+    are_put: bool
+
+
+class _Copy(NamedTuple):
+    records: list[RingRecord]
+    torn: list[int]
+    """Records being written, or not yet written."""
+    overwritten: int
 
 
 class RingReader:
@@ -105,17 +122,35 @@ class RingReader:
         self._groups, self._groups_bytes = tuple(found), used
         return self._groups
 
-    def counts(self) -> tuple[GroupCounts, ...]:
-        """Return the progress of the rank in each group of the table."""
-        size = len(self.groups()) * COUNTER_BYTES
+    def counts(self, groups: int) -> tuple[GroupCounts, ...]:
+        """Return the progress of the rank in each of the first `groups` groups of the table."""
+        size = groups * COUNTER_BYTES
         return tuple(GroupCounts(*row) for row in COUNTERS.iter_unpack(self._read(COUNTERS_OFFSET, size)))
 
     def records(self, since: int = 0) -> tuple[list[RingRecord], int]:
-        """Return records from number `since` on, oldest first, and how many are lost or not whole. Raises RingError."""
+        """Return records from number `since` on, oldest first, and the number of those that are overwritten or being
+        written. Raises RingError."""
+        copy = self._copy(since)
+        return copy.records, copy.overwritten + len(copy.torn)
+
+    def new_records(self) -> tuple[list[RingRecord], int]:
+        """Return the records that have ended since the last call, and how many were missed. Stops before the first
+        unfinished record, unless more than half a ring lies behind it."""
+        records, torn, overwritten = self._copy(self.records_read)
+        end = self.records_read + len(records) + len(torn) + overwritten
+        unfinished = [*torn, *(record.index for record in records if not record.left_ns)]
+        # Some operations are never waited for, which must not cost later records.
+        stop = min((index for index in unfinished if end - index <= RING_RECORDS // 2), default=end)
+        self.records_read = stop
+        ended = [record for record in records if record.left_ns and record.index < stop]
+        return ended, overwritten + sum(index < stop for index in torn)
+
+    def _copy(self, since: int) -> _Copy:
         end = self.count()
         first = max(since, end - RING_RECORDS)
-        missed = max(0, first - since)
         found: list[RingRecord] = []
+        torn: list[int] = []
+        overwritten = first - since
         while first < end:
             place = first % RING_RECORDS
             several = min(end - first, RING_RECORDS - place)
@@ -126,34 +161,20 @@ class RingReader:
                 at = number * RECORD.size
                 if fields[0] == fields[-1] == index + 1 and one[at : at + RECORD.size] == two[at : at + RECORD.size]:
                     found.append(self._record(index, fields))
+                elif WORD.unpack_from(two, at)[0] > index + 1:
+                    overwritten += 1
                 else:
-                    missed += 1
+                    torn.append(index)
             first += several
-        return found, missed
-
-    def new_records(self) -> tuple[list[RingRecord], int]:
-        """Return the records that have ended since the last call, and how many were missed. It stops before the first
-        that has not ended, as long as the ring keeps it.
-        """
-        found, missed = self.records(self.records_read)
-        if not found:
-            self.records_read += missed
-            return [], missed
-        first_open = next((place for place, record in enumerate(found) if not record.left_ns), len(found))
-        behind = found[-1].index + 1 - self.records_read
-        if first_open < len(found) and behind > RING_RECORDS // 2:
-            # Something is never waited for: the others shall not be lost over it.
-            first_open = len(found)
-        ended = [record for record in found[:first_open] if record.left_ns]
-        self.records_read = found[first_open].index if first_open < len(found) else found[-1].index + 1
-        return ended, missed
+        return _Copy(found, torn, overwritten)
 
     def trace(self, *, node: str = "", taken_ns: int = 0) -> RankTrace:
-        """Return all that the ring has, as analysis takes it. Of operations on a device only how many have begun: when
-        they end the ring does not know. Raises RingError: the file was cut short, or its group table is damaged.
+        """Return the content of the ring for analysis. Of operations on a device it has only how many have begun: the
+        ring does not show their end. Raises RingError: the file was cut short, or its group table is damaged.
         """
         records, _ = self.records()
-        groups, counts = self.groups(), self.counts()
+        groups = self.groups()
+        counts = self.counts(len(groups))
         on_device = {record.group for record in records if record.is_on_device}
         return RankTrace(
             rank=self.rank,
@@ -175,10 +196,10 @@ class RingReader:
             taken_ns=taken_ns,
         )
 
-    def marks(self) -> tuple[int, int, bool]:
-        """Return the numbers of the last request for marks and last answer, and if the rank marks. Raises RingError."""
+    def marks(self) -> Marks:
+        """Raises RingError: the file was cut short."""
         asked, answered, are_put = WORDS.unpack(self._read(MARKS_OFFSET, WORDS.size))
-        return asked, answered, bool(are_put)
+        return Marks(asked, answered, bool(are_put))
 
     def on_device(self) -> tuple[CollectiveRecord, ...]:
         """Return the operations on the rank's device, oldest first: `started` if the device had reached them at the

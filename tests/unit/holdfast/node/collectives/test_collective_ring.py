@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +94,76 @@ def test_one_that_nobody_waits_for_holds_the_others_up_for_half_a_ring_only(path
         writer.leave(writer.enter(0, sequence, ALL_REDUCE, 4, -1, 0), 0, sequence, 0)
     records, missed = reader.new_records()
     assert (len(records), missed, reader.records_read) == (RING_RECORDS // 2 + 1, 0, RING_RECORDS // 2 + 2)
+
+
+class _RacedReader(RingReader):
+    """Calls `meanwhile` between the two copies of a part of the ring."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def _read(self, offset: int, size: int) -> bytes:
+        data = super()._read(offset, size)
+        if offset >= RING_OFFSET and self.meanwhile is not None:
+            write, self.meanwhile = self.meanwhile, None
+            write()
+        return data
+
+
+@pytest.mark.parametrize("torn", [0, 1, 2])
+def test_a_record_that_changes_while_it_is_read_is_returned_later(path: Path, torn: int) -> None:
+    writer = RingWriter(path, rank=0, generation=1)
+    reader = _RacedReader(path)
+    numbers = [writer.enter(0, sequence, ALL_REDUCE, 4, -1, 0) for sequence in range(3)]
+    for sequence, number in enumerate(numbers):
+        if sequence != torn:
+            writer.leave(number, 0, sequence, 0)
+    reader.meanwhile = lambda: writer.leave(numbers[torn], 0, torn, 0)
+    records, missed = reader.new_records()
+    assert ([record.sequence for record in records], missed, reader.records_read) == (list(range(torn)), 0, torn)
+    records, missed = reader.new_records()
+    assert ([record.sequence for record in records], missed) == (list(range(torn, 3)), 0)
+
+
+def test_records_overwritten_while_they_are_read_are_missed_for_good(path: Path) -> None:
+    writer = RingWriter(path, rank=0, generation=1)
+    reader = _RacedReader(path)
+    for sequence in range(RING_RECORDS):
+        writer.leave(writer.enter(0, sequence, ALL_REDUCE, 4, -1, 0), 0, sequence, 0)
+    reader.meanwhile = lambda: writer.leave(writer.enter(0, RING_RECORDS, ALL_REDUCE, 4, -1, 0), 0, RING_RECORDS, 0)
+    records, missed = reader.new_records()
+    assert ([record.index for record in records], missed) == (list(range(1, RING_RECORDS)), 1)
+    records, missed = reader.new_records()
+    assert ([record.index for record in records], missed) == ([RING_RECORDS], 0)
+
+
+def test_a_torn_record_holds_the_others_up_for_half_a_ring_only(path: Path) -> None:
+    writer = RingWriter(path, rank=0, generation=1)
+    reader = RingReader(path)
+    for sequence in range(RING_RECORDS // 2 + 1):
+        writer.leave(writer.enter(0, sequence, ALL_REDUCE, 4, -1, 0), 0, sequence, 0)
+        if not sequence:
+            with path.open("r+b") as file:
+                file.seek(RING_OFFSET + 56)
+                file.write(WORD.pack(0))
+            assert reader.new_records() == ([], 0)
+    newest = writer.enter(0, RING_RECORDS, ALL_REDUCE, 4, -1, 0)
+    records, missed = reader.new_records()
+    assert (len(records), missed, reader.records_read) == (RING_RECORDS // 2, 1, RING_RECORDS // 2 + 1)
+    writer.leave(newest, 0, RING_RECORDS, 0)
+    assert [record.index for record in reader.new_records()[0]] == [newest]
+
+
+def test_a_group_that_is_added_while_a_trace_is_taken_is_left_out(path: Path) -> None:
+    writer = RingWriter(path, rank=0, generation=1)
+    writer.add_group("0", "", (0, 1))
+
+    class Raced(RingReader):
+        def groups(self) -> tuple[GroupEntry, ...]:
+            found = super().groups()
+            writer.add_group(str(len(found)), "", (0, 1))
+            return found
+
+    assert Raced(path).trace().entered == {"0": 0}
 
 
 def test_the_ring_goes_around(path: Path) -> None:
