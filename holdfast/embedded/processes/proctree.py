@@ -39,7 +39,7 @@ def node_processes(node_directory: Path, agent: int | None) -> set[int]:
         if pid not in found:
             found.add(pid)
             frontier.extend(children.get(pid, ()))
-    return found
+    return found - {os.getpid()}
 
 
 def kill_all(find: Callable[[], set[int]]) -> int:
@@ -101,7 +101,7 @@ def _born_on(pid: int, node_directory: Path) -> bool:
             environment = file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
-    return f"{NODE_VARIABLE}={node_directory}".encode() in environment.split(b"\0")
+    return os.fsencode(f"{NODE_VARIABLE}={node_directory}") in environment.split(b"\0")
 
 
 def _zygote(file: Path) -> int | None:

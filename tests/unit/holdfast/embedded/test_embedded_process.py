@@ -154,6 +154,20 @@ signal.pause()
     assert not node_processes(tmp_path, None)
 
 
+def test_the_caller_is_no_process_of_the_node_even_below_its_agent(tmp_path: Path) -> None:
+    assert os.getpid() not in node_processes(tmp_path, os.getppid())
+
+
+def test_the_path_of_a_node_need_not_be_text(tmp_path: Path) -> None:
+    directory = tmp_path / os.fsdecode(b"\xff")
+    child = subprocess.Popen(["sleep", "99"], env=os.environ | {NODE_VARIABLE: str(directory)})
+    try:
+        assert node_processes(directory, None) == {child.pid}
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_a_zygote_pid_that_now_belongs_to_someone_else_is_not_believed(tmp_path: Path) -> None:
     stranger = subprocess.Popen(["sleep", "99"])
     try:
