@@ -18,7 +18,7 @@ def requested(draft: InventoryDraft, event: NodesRequested) -> None:
     assert event.job is not None
     newest = draft.claims.get(event.job)
     if newest and newest.requested_at >= event.at:
-        return  # a late message must not undo a newer claim, nor bring back what was granted or withdrawn
+        return  # a late message must not undo a newer claim, nor reopen a claim that was granted or withdrawn
     draft.claims[event.job] = Claim(
         id=event.id,
         job=event.job,
@@ -52,32 +52,33 @@ def withdrawn(draft: InventoryDraft, event: NodesReleased) -> None:
 def grant(draft: InventoryDraft, reserved: int) -> None:
     """Serve waiting claims: those of running jobs first, then by time. A claim is met as a whole or waits.
 
-    Small claims must not starve a large one, so later claims wait behind an earlier one; but not behind one for more
-    nodes than there are, which may never be met. `reserved` standbys are left to running jobs.
+    Small claims must not starve a large one, so later claims wait behind an earlier one, except behind a claim for more
+    nodes than exist: it may never be served. Claims for named nodes neither wait for other claims nor block them, but
+    get no witnesses while an earlier one is short of nodes. `reserved` standbys are left to running jobs.
     """
-    there = sum(node.state in WATCHED for node in draft.nodes.values())
+    nodes_watched = sum(node.state in WATCHED for node in draft.nodes.values())
     behind: str | None = None
     is_short = False
     for claim in sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn):
         if claim.only or claim.witnesses:
-            _grant_named(draft, claim, there if is_short else reserved)
+            _grant_named(draft, claim, nodes_watched if is_short else reserved)
             continue
         pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
         reserve = 0 if claim.replaces else reserved
         if behind or len(pool) - reserve < claim.count:
             is_short = True
             _announce(draft, claim, max(0, len(pool) - reserve), behind)
-            if not behind and claim.count + reserve <= there:
+            if not behind and claim.count + reserve <= nodes_watched:
                 behind = claim.job
             continue
         _hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])
 
 
 def _grant_named(draft: InventoryDraft, claim: Claim, reserved: int) -> None:
-    """Serve a claim if its named nodes and needed witnesses are free; `reserved` standbys are kept for training."""
-    may_be = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
+    """Serve a claim if all named nodes and enough witnesses are free; `reserved` standbys are kept for training."""
+    allowed_states = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
     wanted = [draft.nodes.get(name) for name in claim.only]
-    free = [node for node in wanted if node is not None and node.state in may_be]
+    free = [node for node in wanted if node is not None and node.state in allowed_states]
     pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY and node not in wanted]
     witnesses = sorted(pool, key=lambda node: _natural(node.id))[: max(0, min(claim.witnesses, len(pool) - reserved))]
     if len(free) == len(claim.only) and len(free) + len(witnesses) >= claim.count:
@@ -90,8 +91,8 @@ def _grant_named(draft: InventoryDraft, claim: Claim, reserved: int) -> None:
         if node not in free
     )
     missing = missing or "no other node is free"
-    gone = tuple(name for name, node in zip(claim.only, wanted, strict=True) if node not in free)
-    _announce(draft, claim, len(free), None, missing, gone)
+    missing_nodes = tuple(name for name, node in zip(claim.only, wanted, strict=True) if node not in free)
+    _announce(draft, claim, len(free), None, missing, missing_nodes)
 
 
 def _hand_over(draft: InventoryDraft, claim: Claim, nodes: list[Node]) -> None:

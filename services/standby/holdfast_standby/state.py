@@ -84,7 +84,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     incident: str | None = None
     """The incident that the events of the claim belong to."""
     only: tuple[str, ...] = ()
-    """The named nodes and no others. Such a claim waits behind no other, and no other behind it."""
+    """The named nodes and no others. Such a claim neither waits for other claims nor blocks them."""
     witnesses: int = 0
     """Most free nodes that come with the named ones; as many as make up `count` are required."""
     is_for_checks: bool = False
