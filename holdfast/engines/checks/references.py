@@ -1,7 +1,7 @@
 """Answers of alignment tests that several machines agreed on earlier, used as one more vote. Pure.
 
-Floating-point sums differ between hardware, libraries and versions of the test, so an answer is valid only for the same
-three. It is kept only if at least two machines gave it.
+Floating-point sums differ between hardware, libraries and versions of the test, so an answer is valid only for equal
+hardware and program. It is kept only if at least two machines gave it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def key_of(result: DiagnosticResult) -> AnswerKey:
 
 def agreed(results: Iterable[DiagnosticResult], suspects: Collection[str]) -> tuple[Reference, ...]:
     """Return the answers to keep of a run whose verdict leaves nothing open, without those of `suspects`."""
-    said: dict[AnswerKey, dict[str, list[DiagnosticResult]]] = defaultdict(lambda: defaultdict(list))
+    by_key: dict[AnswerKey, dict[str, list[DiagnosticResult]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         if result.digest and result.status == "passed" and result.program and result.node not in suspects:
-            said[key_of(result)][result.digest].append(result)
+            by_key[key_of(result)][result.digest].append(result)
     found = []
-    for key, by_digest in said.items():
+    for key, by_digest in by_key.items():
         machines = {result.boot_id for answers in by_digest.values() for result in answers} - {""}
         if len(by_digest) == 1 and len(machines) >= MACHINES_MIN:
             ((digest, answers),) = by_digest.items()

@@ -31,10 +31,10 @@ def replay_result(draft: JobDraft, event: ReplayResult) -> None:
         return  # the rank belongs to another machine
     known = replay.replays if event.replay in replay.replays else (*replay.replays, event.replay)
     of_node = replay.results.get(event.node, {}) | {event.rank: known.index(event.replay)}
-    _update(draft, replays=known, results=replay.results | {event.node: of_node})
-    # The end of its ranks does not count: its event may arrive before their results.
+    _update_replay(draft, replays=known, results=replay.results | {event.node: of_node})
+    # A node is done when all its results are here, not when its ranks exit, because exit events may come first.
     if len(of_node) == state.spec.nproc_per_node:
-        _update(draft, over=replay.over | {event.node})
+        _update_replay(draft, over=replay.over | {event.node})
         _conclude_if_over(draft)
 
 
@@ -43,7 +43,7 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
     if replay is None or event.node not in state.nodes:
         return
     assert event.node is not None
-    _update(draft, died={event.node: describe_exit(event), **replay.died})
+    _update_replay(draft, died={event.node: describe_exit(event), **replay.died})
     _conclude_if_over(draft)
 
 
@@ -61,26 +61,28 @@ def _conclude_phase(draft: JobDraft) -> None:
     replay = draft.state.replay
     assert replay is not None
     took_s = (draft.now - replay.phase_began_at).total_seconds()
-    groups = tuple(_answer(draft.state, group, took_s) for group in range(replay.plan.groups))
+    groups = tuple(_group_replay(draft.state, group, took_s) for group in range(replay.plan.groups))
     is_second = replay.phase == "vertical"
     known = [answer for answer in replay.answers if answer] if is_second else []
     compared = compare(groups, replay.earlier, known)
     found = f"{replay.phase}: {compared.reason}"
-    replay = _with(replay, compared, groups, found)
+    replay = _with_phase_result(replay, compared, groups, found)
     if (compared.repeat or (is_second and compared.undecided)) and not replay.earlier:
-        become_replaying(draft, _begun(draft, replay, earlier=groups), f"{found}: repeating the phase", repeat=True)
+        become_replaying(
+            draft, _next_round(draft, replay, earlier=groups), f"{found}: repeating the phase", repeat=True
+        )
     elif compared.hopeless:
         _conclude(draft, replay, ReplaySuspects(reason=compared.reason))
     elif not is_second and (replay.plan.size > 1 or not compared.faulty):
         # If each group is one machine, the other phase has the same groups and can only confirm the result.
         become_replaying(
-            draft, _begun(draft, replay, phase="vertical", earlier=()), f"{found}; next phase: across these groups"
+            draft, _next_round(draft, replay, phase="vertical", earlier=()), f"{found}; next phase: across these groups"
         )
     else:
         _conclude(draft, replay, _located(replay, draft.rules.ladder.replay_suspects_max))
 
 
-def _with(
+def _with_phase_result(
     replay: ReplayProgress, compared: PhaseOutcome, groups: tuple[GroupReplay, ...], found: str
 ) -> ReplayProgress:
     """Return the replay with a phase's result; knowing the right answer may decide the first phase as well."""
@@ -103,8 +105,8 @@ def _located(replay: ReplayProgress, suspects_max: int) -> ReplaySuspects:
     if not replay.undecided:
         return intersect_phases(replay.plan, rows, columns, suspects_max)
     # If nothing deviates in a phase, every group counts: a faulty machine may compute wrongly only at times.
-    everyone = tuple(range(replay.plan.groups))
-    among = in_both(replay.plan, rows or everyone, columns or everyone)
+    all_groups = tuple(range(replay.plan.groups))
+    among = in_both(replay.plan, rows or all_groups, columns or all_groups)
     return ReplaySuspects(
         candidates=among, reason=f"{len(among)} machines are in groups whose results differ without a majority"
     )
@@ -135,7 +137,7 @@ def _conclude(draft: JobDraft, replay: ReplayProgress, located: ReplaySuspects) 
     proceed(draft, failure, choice)
 
 
-def _begun(draft: JobDraft, replay: ReplayProgress, **changes: object) -> ReplayProgress:
+def _next_round(draft: JobDraft, replay: ReplayProgress, **changes: object) -> ReplayProgress:
     round_ = replay.settings.round + 1
     return msgspec.structs.replace(
         replay,
@@ -156,7 +158,7 @@ def _is_over(state: JobState, group: int) -> bool:
     return set(nodes) <= replay.over or any(node in replay.died for node in nodes)
 
 
-def _answer(state: JobState, group: int, took_s: float) -> GroupReplay:
+def _group_replay(state: JobState, group: int, took_s: float) -> GroupReplay:
     replay = state.replay
     assert replay is not None
     nodes = _nodes(state, replay, group)
@@ -175,6 +177,6 @@ def _nodes(state: JobState, replay: ReplayProgress, group: int) -> tuple[str, ..
     return tuple(state.nodes[machine] for machine in replay.plan.members(group, replay.phase))
 
 
-def _update(draft: JobDraft, **changes: object) -> None:
+def _update_replay(draft: JobDraft, **changes: object) -> None:
     assert draft.state.replay is not None
     draft.update_phase(replay=msgspec.structs.replace(draft.state.replay, **changes))
