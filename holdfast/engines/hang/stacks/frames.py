@@ -38,7 +38,7 @@ _WRAPPERS = frozenset(
         ("run", "threading.py"),
     }
 )
-_BIRTHS = frozenset({("_bootstrap", "process.py"), ("_main", "spawn.py"), ("_launch", "popen_fork.py")})
+_PROCESS_ENTRIES = frozenset({("_bootstrap", "process.py"), ("_main", "spawn.py"), ("_launch", "popen_fork.py")})
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Stack(msgspec.Struct, frozen=True):
-    """One thread's calls, innermost first; `native`: compiled symbols above the innermost Python call."""
+    """One thread's calls, innermost first; `native`: compiled symbols called by the innermost Python call."""
 
     calls: tuple[Call, ...]
     native: tuple[str, ...] = ()
@@ -66,14 +66,14 @@ class Stack(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[int, ...]:
-        """Lines of the callers, compared next. The line of the wait itself is left out: it moves within its loop."""
+        """Lines of the callers, compared next. The innermost line is left out: a waiting loop changes it."""
         return tuple(call.line for call in self.calls[1:])
 
 
-def comparable(frames: tuple[Frame, ...]) -> Stack:
+def normalised(frames: tuple[Frame, ...]) -> Stack:
     """Return a thread's calls without what differs between nodes. Compiled calls among Python calls are dropped; those
-    above the innermost Python call are kept apart. Calls below the start of a forked process belong to its parent and
-    are dropped as well."""
+    called by the innermost Python call are kept apart. Callers of a forked process's entry belong to its parent and are
+    dropped as well."""
     calls: list[Call] = []
     native: list[str] = []
     for frame in frames:
@@ -82,7 +82,7 @@ def comparable(frames: tuple[Frame, ...]) -> Stack:
                 native.append(symbol)
             continue
         call = _call(frame)
-        if (call.function, call.file) in _BIRTHS:
+        if (call.function, call.file) in _PROCESS_ENTRIES:
             break
         if (call.function, call.file) not in _WRAPPERS:
             calls.append(call)
@@ -122,12 +122,12 @@ def symbol_of(function: str) -> str:
         return ""
     name = _demangled(function) if function.startswith("_Z") else function
     name = _CLONE.sub("", name)
-    name = _outside(_outside(name, "<", ">"), "(", ")")
+    name = _without_brackets(_without_brackets(name, "<", ">"), "(", ")")
     name = _ADDRESS.sub("", name).replace(" const", "").strip()
     return name.rpartition(" ")[2] or name
 
 
-def _outside(text: str, opening: str, closing: str) -> str:
+def _without_brackets(text: str, opening: str, closing: str) -> str:
     """Return the text outside brackets. `operator<` and anonymous namespaces lose theirs, equally on every node."""
     if opening not in text:
         return text

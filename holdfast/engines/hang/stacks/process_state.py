@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.engines.hang.stacks.activities import UNCLEAR, Activity, activity_of
-from holdfast.engines.hang.stacks.frames import Stack, comparable, is_python
+from holdfast.engines.hang.stacks.frames import Stack, is_python, normalised
 from holdfast.events.parts.traces import Frame, ProcessStacks, ThreadStack
 
 _NOTHING = Stack(())
@@ -55,7 +55,7 @@ class StateReader:
     def _read(self, frames: tuple[Frame, ...]) -> tuple[Stack, Activity]:
         known = self._stacks.get(frames)
         if known is None:
-            stack = comparable(frames)
+            stack = normalised(frames)
             known = self._stacks[frames] = stack, activity_of(stack)
         return known
 

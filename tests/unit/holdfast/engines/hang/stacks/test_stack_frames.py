@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engines.hang.dumps.process_kinds import kind_of
 from holdfast.engines.hang.stacks.activities import activity_of
-from holdfast.engines.hang.stacks.frames import comparable, symbol_of
+from holdfast.engines.hang.stacks.frames import normalised, symbol_of
 from holdfast.events.parts.traces import Frame, ThreadStack
 
 LOOP = ("train_step (train.py:40)", "<module> (train.py:90)")
@@ -38,11 +38,11 @@ def frames(*calls: str) -> tuple[Frame, ...]:
     ],
 )
 def test_the_same_call_on_two_nodes(one: str, other: str) -> None:
-    assert comparable(frames(one)).places == comparable(frames(other)).places
+    assert normalised(frames(one)).places == normalised(frames(other)).places
 
 
 def test_wrappers_native_frames_and_the_parent_of_a_fork_are_left_out() -> None:
-    stack = comparable(
+    stack = normalised(
         frames(
             "0x7ff775ca3f16 (libc.so.6)",
             "c10d::Work::wait (libtorch_cpu.so)",
@@ -102,7 +102,7 @@ def test_symbols(symbol: str, name: str) -> None:
     ],
 )
 def test_what_a_stack_shows(calls: tuple[str, ...], doing: str, what: str) -> None:
-    activity = activity_of(comparable(frames(*calls, *LOOP)))
+    activity = activity_of(normalised(frames(*calls, *LOOP)))
     assert (activity.doing, activity.what) == (doing, what)
 
 
