@@ -8,13 +8,14 @@ from holdfast.settings import SETTLED_S_MAX, Section, Within
 
 
 class HangPolicy(Section, frozen=True, kw_only=True):
-    """Time without progress, by phase, after which the processes of a job are traced, and the use of the result."""
+    """When the processes of a job are traced, and the use of the result. A record is one in the ledger: of a step, a
+    phase or a collective."""
 
     step_multiple: Annotated[float, Within(2, 10_000, "steps are not all alike")] = 10.0
-    """Multiple of its longest recent steps (P99) for which a job may note no step, phase or collective."""
+    """A job counts as stalled when it records nothing for this multiple of its P99 step time."""
 
     floor_s: Annotated[float, Within(1, 86400.0, "agents report once a second")] = 5.0
-    """Lower limit of that time: not every pause is worth a look."""
+    """Lower limit of that time, so that short pauses do not count."""
 
     waiting_multiple: Annotated[float, Within(2, 10_000, "steps are not all alike")] = 5.0
     """Like `step_multiple`, while some ranks wait in a collective for others, which is a stronger sign."""
@@ -23,30 +24,30 @@ class HangPolicy(Section, frozen=True, kw_only=True):
     """Lower limit of that time."""
 
     start_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 450.0
-    """Time without any note before a job's very first step, or while it restores; at most half of `[timeouts]
+    """Time without any record before a job's very first step, or while it restores; at most half of `[timeouts]
     first_step_s`, which names no node."""
 
     start_waiting_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 120.0
     """The same while some ranks wait for others, which may download data or compile."""
 
     restart_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 30.0
-    """Time without any note before the first step of a job whose pace is known, plus `step_multiple` steps; half of
+    """Time without any record before the first step of a job whose pace is known, plus `step_multiple` steps; half of
     `[timeouts] first_step_min_s`."""
 
     restart_waiting_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 15.0
     """The same while some ranks wait for others, plus `waiting_multiple` steps."""
 
     checkpoint_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 600.0
-    """Time without any note in phase `checkpoint`."""
+    """Time without any record in phase `checkpoint`."""
 
     eval_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 1800.0
-    """Time without any note in phase `eval`."""
+    """Time without any record in phase `eval`."""
 
     held_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 300.0
-    """Time without any note while training is held for tests."""
+    """Time without any record while training is held for tests."""
 
     phase_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 600.0
-    """Time without any note in a phase that the script has named itself."""
+    """Time without any record in a phase that the script has named itself."""
 
     learned_multiple: Annotated[float, Within(1.1, 1000)] = 3.0
     """Limit for such a phase as a multiple of its longest duration so far, if that is less."""
@@ -69,11 +70,11 @@ class HangPolicy(Section, frozen=True, kw_only=True):
     """Time for nodes to answer a trace; the result is formed without those that are late."""
 
     evict_confidence_min: Annotated[float, Within(0.0, 1.0)] = 0.7
-    """Suspects with less confidence are not evicted."""
+    """Minimum confidence to evict suspects."""
 
     group_confidence_min: Annotated[float, Within(0.0, 1.0)] = 0.5
-    """The same for a group of which one is at fault: it is evicted only when the job hangs again and checks have found
-    nothing."""
+    """Minimum confidence to evict a whole group that contains one faulty member, which is done only when the job hangs
+    again and checks have found nothing."""
 
     suspects_max: Annotated[int, Within(0, 1_000_000)] = 4
     """Number of machines that may be evicted at once; a larger group is restarted first."""
