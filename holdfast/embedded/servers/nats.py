@@ -26,9 +26,9 @@ max_payload: 8MB
 max_connections: 4096
 write_deadline: "10s"
 
-# The default of two minutes would leave that much to a power cut. What must not be lost is in Postgres (the outbox).
-# A stream reserves what it may grow to; without a limit of our own the server allows 75 % of what is free on the disk
-# now, and refuses the streams on a smaller one although they hold little. So the reservations may exceed the disk.
+# sync_interval: the default is two minutes; a power cut would lose that much. Critical data is in Postgres.
+# max_file_store: streams reserve their maximum size. By default the server limits reservations to 75 % of the free disk
+# and would reject our streams on a small disk.
 jetstream {{
   store_dir: {store}
   sync_interval: "10s"
@@ -43,7 +43,7 @@ authorization {{
 
 
 def nats_server() -> Path:
-    """The nats-server program of the wheel. Raises EmbeddedError if it is not installed."""
+    """Return the nats-server program of the wheel. Raises EmbeddedError if it is not installed."""
     try:
         files = importlib.metadata.files(_DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -73,7 +73,7 @@ def write_config(directory: Path, *, port: int, monitor_port: int, password: str
 
 
 def nats_spec(directory: Path, *, port: int, monitor_port: int, password: str, host: str = HOST) -> ChildSpec:
-    """The server as a child; its streams lie in `directory`/jetstream. `host`: the address where it listens."""
+    """Return the server as a child; its streams are in `directory`/jetstream. `host`: the address where it listens."""
     config = write_config(directory, port=port, monitor_port=monitor_port, password=password, host=host)
 
     async def answers() -> None:

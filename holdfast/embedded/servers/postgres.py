@@ -1,7 +1,7 @@
 """The embedded PostgreSQL: the programs of the wheel, run as PostgreSQL's manual describes.
 
-The wheel's launcher is not used: as root it adds a user and opens directories, it trusts every local connection, and it
-does not recover when the postmaster is killed.
+The wheel's launcher is not used: as root it adds a user and makes directories accessible to all, it trusts every local
+connection, and it does not recover when the postmaster is killed.
 """
 
 import importlib.util
@@ -75,8 +75,8 @@ def admin_url(port: int, password: str, database: str = DATABASE) -> str:
 
 
 async def initialise(directory: Path, *, password: str, identity: Identity, log: Path, durable: bool = True) -> None:
-    """Create the database files in `directory`/data unless they exist; takes about a second. They appear in one step,
-    so an interrupted start leaves nothing incomplete. Raises StartFailed if initdb fails.
+    """Create the database files in `directory`/data unless they exist; takes about a second. They are renamed into
+    place at the end, so an interrupted start leaves nothing incomplete. Raises StartFailed if initdb fails.
     """
     data = directory / "data"
     _refuse_other_version(data)
@@ -154,9 +154,9 @@ def postgres_spec(directory: Path, *, port: int, password: str, identity: Identi
 
 
 def clear_stale_pid(directory: Path) -> None:
-    """Remove the pid file of a postmaster that is gone. After a crash the number in it may belong to another process by
-    now, and PostgreSQL would refuse to start. Its shared memory check still guards the files. Call it only while
-    holding the cluster's lock.
+    """Remove the pid file of a postmaster that no longer runs. After a crash its pid may belong to another process, and
+    PostgreSQL would refuse to start. Its shared memory check still guards the files. Call it only while holding the
+    cluster's lock.
     """
     data = directory / "data"
     file = data / "postmaster.pid"

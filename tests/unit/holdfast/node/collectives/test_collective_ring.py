@@ -86,7 +86,7 @@ def test_new_records_wait_for_the_first_that_has_not_ended(path: Path) -> None:
     assert reader.new_records() == ([], 0)
 
 
-def test_one_that_nobody_waits_for_holds_the_others_up_for_half_a_ring_only(path: Path) -> None:
+def test_an_operation_without_a_wait_holds_the_others_up_for_half_a_ring_only(path: Path) -> None:
     writer = RingWriter(path, rank=0, generation=1)
     reader = RingReader(path)
     writer.enter(0, 1, ALL_REDUCE, 4, -1, 0)
