@@ -86,7 +86,7 @@ def checks_of(on: Machine) -> tuple[tuple[Check, ...], GpuInspection, KernelLog]
     gpus = gpus_of(on, policy, {})
     gpu = GpuInspection(policy, gpus)
     log = KernelLog(on, HardwareFinder(on, policy, gpus, paths, lambda: ()))
-    return registered(policy, on, paths, gpu, log), gpu, log
+    return registered(policy, on, paths, lambda: (), gpu, log), gpu, log
 
 
 async def each(checks: tuple[Check, ...], looks: int) -> list[dict[str, object]]:

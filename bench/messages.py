@@ -143,7 +143,7 @@ async def relayed(at: Servers, count: int) -> list[float]:
             for _ in range(WARM_UP + count):
                 arriving = asyncio.ensure_future(anext(received))
                 async with store.transaction() as tx:
-                    await tx.say([message(DECISION)])
+                    await tx.emit([message(DECISION)])
                 began = time.perf_counter()
                 relay.wake()
                 delivery = await arriving
@@ -168,7 +168,7 @@ async def handled(at: Servers, count: int) -> list[float]:
             async with store.transaction() as tx:
                 await tx.first_time(uuid7())
                 await tx.save(JOBS, "job", JobRow(phase="running", generation=number))
-                await tx.say(said)
+                await tx.emit(said)
             took.append(time.perf_counter() - began)
     return took[WARM_UP:]
 
