@@ -25,6 +25,8 @@ LINES_MAX = 20
 LINE_CHARS_MAX = 1000
 DETAIL_CHARS_MAX = 2000
 
+_RANK: dict[Confidence, int] = {"hint": 0, "tolerate": 1, "evict": 2}
+
 Key = tuple[str, str]
 
 
@@ -58,7 +60,7 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
 
     lasting: dict[Key, LastingTroubles] = {}
     unread: dict[str, str] = {}
-    happened: dict[Key, datetime] = {}
+    happened: dict[Key, tuple[datetime, Confidence]] = {}
     struck: dict[Key, Trouble] = {}
 
     @property
@@ -72,18 +74,20 @@ def judge(
 ) -> tuple[CheckState, tuple[InspectionReport, ...]]:
     """Return the reports that follow from this reading, and the next state."""
     said: list[InspectionReport] = []
-    troubles = merged(reading.troubles)
+    troubles = merged(check, reading.troubles)
     lasting: dict[Key, LastingTroubles] = {}
     struck = dict(state.struck)
-    happened = {key: at for key, at in state.happened.items() if now - at < timedelta(seconds=check.quiet_s)}
+    happened = {key: one for key, one in state.happened.items() if now - one[0] < timedelta(seconds=check.quiet_s)}
     for key, trouble in troubles.items():
         if trouble.is_momentary:
-            if confidence_of(check, trouble) == "evict":
+            confidence = confidence_of(check, trouble)
+            if confidence == "evict":
                 struck[key] = trouble
-            if key in happened:
+            if key in happened and _RANK[happened[key][1]] >= _RANK[confidence]:
                 continue
-            happened[key] = now
-            said += [_said(check, "alert", trouble)] * min(trouble.times, TIMES_MAX)
+            happened[key] = now, confidence
+            times = 1 if check.quiet_s else min(trouble.times, TIMES_MAX)
+            said += [_said(check, "alert", trouble)] * times
             continue
         before = state.lasting.get(key)
         stays = LastingTroubles(
@@ -115,13 +119,15 @@ def confidence_of(check: Check, trouble: Trouble) -> Confidence:
     return trouble.confidence or check.confidence
 
 
-def merged(troubles: tuple[Trouble, ...]) -> dict[Key, Trouble]:
-    """Merge troubles of equal device and kind, with all their lines."""
+def merged(check: Check, troubles: tuple[Trouble, ...]) -> dict[Key, Trouble]:
+    """Merge troubles of equal device and kind into the one of the highest confidence, with all their lines."""
     merged: dict[Key, Trouble] = {}
     for trouble in troubles:
         key = trouble.device, trouble.kind
         if first := merged.get(key):
-            trouble = msgspec.structs.replace(first, lines=first.lines + trouble.lines)
+            worst = max(first, trouble, key=lambda one: _RANK[confidence_of(check, one)])
+            lines, times = first.lines + trouble.lines, first.times + trouble.times
+            trouble = msgspec.structs.replace(worst, lines=lines, times=times)
         merged[key] = trouble
     return merged
 

@@ -67,7 +67,7 @@ async def _one(check: Check) -> list[InspectedDevice]:
 
 def devices_of(check: Check, reading: Reading) -> list[InspectedDevice]:
     """Convert a reading to report rows: troubles, unreadable devices, healthy ones."""
-    found = [_wrong(check, trouble) for trouble in merged(reading.troubles).values()]
+    found = [_wrong(check, trouble) for trouble in merged(check, reading.troubles).values()]
     found += [
         InspectedDevice(check=check.name, source=check.source, device=device, state="unreadable", detail=why)
         for device, why in reading.unread.items()

@@ -109,6 +109,29 @@ def test_a_burst_of_the_same_is_one_alert() -> None:
     assert said[0][0].lines == ("a line", "a line")
 
 
+MILD = Trouble(device="0000:3b:00", kind="pcie", confidence="tolerate", lines=("mild",), is_momentary=True)
+FATAL = Trouble(device="0000:3b:00", kind="pcie", confidence="evict", symptom="s", lines=("fatal",), is_momentary=True)
+
+
+@pytest.mark.parametrize("order", [(MILD, FATAL), (FATAL, MILD)])
+def test_a_fatal_fault_is_reported_beside_a_milder_one_of_the_same_kind(order: tuple[Trouble, ...]) -> None:
+    of = check(name="kernel", interval_s=2.0, quiet_s=30.0)
+    state, (report,) = judge(of, CheckState(), bad(*order), START, AGAIN_S)
+    assert (report.confidence, report.symptom, set(report.lines)) == ("evict", "s", {"mild", "fatal"})
+    assert [trouble.confidence for trouble in state.struck.values()] == ["evict"]
+
+
+def test_a_fatal_fault_is_reported_soon_after_a_milder_one_and_a_milder_one_is_not() -> None:
+    of = check(name="kernel", interval_s=2.0, quiet_s=30.0)
+    said = told(of, bad(MILD), bad(FATAL), bad(MILD), bad(FATAL), every_s=2.0)
+    assert [[one.confidence for one in now] for now in said] == [["tolerate"], ["evict"], [], []]
+
+
+def test_equal_flaps_of_one_reading_are_all_reported() -> None:
+    flap = Trouble(device="eth0", kind="flap", is_momentary=True)
+    assert states(told(check(), bad(flap, flap))) == [["alert", "alert"]]
+
+
 def test_what_happened_and_speaks_against_the_node_is_not_forgotten() -> None:
     lost = Trouble(device="0000:3b:00", kind="xid 79", confidence="evict", is_momentary=True)
     state, _ = judge(check(), CheckState(), bad(lost), START, AGAIN_S)
