@@ -19,7 +19,7 @@ from holdfast_agent.inspections.sources.pressure import memory_cgroup
 
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""Devices of the machine itself, by kernel-assigned number."""
+"""The machine's initial PID namespace, as `/proc/self/ns/pid` shows it: its inode number is fixed in the kernel."""
 
 FAMILIES_EVERY_S = 10.0
 REMEMBERED_S = 60.0
@@ -131,7 +131,7 @@ def _pci_of(entry: Path) -> str:
 
 
 def _by_uuid(machine: Machine) -> dict[str, str]:
-    """Return the driver's view of each GPU without NVML."""
+    """Return the PCI address of each GPU by UUID, read from the driver's /proc files."""
     found: dict[str, str] = {}
     for folder in entries(machine.proc / "driver/nvidia/gpus"):
         for line in (text(folder / "information") or "").splitlines():
