@@ -20,25 +20,6 @@ _NOT_OURS = re.compile(r"^(?:train|pair|script|sitecustomize|model|data|layers|d
 """Files of examples in the text, of users and of PyTorch."""
 
 
-_NOT_WRAPPED = frozenset(
-    [
-        "analyze",
-        "checkpoints",
-        "classify",
-        "dcp",
-        "diagnose",
-        "drills",
-        "hangs",
-        "inspections",
-        "signals",
-        "slow-jobs",
-        "slowness",
-        "telemetry",
-        "wait-for",
-    ]
-)
-
-
 @cache
 def _tracked() -> tuple[str, ...]:
     listed = subprocess.run(
@@ -60,7 +41,7 @@ def _pages_of_docs() -> list[Path]:
 
 
 def _wrapped() -> list[Path]:
-    return [page for page in _pages_of_docs() if page.stem not in _NOT_WRAPPED and page.parts[-2] != "tests"]
+    return [page for page in _pages_of_docs() if page.parts[-2] != "tests"]
 
 
 def _anchors(page: Path) -> set[str]:
