@@ -36,12 +36,8 @@ def _pages() -> list[Path]:
     return [REPOSITORY / name for name in _tracked() if name.endswith(".md")]
 
 
-def _pages_of_docs() -> list[Path]:
-    return [page for page in _pages() if page.relative_to(REPOSITORY).parts[0] not in ("agent", "services")]
-
-
 def _wrapped() -> list[Path]:
-    return [page for page in _pages_of_docs() if page.parts[-2] != "tests"]
+    return [page for page in _pages() if page.parts[-2] != "tests"]
 
 
 def _anchors(page: Path) -> set[str]:
@@ -62,7 +58,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("page", _pages_of_docs(), ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", _pages(), ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_python_files_that_are_named_exist(page: Path) -> None:
     """A path is relative to the repository or the page; a bare name may lie anywhere below the page's folder."""
     names = {name for name in _NAMED.findall(page.read_text()) if not _NOT_OURS.search(name)}
@@ -74,7 +70,7 @@ def test_python_files_that_are_named_exist(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", _pages_of_docs(), ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("page", _pages(), ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_folders_that_are_named_exist(page: Path) -> None:
     missing = [name for name in _FOLDER.findall(page.read_text()) if not (REPOSITORY / name).exists()]
     assert not [name for name in missing if "NAME" not in name]
