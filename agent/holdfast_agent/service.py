@@ -108,7 +108,8 @@ class Agent:
             on_brought=self._code_brought,
             on_failure=lambda need, reason: reconciler.learn(CodeMissing(id=uuid7(), code=need.key, reason=reason)),
         )
-        self._retention = FileRetention(directories, self._spool, (retention or RetentionPolicy()).jobs_on_node_max)
+        jobs_max = (retention or RetentionPolicy()).jobs_on_node_max
+        self._retention = FileRetention(directories, self._spool, jobs_max, on_removed=self._code.forget)
         self._effects = Effects(
             directories, timeouts, self._zygote, self._code, self._retention, self._watcher, self._backups
         )

@@ -299,6 +299,37 @@ async def test_old_versions_go_and_what_may_be_needed_stays(house: House, source
         ].decode()
 
 
+async def test_what_a_killed_agent_left_half_deleted_is_removed_and_ends_no_agent(
+    house: House, source: Path, tmp_path: Path
+) -> None:
+    found = snapshot(source)
+    left = tmp_path / "code" / "job" / f".{found.version}.gone"
+    left.mkdir(parents=True)
+    (left / "half.py").touch()
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        await house.keep(found)
+        place.store.order(order(found, "job"))
+        await until(lambda: f"job/{found.version}" in place.in_place)
+        place.store._ordered.clear()  # other jobs ran here since
+        wanted = CodeOrder(job="job", versions=())
+        for versions in ((found.version,), ()):
+            wanted = msgspec.structs.replace(wanted, versions=versions)
+            await house.person.put(DESIRED_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
+        await until(lambda: not place.in_place and not left.exists())
+
+
+async def test_code_that_was_removed_with_its_job_is_fetched_when_the_job_begins_again(
+    house: House, source: Path, tmp_path: Path
+) -> None:
+    found = snapshot(source)
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        await house.keep(found)
+        shutil.rmtree((await place.get(found)).parent)
+        place.store.forget("job")
+        assert not place.in_place
+        assert lies(await place.get(found)) == lies(source)
+
+
 @pytest.fixture
 def database(urls: dict[str, str]) -> Callable[[str], Awaitable[object]]:
     async def run(sql: str) -> object:

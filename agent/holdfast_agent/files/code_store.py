@@ -113,6 +113,13 @@ class CodeStore:
         need.give_up_at = time.monotonic() + self._give_up_s
         self._add(need)
 
+    def forget(self, job: str) -> None:
+        """Note that the directory of this job's code was removed."""
+        gone = {key for key in self._in_place if key.startswith(code_key(job, ""))}
+        if gone:
+            self._in_place -= gone
+            self._on_change(frozenset(self._in_place))
+
     async def run(self, bus: Bus) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow(bus), name="code wanted")
@@ -258,7 +265,12 @@ class CodeStore:
 
     async def _tidy(self, job: str, but: int) -> None:
         """Remove all but `but` versions of a job and those that may be needed, and contents that no version uses."""
-        gone = self._set_aside(job, but)
+        try:
+            gone = self._set_aside(job, but)
+        except OSError as error:
+            # Ranks matter more than disk space; removal is tried again after the next fetch.
+            log.warning("old versions of the code cannot be removed", job=job, error=str(error))
+            return
         if gone:
             versions = {path.name for folder in _listed(self._root) for path in _listed(folder)}
             needed = versions | {need.version for need in self._needs.values()}
@@ -269,9 +281,10 @@ class CodeStore:
         needed = {*self._wanted.get(job, ()), *self._ordered, *self._needs}
         folder = self._root / job
         lying = [path for path in _listed(folder) if code_key(job, path.name) not in needed]
-        gone = []
+        # An agent that was killed while it deleted left some behind.
+        gone = list(folder.glob(".*.gone"))
         for path in sorted(lying, key=lambda path: -path.stat().st_mtime)[but:]:
-            aside = folder / f".{path.name}.gone"
+            aside = folder / f".{path.name}.{uuid7()}.gone"
             path.rename(aside)
             gone.append(aside)
             self._in_place.discard(code_key(job, path.name))

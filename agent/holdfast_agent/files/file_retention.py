@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -22,12 +22,15 @@ def outdated(jobs: Mapping[str, float], present: str, jobs_max: int) -> list[str
 
 
 class FileRetention:
-    """Removes files in the background, so that no restart waits for the disk."""
+    """Removes files in the background, so that no restart waits for the disk. `on_removed` gets each job removed."""
 
-    def __init__(self, directories: Directories, spool: Spool, jobs_max: int) -> None:
+    def __init__(
+        self, directories: Directories, spool: Spool, jobs_max: int, on_removed: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._directories = directories
         self._spool = spool
         self._jobs_max = jobs_max
+        self._on_removed = on_removed
         self._present = ""
         self._begun = asyncio.Event()
 
@@ -59,3 +62,4 @@ class FileRetention:
         self._spool.forget([key(job) for job in jobs for key in (steps_key, reports_key, logs_key, model_key)])
         for job in jobs:
             self._directories.set_aside(job)
+            self._on_removed(job)

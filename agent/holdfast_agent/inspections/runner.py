@@ -6,7 +6,6 @@ Each check has a task, and each reading a thread with a time limit: a hanging ch
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -121,13 +120,12 @@ class Inspections:
 
 async def look(check: Check, reader: Abandonable[Reading]) -> Reading:
     """Return one reading within the time limit. A check that fails is reported as unreadable, not as a node fault."""
-    began = time.monotonic()
     try:
         return await reader.call(check.limit_s)
-    except StillRunning:
+    except StillRunning as error:
         if check.hang is not None:
             return Reading(troubles=(check.hang,))
-        return unreadable(f"{check.source} has not answered for {time.monotonic() - began:.0f} s")
+        return unreadable(f"{check.source} has not answered for {error.for_s:.0f} s")
     except OSError as error:
         return unreadable(f"{error.filename or check.source}: {error.strerror or error}")
     except Exception as error:

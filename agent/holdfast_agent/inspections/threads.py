@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -15,7 +16,11 @@ T = TypeVar("T")
 
 
 class StillRunning(Exception):
-    """The call, or an earlier one, has not returned within its limit."""
+    """The call, or an earlier one, has not returned within its limit. `for_s` is the time since it began."""
+
+    def __init__(self, for_s: float) -> None:
+        super().__init__(f"no answer for {for_s:.0f} s")
+        self.for_s = for_s
 
 
 class Abandonable(Generic[T]):
@@ -25,14 +30,16 @@ class Abandonable(Generic[T]):
         self._name = name
         self._function = function
         self._out: asyncio.Future[T] | None = None
+        self._began_s = 0.0
 
     async def call(self, limit_s: float) -> T:
         """Return the result of this call, or of an earlier one that ends only now. Raises StillRunning."""
         if self._out is None:
             self._out = self._begin()
+            self._began_s = time.monotonic()
         done, _ = await asyncio.wait([self._out], timeout=limit_s)
         if not done:
-            raise StillRunning
+            raise StillRunning(time.monotonic() - self._began_s)
         out, self._out = self._out, None
         return out.result()
 

@@ -66,7 +66,7 @@ class KernelLog:
         self._finder.note_processes()
         if (reading := self._open()) is not None:
             return reading
-        lost = False
+        lost = at_end = False
         troubles: list[Trouble] = []
         holdings: NodeHardware | None = None
         assert self._descriptor is not None
@@ -76,6 +76,7 @@ class KernelLog:
                 record = os.read(self._descriptor, RECORD_BYTES_MAX)
             except BlockingIOError:
                 self._skips = False
+                at_end = True
                 break
             except OSError as error:
                 if error.errno == errno.EPIPE:
@@ -109,7 +110,12 @@ class KernelLog:
                         is_momentary=True,
                     )
                 )
-        seen = "lines were overwritten before they could be read" if lost else "read up to its end"
+        if lost:
+            seen = "lines were overwritten before they could be read"
+        elif at_end:
+            seen = "read up to its end"
+        else:
+            seen = f"read {fresh} lines; the next reading continues"
         return Reading(troubles=tuple(troubles), seen={str(self._path): seen})
 
     def close(self) -> None:

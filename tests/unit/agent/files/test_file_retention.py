@@ -46,7 +46,8 @@ class Node:
         self.directories = Directories(root)
         self.directories.prepare()
         self.spool = Spool(self.directories.spool)
-        self.retention = FileRetention(self.directories, self.spool, jobs_max)
+        self.removed: list[str] = []
+        self.retention = FileRetention(self.directories, self.spool, jobs_max, self.removed.append)
         self.epoch = 0
 
     def begin(self, job: str) -> None:
@@ -97,6 +98,7 @@ async def test_what_a_job_left_goes_all_together(tmp_path: Path) -> None:
         node.begin("d")
         await until(lambda: not any(node.has("a")) and not (tmp_path / "forgotten").exists())
         assert node.has("b") == node.has("c") == [True] * 6
+        assert node.removed == ["a"], "the code store learns it"
         assert "a" not in {path.name for kind in ("errors", "ledgers") for path in (tmp_path / kind).iterdir()}
         # A forgotten name comes again, and goes again when its turn comes.
         for job in ("a", "e"):

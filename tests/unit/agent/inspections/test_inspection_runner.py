@@ -187,6 +187,9 @@ async def test_what_comes_back_late_is_the_answer_to_the_next_question() -> None
     abandonable = Abandonable("slow", slow)
     with pytest.raises(StillRunning):
         await abandonable.call(0.01)
+    with pytest.raises(StillRunning) as still:
+        await abandonable.call(0.01)
+    assert still.value.for_s >= 0.02, "since the first call"
     answer.set()
     assert await abandonable.call(30) == 1
     assert await abandonable.call(30) == 2
