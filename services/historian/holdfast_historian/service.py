@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -31,6 +31,12 @@ STREAM_CLASSES = {
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 2.0
 HOUSEKEEPING_S = 600.0
+
+READS_CHECKED_S = 5.0
+READ_TRANSACTION_MAX = timedelta(seconds=60)
+"""Twice the reader's own `statement_timeout`, which it can lift."""
+READ_IDLE_MAX = timedelta(minutes=11)
+"""More than the reader's own `idle_session_timeout`."""
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -68,6 +74,7 @@ class Historian:
                 tasks.create_task(self._receive(stream), name=f"receive {stream}")
             tasks.create_task(self._write(), name="write")
             tasks.create_task(self._keep_house(), name="keep house")
+            tasks.create_task(self._limit_reads(), name="limit reads")
 
     async def keep_house(self) -> None:
         """Make the partitions of the next days; drop those that are too old."""
@@ -85,6 +92,15 @@ class Historian:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             await self.keep_house()
+
+    async def _limit_reads(self) -> None:
+        end_long_reads = partial(self._store.end_long_reads, READ_TRANSACTION_MAX, READ_IDLE_MAX)
+        while True:
+            if ended := await self._patiently(end_long_reads):
+                log.warning(
+                    "sessions of the reader ended", sessions=ended, transaction_max_s=READ_TRANSACTION_MAX.seconds
+                )
+            await asyncio.sleep(READS_CHECKED_S)
 
     async def _receive(self, stream: str) -> None:
         filters = [f"{ROOT}.{event_class}.>" for event_class in STREAM_CLASSES[stream]]

@@ -123,6 +123,12 @@ class HistorianStore:
         async with self._connection() as connection:
             await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
 
+    async def end_long_reads(self, transaction_max: timedelta, idle_max: timedelta) -> int:
+        """End the reader's sessions that exceed a limit or hold an advisory lock; return their number."""
+        async with self._connection() as connection:
+            ended: int = await connection.fetchval("select historian.end_long_reads($1, $2)", transaction_max, idle_max)
+        return ended
+
     async def last_training(self) -> TrainingRecord | None:
         """Return the newest try to learn a model of telemetry; None: there was none."""
         async with self._connection() as connection:
