@@ -25,6 +25,7 @@ from holdfast.daemon.effect_limits import EffectTooLarge, require_sendable
 from holdfast.daemon.liveness import TICK_S, BusLiveness
 from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.relay import Relay
+from holdfast.daemon.retrying import until_available
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event
 from holdfast.requests import Answer, AnyRequest
@@ -34,7 +35,6 @@ from holdfast.subjects import DESIRED_BUCKET, event_subject, kv_subject, ping_su
 HANDLING_TRIES_MAX = 5
 """A message whose handling fails this often in one life of the process goes to the dead letters."""
 
-_STORE_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _PRUNE_EVERY_S = 3600.0
 _QUEUE_MAX = 512
 
@@ -251,20 +251,16 @@ class ServiceShell:
 
     async def _retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retry while the store is unavailable; the state in memory may be stale then, so it is read again first."""
-        tries = 0
-        while True:
-            try:
-                if tries:
-                    self._liveness.interrupt()
-                    # A commit that seemed to fail may have succeeded, with messages in the outbox.
-                    self.relay.wake()
-                    async with self.store.transaction() as tx:
-                        self.decider.load({table.name: await tx.load_all(table) for table in self.decider.tables})
-                return await attempt()
-            except (StoreUnavailable, StaleState) as error:
-                log.warning("store unavailable, trying again", error=str(error), tries=tries)
-                await asyncio.sleep(_STORE_RETRY_S[min(tries, len(_STORE_RETRY_S) - 1)])
-                tries += 1
+
+        async def again() -> T:
+            self._liveness.interrupt()
+            # A commit that seemed to fail may have succeeded, with messages in the outbox.
+            self.relay.wake()
+            async with self.store.transaction() as tx:
+                self.decider.load({table.name: await tx.load_all(table) for table in self.decider.tables})
+            return await attempt()
+
+        return await until_available(attempt, (StoreUnavailable, StaleState), "store", again)
 
     async def _reject(self, delivery: Delivery, error: str) -> None:
         log.error("message rejected", subject=delivery.subject, error=error)

@@ -308,8 +308,7 @@ async def test_what_a_killed_agent_left_half_deleted_is_removed_and_ends_no_agen
     (left / "half.py").touch()
     async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
         await house.keep(found)
-        place.store.order(order(found, "job"))
-        await until(lambda: f"job/{found.version}" in place.in_place)
+        await place.get(found)
         place.store._ordered.clear()  # other jobs ran here since
         wanted = CodeOrder(job="job", versions=())
         for versions in ((found.version,), ()):

@@ -14,6 +14,7 @@ import structlog
 from holdfast.bus import Bus, BusUnavailable, Delivery, Message
 from holdfast.clock import Now
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
+from holdfast.daemon.retrying import until_available
 from holdfast.events import EventClass, UnreadableEvent
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import ROOT
@@ -28,8 +29,6 @@ STREAM_CLASSES = {
     "DECISIONS": (EventClass.FINDING, EventClass.DECISION, EventClass.ACTION),
     "METRICS": (EventClass.METRIC,),
 }
-BACKOFF_MIN_S = 0.05
-BACKOFF_MAX_S = 2.0
 HOUSEKEEPING_S = 600.0
 
 READS_CHECKED_S = 5.0
@@ -157,7 +156,7 @@ class Historian:
         await _settle(delivery.drop)
 
     async def _publish(self, message: Message) -> None:
-        await _retried(partial(self._bus.publish, message), BusUnavailable, "bus")
+        await until_available(partial(self._bus.publish, message), BusUnavailable, "bus")
 
     async def _ensure_partitions(self, days: set[date]) -> None:
         if days <= self._days:
@@ -168,26 +167,7 @@ class Historian:
             log.info("partition made", day=day.isoformat())
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await _retried(attempt, StoreUnavailable, "database")
-
-
-async def _retried(attempt: Callable[[], Awaitable[T]], unavailable: type[Exception], what: str) -> T:
-    """Retry until it works; meanwhile unacknowledged messages stay on the bus."""
-    backoff_s = BACKOFF_MIN_S
-    failures = 0
-    while True:
-        try:
-            result = await attempt()
-        except unavailable as error:
-            if failures == 0:
-                log.warning(f"{what} unavailable, trying again until it is back", error=str(error))
-            failures += 1
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-        else:
-            if failures:
-                log.info(f"{what} is back", failures=failures)
-            return result
+        return await until_available(attempt, StoreUnavailable, "database")
 
 
 async def _settle(settlement: Callable[[], Awaitable[None]]) -> None:

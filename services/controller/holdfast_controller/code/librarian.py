@@ -15,6 +15,7 @@ import structlog
 from holdfast import requests
 from holdfast.bus import Bus, BusError
 from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of, short
+from holdfast.daemon.retrying import until_available
 from holdfast.requests import CODE_REQUESTS, Answer, AnyCodeRequest, KeepCode
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import CODE_BUCKET
@@ -25,7 +26,6 @@ BATCH_BYTES = 8 << 20
 OFFERED_S = 10.0
 """One copy to the bus serves all requests for the same version within this time."""
 TIDY_EVERY_S = 3600.0
-_RETRY_S = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -46,15 +46,12 @@ class Librarian:
 
     async def load(self) -> None:
         """Read the manifests of the present jobs; wait for the store as long as necessary."""
-        while True:
-            try:
-                for version in await self._shelf.of_live_jobs():
-                    await self._held(version)
-            except StoreUnavailable as error:
-                log.warning("store unavailable, trying again", error=str(error))
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
+
+        async def read() -> None:
+            for version in await self._shelf.of_live_jobs():
+                await self._held(version)
+
+        await until_available(read, StoreUnavailable, "store")
 
     async def _held(self, version: str) -> Manifest | None:
         """Return the manifest of a version; None if it is not stored completely."""
