@@ -19,14 +19,19 @@ from holdfast.node.frames import WireError
 from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
+from holdfast.trainer.phases import phase
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 STEPS_SHARED_MAX = 8
-RECONNECT_S = 5.0
 RESTARTED_WITHIN_S = 5.0
 """A vault that ended is started again by its agent; with it the copies on other nodes are within reach."""
-_POLL_S = 0.1
+TRAINING_WAITS_S = 2.0
+"""Longest wait of a save for a vault that ended. Meanwhile no rank gets more than a step ahead, because collectives
+keep them together: what the other vaults hold still makes up a whole step."""
+WAITING_SHARE = 1 / 10
+"""Largest share of its time for which a job waits for vaults that end again and again."""
+_POLL_S = 0.01
 
 AllGather = Callable[[torch.Tensor], list[torch.Tensor]]
 
@@ -44,7 +49,7 @@ class MemoryTier:
         self._generation = generation
         self._persist_to = persist_to
         self._client: VaultClient | None = None
-        self._tried_at = -RECONNECT_S
+        self._waits_from = 0.0
         self._told = ""
         self.has_newer = False
         """Any rank had steps above the limit at the last call of `common`."""
@@ -58,17 +63,18 @@ class MemoryTier:
         `plan` returns what of it this rank would write to a disk; with None the vault writes nothing.
         """
         client = self._connected()
-        if client is None:
-            return False
-        try:
-            client.save(step, state, plan)
-        except MemoryRefused as error:
-            self._tell(f"step {step} is not kept in memory: {error}")
-            return False
-        except WireError as error:
-            self._lose(error)
-            return False
-        return True
+        while client is not None:
+            try:
+                client.save(step, state, plan)
+            except MemoryRefused as error:
+                self._tell(f"step {step} is not kept in memory: {error}")
+                return False
+            except WireError as error:
+                self._lose(error)
+                client = self._restarted()
+            else:
+                return True
+        return False
 
     def common(self, all_gather: AllGather, at_most: int | None) -> list[SealedStep]:
         """Return the steps that all ranks have, newest first; all of them must call it, and get the same answer."""
@@ -155,20 +161,29 @@ class MemoryTier:
 
     def _awaited(self) -> VaultClient:
         """Return the vault; raises MemoryRefused without one. A later generation waits for it to come back."""
-        until = time.monotonic() + (RESTARTED_WITHIN_S if self._generation > 1 else 0)
-        while (client := self._connected()) is None and self._directory is not None and time.monotonic() < until:
-            time.sleep(_POLL_S)
-            self._tried_at = -RECONNECT_S
+        client = self._connected_within(RESTARTED_WITHIN_S if self._generation > 1 else 0)
         if client is None:
             raise MemoryRefused("there is no vault")
+        return client
+
+    def _restarted(self) -> VaultClient | None:
+        """Return the vault that takes the place of one that ended; None if it does not come soon, or ends too often."""
+        began = time.monotonic()
+        with phase("checkpoint"):
+            client = self._connected_within(TRAINING_WAITS_S if began >= self._waits_from else 0)
+        ended = time.monotonic()
+        self._waits_from = max(self._waits_from, ended + (ended - began) / WAITING_SHARE)
+        return client
+
+    def _connected_within(self, wait_s: float) -> VaultClient | None:
+        until = time.monotonic() + wait_s
+        while (client := self._connected()) is None and self._directory is not None and time.monotonic() < until:
+            time.sleep(_POLL_S)
         return client
 
     def _connected(self) -> VaultClient | None:
         if self._client is not None or self._directory is None or self._name is None:
             return self._client
-        if time.monotonic() - self._tried_at < RECONNECT_S:
-            return None
-        self._tried_at = time.monotonic()
         try:
             self._client = VaultClient(self._directory, self._name, self._generation, self._persist_to)
         except (WireError, MemoryRefused) as error:

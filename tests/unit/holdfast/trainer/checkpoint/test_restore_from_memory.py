@@ -140,7 +140,6 @@ def test_the_newest_certified_step_stays_on_the_disk_though_a_script_saves_later
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = serve(Vault(), monkeypatch)
-    monkeypatch.setattr(memory_tier, "RECONNECT_S", 0)
     checkpointer = Checkpointer(tmp_path, keep=1)
 
     def there_after(step: int) -> list[int]:
@@ -259,3 +258,52 @@ def test_without_a_vault_nothing_is_waited_for(tmp_path: Path, monkeypatch: pyte
     tier.begin_anew([])
     with pytest.raises(MemoryRefused, match="there is no vault"):
         tier.load(SealedStep(generation=1, step=1))
+
+
+class Saves(Vault):
+    """A vault that takes saves, and fails at some of them."""
+
+    def save(self, step: int, *_: object) -> None:
+        if self.calls_lost:
+            self.calls_lost -= 1
+            raise WireError("the connection has ended")
+        self.states[SealedStep(generation=1, step=step)] = {"x": step}
+
+
+def test_a_save_waits_for_a_vault_that_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    vault = Saves()
+    serve(vault, monkeypatch)
+    tier = MemoryTier(NAME, 1)
+    assert tier.keep(1, {})
+    vault.calls_lost, vault.connections_lost = 1, 3
+    assert tier.keep(2, {})
+    assert [sealed.step for sealed in vault.steps()] == [2, 1]
+
+
+def test_training_does_not_wait_again_for_a_vault_that_stays_away_and_finds_it_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vault = Saves()
+    serve(vault, monkeypatch)
+    now = 100.0
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(memory_tier.time, "monotonic", lambda: now)
+    monkeypatch.setattr(memory_tier.time, "sleep", wait)
+    tier = MemoryTier(NAME, 1)
+    assert tier.keep(1, {})
+    vault.calls_lost, vault.connections_lost = 1, 1_000_000
+    assert not tier.keep(2, {})
+    assert now == pytest.approx(100 + memory_tier.TRAINING_WAITS_S, abs=0.1)
+    waited_until = now
+    assert not tier.keep(3, {})
+    vault.connections_lost = 0
+    assert tier.keep(4, {})
+    # It ends once more, too soon to be waited for.
+    vault.calls_lost, vault.connections_lost = 1, 1
+    assert not tier.keep(5, {})
+    assert now == waited_until
+    assert tier.keep(6, {})
