@@ -16,7 +16,8 @@ drop view if exists
     historian.throughput,
     historian.logged_numbers,
     historian.telemetry,
-    ckpt.restorable;
+    ckpt.restorable,
+    ckpt.odds;
 drop function if exists historian.in_words(text, jsonb);
 
 create or replace function historian.seconds(since timestamptz, until timestamptz) returns double precision
@@ -346,6 +347,16 @@ left join ckpt.certified c on c.key = r.job;
 
 comment on view ckpt.restorable is 'steps that a job can restore, from disk or memory';
 
+create view ckpt.odds as
+select p.key as job, p.generation, o.plan, coalesce(o.in_use, false) as in_use, coalesce(o.offered, false) as offered,
+       o.memory_factor, l.loss, l.losses, l.survived, l.survived::double precision / nullif(l.losses, 0) as share
+from ckpt.plans p
+cross join lateral jsonb_to_recordset(coalesce(p.body->'odds', '[]')) as o(
+    plan text, in_use boolean, offered boolean, memory_factor double precision, odds jsonb)
+cross join lateral jsonb_to_recordset(o.odds) as l(loss text, losses bigint, survived bigint);
+
+comment on view ckpt.odds is 'losses of machines that leave every shard of a job in memory, under its plan and others';
+
 grant select on
     historian.steps,
     historian.generations,
@@ -357,7 +368,8 @@ grant select on
     historian.throughput,
     historian.logged_numbers,
     historian.telemetry,
-    ckpt.restorable
+    ckpt.restorable,
+    ckpt.odds
 to holdfast_reader;
 
 -- The role that owns the partitions of `historian.events` must own what reads them.

@@ -32,7 +32,7 @@ COMMANDS = {
         "update": "Update the code of a running job.",
         "rollback": "Return a job to an earlier version of its code.",
         "versions": "List, compare and export the versions of a job's code.",
-        "ckpt": "List, verify, export and import checkpoints.",
+        "ckpt": "List, verify, export and import checkpoints; show who keeps copies.",
     },
     "history": {
         "incidents": "List incidents.",

@@ -1,4 +1,4 @@
-"""`holdfast ckpt`: list, verify, export and import checkpoints."""
+"""`holdfast ckpt`: list, verify, export and import checkpoints; show the plan of copies in memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from holdfast.cli.checkpoints.ckpt_locations import (
     list_checkpoints,
     one_location,
 )
+from holdfast.cli.checkpoints.ckpt_plan import job_plan, lost_text, plan_text
 from holdfast.cli.checkpoints.ckpt_sizes import age_text, size_text, typed_bytes
-from holdfast.cli.connect.addresses import database_option
+from holdfast.cli.connect.addresses import database_option, reader_url
+from holdfast.cli.connect.database import read
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import json_option, reading_options
 from holdfast.cli.output.tables import cell, json_text, render
@@ -51,12 +53,13 @@ def _one_job(command: F) -> F:
 
 @click.group()
 def ckpt() -> None:
-    """List, verify, export and import checkpoints.
+    """List, verify, export and import checkpoints; show who keeps copies in memory.
 
     Name a job as `holdfast jobs` lists it, or the directory or URL of its checkpoints with --path.
 
     \b
         holdfast ckpt ls
+        holdfast ckpt plan my-job
         holdfast ckpt verify my-job
         holdfast ckpt export newest my-job --to out --format safetensors --only model
         holdfast ckpt import out --path /shared/new-job/checkpoints --step 1
@@ -110,6 +113,32 @@ def _table(rows: list[CheckpointRow]) -> str:
     # Empty columns are omitted: the job with --path, notes when all is well.
     shown = [place for place in range(len(headers)) if any(line[place] not in (None, "") for line in lines)]
     return render([headers[place] for place in shown], [[line[place] for place in shown] for line in lines])
+
+
+@ckpt.command()
+@click.argument("job")
+@click.option("--lost", metavar="NODE,...", help="Nodes to lose at once, such as those of a rack.")
+@reading_options
+def plan(job: str, lost: str | None, directory: Path, database_url: str | None, as_json: bool) -> None:
+    """Show which nodes keep copies of JOB's shards in memory, and what losses of machines that survives.
+
+    \b
+        holdfast ckpt plan my-job
+        holdfast ckpt plan my-job --lost node-4,node-5,node-6
+
+    A share is of all losses of one, two or three machines, or of a parallel group with all machines that it is on: how
+    many leave every shard in the memory of some node. They are counted, not sampled, for this plan and for others.
+    Ranks are taken to have nothing in common; with replicas the odds are at least these.
+    """
+    found = read(reader_url(directory, database_url), lambda connection: job_plan(connection, job))
+    names = [name.strip() for name in lost.split(",") if name.strip()] if lost is not None else []
+    if lost is not None and not names:
+        raise click.UsageError("--lost needs the names of nodes: --lost node-1,node-2")
+    if as_json:
+        data = msgspec.to_builtins(found)
+        click.echo(json_text(data | {"lost_shards": found.lost_shards(names)} if names else data, indent=2))
+    else:
+        click.echo(lost_text(found, names) if names else plan_text(found))
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from holdfast.events.parts.persist_every import PersistEvery
 from holdfast.orders.backup import BackupOrder, Replica, VaultAddress, submission_ms
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.topology import Mesh, Topology
+from holdfast_ckpt.plan.alternatives import PlanOdds, compare_plans
 from holdfast_ckpt.plan.backup_plan import BackupStrategy, Protects, plan_backups
 from holdfast_ckpt.plan.certified import still_certified, still_held
 from holdfast_ckpt.plan.records import HeldShards, JobBackups, VaultLayout
@@ -48,9 +49,8 @@ def plan_generation(
     if before and before.submitted_ms != submitted_ms:
         before = None
     mesh = Mesh.parse(event.mesh) if event.mesh else None
-    plan = plan_backups(
-        Topology.of(len(event.nodes), event.nproc_per_node, mesh), BackupStrategy(policy.backup_strategy)
-    )
+    topology = Topology.of(len(event.nodes), event.nproc_per_node, mesh)
+    plan = plan_backups(topology, BackupStrategy(policy.backup_strategy))
     vaults = event.vaults if len(event.vaults) == len(event.nodes) else ("",) * len(event.nodes)
     keepers = tuple(
         keeper if keeper != node and vaults[node] and vaults[keeper] else None
@@ -88,6 +88,7 @@ def plan_generation(
         mesh=event.mesh or "",
         # The same groups put shared copies together again.
         replicas_max=before.replicas_max if before else policy.replicas_max,
+        odds=_odds(before, topology, plan.strategy, keepers),
     )
 
 
@@ -187,6 +188,16 @@ def _nodes_of(plan: JobBackups) -> dict[str, int]:
         for node_rank, node in enumerate(layout.nodes):
             found.setdefault(node, node_rank)
     return found
+
+
+def _odds(
+    before: JobBackups | None, topology: Topology, strategy: str, keepers: tuple[int | None, ...]
+) -> tuple[PlanOdds, ...]:
+    """Return the odds of the new plan and of others: those of `before` if the placement is the same."""
+    placement = (topology, strategy, keepers)
+    if before and before.odds and (before.topology, before.strategy, before.layout.keepers) == placement:
+        return before.odds
+    return compare_plans(topology, strategy, keepers)
 
 
 def _past(before: JobBackups | None) -> tuple[VaultLayout, ...]:

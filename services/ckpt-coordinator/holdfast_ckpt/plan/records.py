@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.orders.backup import VaultAddress
 from holdfast.topology import Mesh, Topology
+from holdfast_ckpt.plan.alternatives import PlanOdds
 
 
 class CataloguedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +86,8 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """Most ranks that share the sending of what they have in common."""
     every_before: int = 1
     every_from: int = 0
+    odds: tuple[PlanOdds, ...] = ()
+    """What this plan survives, and what others would; () in a plan of an earlier release."""
 
     @property
     def topology(self) -> Topology:

@@ -175,3 +175,11 @@ def test_a_change_of_pace_holds_from_a_step_on() -> None:
     assert [step for step in range(14) if order.is_sent(step)] == [0, 4, 8, 10, 11, 12, 13]
     slower = msgspec.structs.replace(any_order, every=4, every_before=1, every_from=10)
     assert [step for step in range(8, 20) if slower.is_sent(step)] == [8, 9, 12, 16]
+
+
+def test_the_odds_follow_the_placement() -> None:
+    first = plan(None, started(1, ("a", "b", "c", "d")))
+    assert first.odds[0].in_use and [it.survived for it in first.odds[0].odds[:2]] == [4, 4]
+    assert plan(first, started(2, ("a", "e", "c", "d"))).odds is first.odds
+    without = started(3, ("a", "b", "c", "d"), vaults=("a:1", "", "c:1", "d:1"))
+    assert [it.survived for it in plan(first, without).odds[0].odds[:2]] == [2, 0]

@@ -1,0 +1,165 @@
+"""The backup plan of a job as text: who keeps whose copies, what the plan survives, and what others would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import floor, log10
+from typing import Any
+
+import asyncpg
+import click
+import msgspec
+
+from holdfast.cli.checkpoints.ckpt_sizes import size_text
+from holdfast.cli.connect.database import Connection
+from holdfast.cli.output.tables import cell, printable, render
+from holdfast.cli.output.unknown_job import unknown_job
+
+NODES_SHOWN_MAX = 32
+
+_PLAN = """
+select generation, strategy, protects, every, reason, body->'layout' as layout, body->'odds' as plans
+from ckpt.plans where key = $1
+"""
+_SHARDS = "select node_rank, step, bytes from ckpt.shards where job = $1"
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """The losses of one kind, and how many of them leave every shard in memory."""
+
+    loss: str
+    losses: int
+    survived: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan for copies; `memory_factor` is their memory as a multiple of the job's shards."""
+
+    plan: str
+    in_use: bool = False
+    offered: bool = False
+    memory_factor: float
+    odds: tuple[Loss, ...]
+
+
+class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """A node and the node that keeps its copies; step and size as last reported."""
+
+    node: str
+    keeper: str | None
+    step: int | None = None
+    bytes: int | None = None
+
+
+class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Output of `holdfast ckpt plan --json`."""
+
+    job: str
+    generation: int
+    strategy: str
+    protects: str
+    every: int
+    reason: str
+    nodes: tuple[NodeCopies, ...]
+    plans: tuple[Plan, ...]
+
+    def lost_shards(self, lost: Iterable[str]) -> list[str]:
+        """Return the nodes whose shards are in no memory after the loss of these nodes. Raises ClickException."""
+        names = set(lost)
+        if unknown := names - {it.node for it in self.nodes}:
+            raise click.ClickException(
+                f"{', '.join(sorted(unknown))}: not among the nodes of job {self.job}; without --lost all are listed"
+            )
+        return [it.node for it in self.nodes if it.node in names and (it.keeper is None or it.keeper in names)]
+
+
+async def job_plan(connection: Connection, job: str) -> JobPlan:
+    """Read the plan of a job. Raises ClickException if there is none."""
+    row = await connection.fetchrow(_PLAN, job)
+    if row is None:
+        if await connection.fetchval("select true from controller.jobs where key = $1", job):
+            raise click.ClickException(f"job {job} has no backup plan: it gets one with its first start")
+        raise await unknown_job(connection, job)
+    shards = {it["node_rank"]: it for it in await connection.fetch(_SHARDS, job)}
+    return JobPlan(
+        job=job,
+        **{name: row[name] for name in ("generation", "strategy", "protects", "every", "reason")},
+        nodes=tuple(_copies(row["layout"], shards)),
+        plans=msgspec.convert(row["plans"] or [], tuple[Plan, ...]),
+    )
+
+
+def _copies(layout: dict[str, Any], shards: dict[int, asyncpg.Record]) -> Iterable[NodeCopies]:
+    nodes = layout["nodes"]
+    for node_rank, keeper in enumerate(layout["keepers"]):
+        there = shards.get(node_rank)
+        yield NodeCopies(
+            node=nodes[node_rank],
+            keeper=None if keeper is None else nodes[keeper],
+            step=there["step"] if there else None,
+            bytes=there["bytes"] if there else None,
+        )
+
+
+def plan_text(plan: JobPlan) -> str:
+    """Return the plan, its odds and those of other plans."""
+    every = "every step" if plan.every == 1 else f"one step in {plan.every}"
+    parts = [printable(f"Job {plan.job}, generation {plan.generation}: {plan.strategy}, {every}; {plan.reason}"), ""]
+    parts += [_nodes_table(plan.nodes), "", _odds_table(plan)]
+    if any(not it.offered for it in plan.plans):
+        parts.append("* not offered by [checkpoint] backup_strategy: for comparison")
+    return "\n".join(parts)
+
+
+def lost_text(plan: JobPlan, lost: list[str]) -> str:
+    """Return what the loss of these nodes at once would mean."""
+    gone = plan.lost_shards(lost)
+    if not gone:
+        return f"every shard of job {plan.job} is left in memory without {cell(lost)}"
+    return f"without {cell(lost)} the shards of {cell(gone)} are in no memory: the job continues from the disk"
+
+
+def _nodes_table(nodes: tuple[NodeCopies, ...]) -> str:
+    shown = nodes[:NODES_SHOWN_MAX]
+    table = render(
+        ["NODE", "KEEPER", "STEP", "SIZE"], [(it.node, it.keeper, it.step, size_text(it.bytes)) for it in shown]
+    )
+    more = len(nodes) - len(shown)
+    return f"{table}\nand {more} more nodes; --json lists all" if more else table
+
+
+def _odds_table(plan: JobPlan) -> str:
+    if not plan.plans:
+        return "The odds are not known: this plan was made by an earlier release; the job's next start computes them."
+    sizes = [it.bytes for it in plan.nodes if it.bytes is not None]
+    mean = sum(sizes) / len(sizes) if sizes else None
+    rows = [
+        [
+            f"{it.plan} (in use)" if it.in_use else it.plan if it.offered else f"{it.plan} *",
+            _memory(it.memory_factor, mean),
+            *(share_text(loss.survived, loss.losses) for loss in it.odds),
+        ]
+        for it in plan.plans
+    ]
+    headers = ["PLAN", "MEMORY", *(_header(it.loss) for it in plan.plans[0].odds)]
+    return f"Losses that leave every shard in memory, and the memory of copies:\n{render(headers, rows)}"
+
+
+def _header(loss: str) -> str:
+    """Return "GROUP dp" for "group dp": names of dimensions keep their case."""
+    kind, _, name = loss.partition(" ")
+    return f"GROUP {name}" if kind == "group" else loss.upper()
+
+
+def _memory(factor: float, node_bytes: float | None) -> str:
+    if node_bytes is None:
+        return f"{factor:.3g} x"
+    return f"{factor:.3g} x, {size_text(round(factor * node_bytes))} a node"
+
+
+def share_text(survived: int, losses: int) -> str:
+    """Return a share in percent, with the digits that distinguish it from all: 98.4 %, 99.9992 %."""
+    if survived == losses:
+        return "100 %"
+    missing = 100 * (losses - survived) / losses
+    return f"{100 - missing:.{max(1, 1 - floor(log10(missing)))}f} %"

@@ -1,0 +1,116 @@
+"""`holdfast ckpt plan` and the view `ckpt.odds`, on a plan that the coordinator stored."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import Result
+
+from holdfast.events import CopiesMeasured, GenerationStarted
+from holdfast.fresh_ids import uuid7
+from holdfast.store.postgres import PostgresStore
+from holdfast_ckpt.service import Coordinator
+from tests.integration.commands_scene import Scene, data, holdfast
+from tests.integration.historian_scene import new_database, query
+
+pytestmark = pytest.mark.integration
+
+NODES = ("a", "b", "c", "d")
+NOW = datetime.now(UTC)
+
+
+def _started(generation: int, nodes: tuple[str, ...]) -> GenerationStarted:
+    return GenerationStarted(
+        id=uuid7(),
+        at=NOW + timedelta(seconds=generation),
+        source="controller",
+        job="gpt",
+        generation=generation,
+        reason="test",
+        nodes=nodes,
+        world_size=4,
+        nproc_per_node=1,
+        mesh="pp=2,dp=2",
+        submitted_at=NOW,
+        vaults=tuple(f"{node}.local:7000" for node in nodes),
+    )
+
+
+def _measured(node: str, rank: int, keeper: str) -> CopiesMeasured:
+    return CopiesMeasured(
+        id=uuid7(),
+        at=NOW,
+        source=f"agent/{node}",
+        job="gpt",
+        generation=1,
+        node=node,
+        step=7,
+        ranks=(rank,),
+        keeper=keeper,
+        backup_bytes=2_000_000,
+        took_s=0.01,
+    )
+
+
+async def _store_plan(url: str) -> None:
+    """Decide and write as the coordinator does."""
+    coordinator, store = Coordinator(), await PostgresStore.connect(url, "ckpt", application_name="test")
+    for event in (_started(1, NODES), _measured("a", 0, "d")):
+        effect = coordinator.on_event(event, NOW)
+        coordinator.adopt(effect)
+        for rows in (effect.rows, coordinator.on_time(NOW, NOW).rows):
+            async with store.transaction() as tx:
+                for row in rows:
+                    assert row.row is not None
+                    await tx.save(row.table, row.key, row.row)
+    await store.close()
+
+
+@pytest.fixture(scope="module")
+def scene(embedded_postgres: str) -> Scene:
+    scene = Scene(asyncio.run(new_database(embedded_postgres, "ckpt_plan_command")))
+    asyncio.run(scene.set_up())
+    asyncio.run(_store_plan(scene.urls["ckpt"]))
+    return scene
+
+
+def _plan(scene: Scene, *arguments: str) -> Result:
+    result = holdfast(scene, "ckpt", "plan", *arguments)
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_the_plan_names_keepers_and_the_odds_of_each_loss(scene: Scene) -> None:
+    lines = [line.split() for line in _plan(scene, "gpt").stdout.splitlines()]
+    assert ["a", "d", "7", "2", "MB"] in lines and ["b", "c", "-", "-"] in lines
+    (ours,) = (line for line in lines if line[:3] == ["cross-group", "(in", "use)"])
+    # Of six pairs two keep each other's copies; any three of the four contain a pair; any group leaves all.
+    assert ours[3:] == ["1", "x,", "2", "MB", "a", "node", "100", "%", "66.7", "%", "0.0", "%", "100", "%", "100", "%"]
+    assert any(line[:4] == ["cross-group,", "two", "copies", "*"] for line in lines)
+
+
+def test_the_loss_of_named_nodes(scene: Scene) -> None:
+    assert "every shard of job gpt is left in memory without a, b" in _plan(scene, "gpt", "--lost", "a,b").stdout
+    assert "without a, d the shards of a, d are in no memory" in _plan(scene, "gpt", "--lost", "a, d").stdout
+    assert data(_plan(scene, "gpt", "--lost", "d,a", "--json"))["lost_shards"] == ["a", "d"]
+    unknown = _plan(scene, "gpt", "--lost", "a,x")
+    assert unknown.exit_code == 1 and "x: not among the nodes of job gpt" in unknown.stderr
+    assert _plan(scene, "gpt", "--lost", ",").exit_code == 2
+
+
+def test_a_job_without_a_plan(scene: Scene) -> None:
+    late, other = _plan(scene, "late"), _plan(scene, "other")
+    assert late.exit_code == 1 and "has no backup plan" in late.stderr
+    assert other.exit_code == 1 and "there is no job named other" in other.stderr
+
+
+def test_sql_has_the_odds(scene: Scene) -> None:
+    text = "select loss, losses, survived, share from ckpt.odds where job = 'gpt' and in_use and loss ~ 'machine'"
+    rows = asyncio.run(query(scene.urls["reader"], text + " order by loss"))
+    assert [tuple(row) for row in rows] == [
+        ("1 machine", 4, 4, 1.0),
+        ("2 machines", 6, 4, pytest.approx(4 / 6)),
+        ("3 machines", 4, 0, 0.0),
+    ]
