@@ -63,6 +63,8 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """End of its output, at most 16,384 characters."""
     detail: str = ""
     purpose: Purpose = "train"
+    agent_was_away: bool = False
+    """True if the node's agent did not run when the rank ended: the whole machine may have lost power."""
 
 
 class LogSignature(Evidence, frozen=True, kw_only=True, omit_defaults=True):

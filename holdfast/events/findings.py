@@ -17,6 +17,9 @@ class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
     silent_s: float
     epoch: Count = 0
     """Epoch of the node at its loss; the event does not concern later hand-overs."""
+    is_unheard: bool = False
+    """True if the service has received nothing from it since its own connection began: the node may have lost power
+    together with the services, and start later than they do."""
 
 
 class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):

@@ -19,6 +19,7 @@ from waiting import DEADLINE_S, until
 from holdfast.embedded.control import AddNode, AnyRequest, ChildStatus, PowerOff, PowerOn, Reply, Status, ask
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import started_ticks
+from holdfast.embedded.processes.proctree import kill_all, node_processes
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 JOBS = Path(__file__).with_name("jobs")
@@ -193,6 +194,16 @@ class Cluster:
         """Lose a node whole."""
         reply = self.ask(PowerOff(node=node))
         assert reply.killed
+
+    def lose_power(self) -> None:
+        """Kill everything at one stroke: supervisor, servers, services, agents, ranks."""
+        info = self.info
+
+        def everything() -> set[int]:
+            return set().union(*(node_processes(self.layout.node(node), info.pid) for node in info.nodes))
+
+        kill_all(everything)
+        assert not [child.pid for child in info.children.values() if alive(child.pid)]
 
     def power_on(self, node: str) -> None:
         """Bring it back."""

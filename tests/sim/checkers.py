@@ -157,15 +157,19 @@ def ids_are_unique(cluster: SimCluster) -> None:
 
 
 def who_comes_back_is_well(cluster: SimCluster) -> None:
-    """Of nodes that were evicted together those come back that have passed their tests, and are as fast as others."""
+    """Of nodes that were evicted together those come back that have passed their tests, and are as fast as a witness.
+
+    A witness may be slow itself: then a suspect that is no slower comes back, though another one is faster.
+    """
     for tested in (event for event in cluster.log if isinstance(event, SuspectsTested)):
         said = [event for event in cluster.log if isinstance(event, DiagnosticResult) and event.job == tested.run]
+        named = {*tested.cleared, *tested.in_doubt, *(suspect.node for suspect in tested.at_fault)}
         for node in tested.cleared:
             own = [event for event in said if event.node == node]
             assert {event.status for event in own} == {"passed"}, f"{node} came back from {tested.run}"
             rates = {event.node: event.value for event in said if event.test == "speed"}
-            assert rates[node] == max(rates.values()), f"{node} is slow and came back: {tested.reason}"
-        named = {*tested.cleared, *tested.in_doubt, *(suspect.node for suspect in tested.at_fault)}
+            enough = min(rates[witness] for witness in rates.keys() - named) if rates.keys() - named else 0.0
+            assert rates[node] >= enough, f"{node} is slow and came back: {tested.reason}"
         assert named, f"{tested.run} says nothing of anybody"
         revoked = {event.node for event in cluster.log if isinstance(event, EvictionRevoked) and event.at == tested.at}
         gone = {it.node for it in cluster.log if isinstance(it, NodeLost | NodeDeparted) and it.job == tested.run}

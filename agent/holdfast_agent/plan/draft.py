@@ -70,6 +70,7 @@ class PlanDraft:
         exception: RankException | None = None,
         log_tail: str = "",
         detail: str = "",
+        agent_was_away: bool = False,
     ) -> None:
         """Report a rank's exit. The same `seed` always gives the same event id."""
         self.emit(
@@ -87,9 +88,18 @@ class PlanDraft:
             exception=exception,
             log_tail=log_tail,
             detail=detail,
+            agent_was_away=agent_was_away,
         )
 
-    def report_lost(self, crew: Crew, ranks: tuple[int, ...], detail: str, statuses: dict[int, RankStatus]) -> None:
+    def report_lost(
+        self,
+        crew: Crew,
+        ranks: tuple[int, ...],
+        detail: str,
+        statuses: dict[int, RankStatus],
+        *,
+        agent_was_away: bool = False,
+    ) -> None:
         """Report ranks that are gone without an exit status."""
         if not ranks:
             return
@@ -105,6 +115,7 @@ class PlanDraft:
                 pid=crew.pids.get(rank),
                 exited_at=self.now,
                 detail=detail,
+                agent_was_away=agent_was_away,
             )
 
     def report_not_started(self, order: NodeOrder, reason: str) -> None:

@@ -47,7 +47,7 @@ def zygote_found(draft: PlanDraft, seen: ZygoteFound) -> None:
     for ended in seen.ended:
         rank_ended(draft, ended)
     if (crew := draft.state.crew) is not None:
-        draft.report_lost(crew, crew.missing, NOT_FOUND, seen.statuses)
+        draft.report_lost(crew, crew.missing, NOT_FOUND, seen.statuses, agent_was_away=True)
     if draft.state.leaving:
         depart(draft)
     elif unordered:

@@ -37,6 +37,10 @@ from holdfast_standby.state import WATCHED, Inventory, Node, NodeLiveness, NodeS
 EPOCH_BELIEVED_MAX = 1 << 40
 """A higher epoch of an agent is ignored: no node is granted this often, and the next epoch must be higher still."""
 
+UNHEARD_MULTIPLE = 3
+"""A node that was not heard since this service began to listen gets that many times the limit: after an outage of
+everything, nodes start later than the services do."""
+
 CLAIMS_REMEMBERED = timedelta(seconds=max(stream.keep_s for stream in STREAMS))
 """The bus keeps no older message, so none can arrive late."""
 
@@ -119,6 +123,7 @@ class InventoryPlanner:
                     epoch=node.epoch,
                     last_heard_at=last,
                     silent_s=silent_s,
+                    is_unheard=_is_unheard(node, liveness),
                 )
                 draft.move(node, NodeState.LOST, f"no heartbeat for {silent_s:.1f} s", job=None)
             elif node.state is NodeState.LOST and self._is_alive(node, liveness, now):
@@ -137,7 +142,7 @@ class InventoryPlanner:
         if liveness.listening_since is None or now - liveness.listening_since <= limit:
             return None
         last = max(liveness.last.get(node.id, liveness.listening_since), liveness.listening_since, node.since)
-        if now - last <= limit:
+        if now - last <= (limit * UNHEARD_MULTIPLE if _is_unheard(node, liveness) else limit):
             return None
         # Silence of all nodes is no sign of loss: then this service is cut off.
         if not any(now - at <= limit for at in liveness.last.values()):
@@ -260,6 +265,12 @@ class InventoryPlanner:
                 draft.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)
             else:
                 draft.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
+
+
+def _is_unheard(node: Node, liveness: NodeLiveness) -> bool:
+    """Return True if the node has given no sign of life since this service began to listen."""
+    since = liveness.listening_since
+    return since is not None and max(liveness.last.get(node.id, node.since), node.since) < since
 
 
 def _remembered_epoch(event: NodeRegistered | NodeInspected) -> int:

@@ -77,10 +77,18 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
         end_when_gone(draft, frozenset({member.node}))
         return None
     if isinstance(event, NodeLost):
-        symptom, text = Symptom.NODE_LOST, f"no heartbeat from {event.node} for {event.silent_s:.1f} s"
+        since = ", since the services started" if event.is_unheard else ""
+        symptom, text = Symptom.NODE_LOST, f"no heartbeat from {event.node} for {event.silent_s:.1f} s{since}"
     else:
         symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
-    return Failure(symptom=symptom, generation=state.generation, step=state.step, text=text, node=event.node)
+    return Failure(
+        symptom=symptom,
+        generation=state.generation,
+        step=state.step,
+        text=text,
+        node=event.node,
+        may_be_outage=isinstance(event, NodeLost) and event.is_unheard,
+    )
 
 
 def order_refused(draft: JobDraft, event: OrderRefused) -> None:

@@ -9,6 +9,7 @@ from holdfast.events.parts.job import Grant
 from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
+from holdfast_controller.plan.incident.ladder import judge_outage
 from holdfast_controller.plan.orders import leaving_order, standing_orders
 from holdfast_controller.plan.phase import (
     Awaited,
@@ -83,6 +84,8 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
 def become_running(draft: JobDraft, starting: Starting) -> None:
     """Note that every node has made a step, and how long that took from running ranks."""
     took_s = (draft.now - starting.started_at).total_seconds() if starting.started_at else 0.0
+    if draft.state.incident:
+        draft.update(incident=judge_outage(draft.incident, frozenset(draft.state.nodes)))
     draft.state = draft.state.enter(
         Running(since=draft.now, step_seen_at=draft.now, finished=starting.finished),
         first_step_s=max(took_s, draft.state.first_step_s or 0.0),

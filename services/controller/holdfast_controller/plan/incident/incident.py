@@ -66,6 +66,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Machines that themselves show a fault in a hang."""
     group: tuple[str, ...] = ()
     """Nodes of which one blocks the others, or slows the job down; it is not known which."""
+    may_be_outage: bool = False
+    """True if a loss of power that took other machines as well would look the same."""
 
     @property
     def symptom_name(self) -> str:
@@ -139,6 +141,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """First-hand failures, by trait."""
     evicted: dict[str, Evicted] = {}
     """Nodes that were evicted for them."""
+    unjudged: dict[str, frozenset[int]] = {}
+    """For each node the generations that ended there while its agent was away, since the job last ran."""
+    excused: int = 0
+    """Number of restarts that answered outages."""
     links: tuple[FailedLink, ...] = ()
     user_error: RankError | None = None
     bad_steps: tuple[BadStep, ...] = ()
@@ -159,5 +165,5 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def restarts(self) -> int:
-        """Number of restarts for failures of the job itself, pauses for a service elsewhere not counted."""
-        return self.attempts - len(self.paused)
+        """Number of restarts for failures of the job itself: without pauses for a service elsewhere, and outages."""
+        return self.attempts - len(self.paused) - self.excused

@@ -1,6 +1,7 @@
 """The recovery ladder: which rung follows a failure, and why (ByteRobust §4, Fig. 5).
 
-node lost, or silent about its start          -> evict it
+node lost, or silent about its start          -> evict it; not heard since the services started -> replace it
+ranks gone, with the agent away               -> restart in place; it counts once the job runs, if on one node only
 an inspection names a machine                 -> evict it, without stop-time checks
 the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
@@ -91,6 +92,9 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
     """Return the incident with this failure counted, at most once per node of the job and generation."""
     if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
         return incident
+    if failure.may_be_outage:
+        generations = incident.unjudged.get(failure.node, frozenset()) | {failure.generation}
+        return msgspec.structs.replace(incident, unjudged=incident.unjudged | {failure.node: generations})
     if shows := trait(failure):
         # The nodes of an earlier generation are not recorded: the remaining ones count, and the one that failed.
         here = members | {failure.node}
@@ -108,10 +112,33 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
     )
 
 
+def judge_outage(incident: Incident, members: frozenset[str]) -> Incident:
+    """Return the incident of a job that runs again, with its unjudged failures counted or excused.
+
+    Machines that went together have a cause in common, and no one of them is at fault, nor for what was seen on the way
+    down. The job runs, so each machine has reported by now.
+    """
+    if not incident.unjudged:
+        return incident
+    if len(incident.unjudged) > 1 or incident.unjudged.keys() >= members:
+        return msgspec.structs.replace(
+            incident,
+            unjudged={},
+            excused=incident.attempts - len(incident.paused),
+            blamed={},
+            blamed_generation={},
+            recurrences={},
+        )
+    times = {node: incident.blamed.get(node, 0) + len(generations) for node, generations in incident.unjudged.items()}
+    return msgspec.structs.replace(incident, unjudged={}, blamed=incident.blamed | times)
+
+
 def choose(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
     """Return the rung for `failure`, which `blame` has already counted in `incident`."""
     symptom, node = failure.symptom, failure.node
     if symptom is Symptom.NODE_DEPARTED and node:
+        return RungChoice(rung=Rung.REPLACE, reason=failure.text, nodes=(node,))
+    if symptom is Symptom.NODE_LOST and node and failure.may_be_outage:
         return RungChoice(rung=Rung.REPLACE, reason=failure.text, nodes=(node,))
     if symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and node:
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
@@ -265,6 +292,8 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
             mechanism=INSPECTIONS,
             evidence=tuple(alert.event for alert in options.alerts),
         )
+    if failure.may_be_outage and not _fails_alone(incident, failure, policy):
+        return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
     seen = incident.recurrences.get(trait(failure) or "")
     if seen and _follows_the_job(incident, trait(failure), seen):
         return _for_what_follows_the_job(incident, failure, seen, options, policy)
@@ -276,7 +305,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
-        times = max(incident.blamed.get(node, 0), same)
+        times = max(_times_blamed(incident, node), same)
         if times >= policy.failures_of_node_max:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
             return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,))
@@ -290,6 +319,18 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         why = "the job failed again, no machine is known to be at fault, and the code is new"
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
+
+
+def _fails_alone(incident: Incident, failure: Failure, policy: LadderPolicy) -> bool:
+    """Return True if the node failed often enough before, with its agent away and other nodes unharmed."""
+    assert failure.node is not None
+    return _times_blamed(incident, failure.node) >= policy.failures_of_node_max
+
+
+def _times_blamed(incident: Incident, node: str) -> int:
+    """Return how often the node failed; of its failures with the agent away the newest may still be an outage."""
+    unjudged = incident.unjudged.get(node, frozenset()) if len(incident.unjudged) == 1 else frozenset()
+    return incident.blamed.get(node, 0) + max(0, len(unjudged) - 1)
 
 
 def _for_what_follows_the_job(

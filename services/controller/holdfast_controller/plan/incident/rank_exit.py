@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.events import ProcessExited
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.classify import (
     classify,
@@ -62,4 +63,5 @@ def _failure(state: JobState, event: ProcessExited, generation: int) -> Failure:
         rank=event.rank,
         evidence=(event.id,),
         error=error,
+        may_be_outage=symptom is Symptom.RANKS_VANISHED and event.agent_was_away,
     )
