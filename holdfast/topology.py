@@ -7,12 +7,16 @@ thing innermost first. Ranks fill nodes in order: rank r runs on node r // ranks
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
 
 MEGATRON_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default order of dimensions, innermost first."""
+
+
+_SIZE = re.compile("[0-9]{1,9}")
 
 
 class MeshError(ValueError):
@@ -43,7 +47,7 @@ class Mesh(msgspec.Struct, frozen=True):
         sizes: list[int] = []
         for part in text.split(","):
             name, equals, size = part.strip().partition("=")
-            if not equals or not size.strip().isdecimal():
+            if not equals or not _SIZE.fullmatch(size.strip()):
                 raise MeshError(f"mesh {text!r} is not understood at {part!r}; write for example pp=2,dp=2,tp=2")
             names.append(name.strip())
             sizes.append(int(size))

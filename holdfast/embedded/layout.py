@@ -144,6 +144,8 @@ class ClusterLayout:
             raise EmbeddedError(
                 f"{self.cluster_file} belongs to another user: run the command as the user who started the cluster."
             ) from None
+        except OSError as error:
+            raise EmbeddedError(f"{self.cluster_file} cannot be read: {error.strerror}.") from error
         except msgspec.MsgspecError as error:
             raise EmbeddedError(
                 f"{self.cluster_file} is damaged ({error}). Remove it; new ports are then chosen."

@@ -150,6 +150,8 @@ def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tupl
         return []
     try:
         data = tomllib.loads(path.read_text())
+    except UnicodeDecodeError as error:
+        raise ConfigRefused(f"the configuration file {path} is not UTF-8: {error}. Save it as UTF-8") from error
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ConfigRefused(f"cannot read the configuration file {path}: {error}") from error
     found: list[tuple[str, Any, str]] = []
@@ -174,6 +176,8 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
                 found.append((key, _of_text(key, path.read_text().strip(), f"{variable}_FILE"), f"{variable}_FILE"))
             except OSError as error:
                 raise ConfigRefused(f"{variable}_FILE: cannot read {path}: {error.strerror}") from error
+            except UnicodeDecodeError as error:
+                raise ConfigRefused(f"{variable}_FILE: {path} is not UTF-8: {error}") from error
         if variable in environ:
             found.append((key, _of_text(key, environ[variable], variable), variable))
     return found

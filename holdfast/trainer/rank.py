@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import NoReturn
@@ -106,10 +107,10 @@ def _load_script(script: str) -> tuple[ModuleType, CodeType]:
 
 def _load_module(name: str) -> tuple[ModuleType, CodeType]:
     _lead_path(_moved(os.getcwd()))
-    spec = importlib.util.find_spec(name)
+    spec = _spec_of(name)
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
-        spec = importlib.util.find_spec(name)
+        spec = _spec_of(name)
     code = spec.loader.get_code(name) if spec is not None and hasattr(spec.loader, "get_code") else None  # type: ignore[union-attr]
     if spec is None or code is None:
         raise ScriptNotFound(f"no module named {name!r} on {os.pathsep.join(sys.path)}")
@@ -121,6 +122,16 @@ def _load_module(name: str) -> tuple[ModuleType, CodeType]:
     module.__builtins__ = __builtins__  # type: ignore[attr-defined]
     module.__annotations__ = {}
     return module, code
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Return None also if a package above the module is missing, but raise what importing such a package raises."""
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return None
 
 
 def _lead_into_version() -> None:
@@ -162,6 +173,9 @@ def _trim(error: BaseException) -> None:
 
 
 def _show(error: BaseException) -> None:
+    if isinstance(error, ScriptNotFound):
+        sys.stderr.write(f"holdfast: {error}\n")
+        return
     sys.excepthook(type(error), error, error.__traceback__)
 
 

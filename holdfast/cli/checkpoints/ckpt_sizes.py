@@ -7,7 +7,7 @@ import re
 import click
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_TYPED = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)b?", re.IGNORECASE)
+_TYPED = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)b?", re.IGNORECASE | re.ASCII)
 
 
 def size_text(nbytes: int | None) -> str:

@@ -20,9 +20,7 @@ async def connected(url: str, command: str) -> AsyncIterator[Bus]:
     """Connect for the duration of the block. Raises ClickException if `url` is not an address, no server answers within
     `CONNECT_S`, it refuses the connection, or a request of the block fails.
     """
-    for part in url.split(","):
-        if not _is_address(part):
-            raise click.ClickException(f"{address_of(part)!r} is not an address of NATS: use nats://HOST:PORT")
+    require_addresses(url)
     try:
         bus = await connect(url, f"holdfast {command}", timeout_s=CONNECT_S)
     except BusError as error:
@@ -35,9 +33,18 @@ async def connected(url: str, command: str) -> AsyncIterator[Bus]:
         await bus.close()
 
 
+def require_addresses(url: str) -> None:
+    """Raise ClickException if one of the addresses, which commas separate, is none."""
+    for part in url.split(","):
+        if not _is_address(part):
+            raise click.ClickException(f"{address_of(part)!r} is not an address of NATS: use nats://HOST:PORT")
+
+
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
-        return parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0
+        return (
+            parts.scheme in ("nats", "tls", "ws", "wss") and bool(parts.hostname) and parts.port != 0 and " " not in url
+        )
     except ValueError:
         return False

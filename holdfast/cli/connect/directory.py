@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from holdfast.cli.output.tables import printable
+from holdfast.cli.values import FilePath
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
@@ -41,7 +42,7 @@ def _directory(default: Path | Callable[[], Path], shown: bool | str, text: str)
     return click.option(
         "--dir",
         "directory",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FilePath(file_okay=False, path_type=Path),
         envvar=DIRECTORY_VARIABLE,
         default=default,
         show_default=shown,

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_TEXT = re.compile(r"(\d{1,9})([smh]?)")
+_TEXT = re.compile(r"(\d{1,9})([smh]?)", re.ASCII)
 
 
 class PersistEvery(NamedTuple):

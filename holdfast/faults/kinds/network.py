@@ -19,7 +19,7 @@ from holdfast.symptoms import Symptom
 
 BUS = "bus"
 _NOBODY = "02:00:00:00:00:00"
-_RATE = re.compile(r"[1-9]\d{0,8}[kmg]?bit")
+_RATE = re.compile(r"[1-9]\d{0,8}[kmg]?bit", re.ASCII)
 
 
 class LinkDown(FaultStep, frozen=True, kw_only=True, tag="link_down"):

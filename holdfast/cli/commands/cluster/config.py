@@ -11,6 +11,7 @@ import msgspec
 from holdfast.cli.connect.addresses import both_elsewhere
 from holdfast.cli.connect.directory import cluster_errors, directory_option, is_named
 from holdfast.cli.output.tables import render
+from holdfast.cli.values import FilePath, FiniteNumber
 from holdfast.embedded.control import is_running
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.settings import load as settings
@@ -22,10 +23,14 @@ from holdfast.settings.timeouts import Timeouts
 @click.option(
     "--config",
     "file",
-    type=click.Path(dir_okay=False),
+    type=FilePath(dir_okay=False),
     help="Show the settings of this TOML file instead of a cluster's.",
 )
-@click.option("--step-s", type=float, help="Show the limits for a job whose step takes this many seconds.")
+@click.option(
+    "--step-s",
+    type=FiniteNumber(min=0, min_open=True),
+    help="Show the limits for a job whose step takes this many seconds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def config(directory: Path, file: str | None, step_s: float | None, as_json: bool) -> None:
     """Show every setting with its value and source, and the limits derived from them.

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.connect.directory import cluster_errors, directory_option
+from holdfast.cli.values import FiniteNumber
 from holdfast.embedded import fabric
 from holdfast.embedded.control import Stop, ask
 from holdfast.embedded.errors import EmbeddedError, NoCluster
@@ -20,7 +21,7 @@ from holdfast.embedded.processes.leftovers import clear_node, end_leftovers
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, max=86_400),
+    type=FiniteNumber(min=0, max=86_400),
     help="Seconds to wait. [default: 90, plus twice the cluster's stop_grace_s]",
 )
 def down(directory: Path, force: bool, timeout_s: float | None) -> None:

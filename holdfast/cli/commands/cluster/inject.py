@@ -23,6 +23,7 @@ from holdfast.cli.connect.options import json_option
 from holdfast.cli.names import require_name
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import cell, json_text, render
+from holdfast.cli.values import WholeNumber
 from holdfast.clock import system_now
 from holdfast.embedded.control import is_running
 from holdfast.embedded.errors import NoCluster
@@ -43,7 +44,7 @@ class _NotPermitted(click.ClickException):
 
 @click.command()
 @click.argument("fault", required=False)
-@click.option("--rank", type=click.IntRange(min=0), help="Target rank.")
+@click.option("--rank", type=WholeNumber(min=0), help="Target rank.")
 @click.option("--node", help="Target node.")
 @click.option("--job", help="Job of the rank, if several run.")
 @click.option("--option", "-o", "given", multiple=True, metavar="NAME=VALUE", help="Set an option of the fault.")

@@ -10,6 +10,7 @@ import click
 from holdfast.cli.connect.directory import cluster_errors, directory_option
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import printable
+from holdfast.cli.values import WholeNumber
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.embedded.processes.logfile import tail
@@ -24,12 +25,12 @@ _ELSEWHERE = (
 
 @click.command()
 @click.argument("service", metavar="[SERVICE|JOB]", required=False)
-@click.option("--rank", type=click.IntRange(min=0), help="With a JOB: only this rank.")
+@click.option("--rank", type=WholeNumber(min=0), help="With a JOB: only this rank.")
 @click.option("--checks", is_flag=True, help="With a JOB: the output of its stop-time checks.")
 @directory_option
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines, until Ctrl-C.")
 @click.option(
-    "--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="Number of last lines to print."
+    "--lines", "-n", type=WholeNumber(min=0), default=50, show_default=True, help="Number of last lines to print."
 )
 def logs(service: str | None, rank: int | None, checks: bool, directory: Path, follow: bool, lines: int) -> None:
     """Print the end of the log of one process or of all processes, or the output of a job's ranks.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from sqlalchemy.exc import SQLAlchemyError
 
+from holdfast.cli.values import FilePath
 from holdfast.store import migrate as migration
 
 ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
@@ -17,7 +19,7 @@ ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
 )
 @click.option(
     "--passwords",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FilePath(exists=True, file_okay=False, path_type=Path),
     envvar="HOLDFAST_ROLE_PASSWORDS",
     required=True,
     help=f"Folder with one file for each role ({', '.join(ROLES)}) holding its password.",
@@ -33,10 +35,12 @@ def migrate(database_url: str, passwords: Path) -> None:
     """
     try:
         secrets = {f"holdfast_{role}": (passwords / role).read_text().strip() for role in ROLES}
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"cannot read a role's password: {error}") from error
     try:
         migration.migrate(database_url, secrets)
     except migration.UnknownRevision as error:
         raise click.ClickException(str(error)) from error
+    except (SQLAlchemyError, OSError, ValueError) as error:
+        raise click.ClickException(f"the database cannot be upgraded: {error}") from error
     click.echo("the database has the schema of this version")

@@ -13,6 +13,7 @@ from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.names import require_name
+from holdfast.cli.values import FiniteNumber
 from holdfast.subjects import ping_subject
 
 
@@ -20,7 +21,7 @@ from holdfast.subjects import ping_subject
 @click.argument("process")
 @directory_option
 @nats_option
-@click.option("--timeout-s", type=click.FloatRange(0.01, 3600), default=3.0, show_default=True)
+@click.option("--timeout-s", type=FiniteNumber(0.01, 3600), default=3.0, show_default=True)
 def ping(process: str, directory: Path, nats_url: str | None, timeout_s: float) -> None:
     """Check whether PROCESS (controller, analyzer, standby, ckpt-coordinator, historian, or agent-NODE) is ready.
 

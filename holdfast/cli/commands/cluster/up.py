@@ -7,22 +7,23 @@ from pathlib import Path
 import click
 
 from holdfast.cli.connect.directory import as_typed, cluster_errors, new_directory_option
+from holdfast.cli.values import FilePath, WholeNumber
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 
-_PORT = click.IntRange(1, 65_535)
+_PORT = WholeNumber(1, 65_535)
 
 
 @click.command()
 @click.option(
     "--nodes",
-    type=click.IntRange(min=1),
+    type=WholeNumber(1, 1_000),
     help="Number of nodes, standbys included. [default: 4, or the number of an existing cluster]",
 )
 @new_directory_option
 @click.option("--postgres-port", type=_PORT, help="Port for PostgreSQL. [default: a free one, the same every time]")
 @click.option("--nats-port", type=_PORT, help="Port for NATS. [default: a free one, the same every time]")
 @click.option(
-    "--config", "file", type=click.Path(dir_okay=False), help="TOML file (default: holdfast.toml if there is one here)."
+    "--config", "file", type=FilePath(dir_okay=False), help="TOML file (default: holdfast.toml if there is one here)."
 )
 @click.option(
     "--allow-faults", is_flag=True, help="Allow `holdfast inject` to break things in this cluster, until it ends."

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.cli.offline.dump_inputs import Inputs, ReadFile, UnreadFile, read_inputs
 from holdfast.cli.output.tables import json_text, printable
+from holdfast.cli.values import WholeNumber
 from holdfast.engines.hang.dumps.dump_files import UnreadableDump
 from holdfast.engines.hang.graph.wait_for import WaitVerdict
 from holdfast.engines.hang.hang_verdict import HangVerdict, judge_hang
@@ -63,7 +64,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option(
     "--ranks-per-node",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Ranks on each machine: rank r is on machine r // N.",
 )

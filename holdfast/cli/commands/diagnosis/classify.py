@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def parse_exit_codes(text: str) -> dict[int, int]:
     try:
         if "=" in text and not Path(text).exists():
             pairs = [one.partition("=") for one in text.replace(" ", "").split(",") if one]
-            codes = {int(rank): int(code) for rank, _, code in pairs}
+            codes = {_whole(rank): _whole(code) for rank, _, code in pairs}
         else:
             codes = msgspec.json.decode(Path(text).read_bytes(), type=dict[int, int])
     except OSError as error:
@@ -94,6 +95,12 @@ def parse_exit_codes(text: str) -> dict[int, int]:
     if any(rank < 0 or not -64 <= code <= 255 for rank, code in codes.items()):
         raise ValueError(f"{wanted}; a rank is not negative, and a code from -64 to 255")
     return codes
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch("-?[0-9]{1,9}", text):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
 
 
 def in_words(diagnosis: Diagnosis) -> list[str]:

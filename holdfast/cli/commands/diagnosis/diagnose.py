@@ -16,6 +16,7 @@ from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.follow.checks_run import ChecksNotRun, ChecksOutcome, run_checks
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, printable, render
+from holdfast.cli.values import FiniteNumber, WholeNumber
 from holdfast.engines.checks.checks_program import PROGRAM, checks_of
 from holdfast.engines.checks.references import AnswerKey, References
 from holdfast.engines.checks.suites import END, SUITES
@@ -49,11 +50,11 @@ class _Node(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option(
     "--workers",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=0,
     help="Devices to test on each node. Default: all its GPUs, or two CPU workers if it has none.",
 )
-@click.option("--limit-s", type=click.FloatRange(min=1.0), help="Time limit of each test in seconds.")
+@click.option("--limit-s", type=FiniteNumber(min=1.0), help="Time limit of each test in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results and the verdict as JSON.")
 @directory_option
 @nats_option

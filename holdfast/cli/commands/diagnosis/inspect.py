@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.cli.connect.options import json_option
 from holdfast.cli.output.tables import json_text, render
+from holdfast.cli.values import FilePath
 from holdfast.node.inspection_report import InspectedDevice, exit_code
 
 _SHOWN = {"unreadable": "unreadable", "absent": "absent"}
@@ -17,7 +18,7 @@ _SHOWN = {"unreadable": "unreadable", "absent": "absent"}
 
 @click.command()
 @click.option("--only", multiple=True, metavar="CHECK", help="Only this check; repeatable.")
-@click.option("--config", type=click.Path(dir_okay=False), help="TOML file with settings; default holdfast.toml.")
+@click.option("--config", type=FilePath(dir_okay=False), help="TOML file with settings; default holdfast.toml.")
 @json_option
 def inspect(only: tuple[str, ...], config: str | None, as_json: bool) -> None:
     """Inspect this machine once, as its agent does: network, GPUs, kernel log, disks, mounts and more.

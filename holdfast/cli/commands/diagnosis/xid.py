@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,10 @@ DOES = {
 }
 
 
+_NUMBER = re.compile("[0-9]{1,4}")
+"""Xids have three digits today."""
+
+
 @click.command()
 @click.argument("what", nargs=-1, required=True, metavar="NUMBER... | FILE | -")
 @json_option
@@ -37,7 +42,7 @@ def xid(what: tuple[str, ...], as_json: bool) -> None:
 
     Exit codes: 0 in any case, 1 if the file cannot be read.
     """
-    numbers = all(word.isdecimal() for word in what)
+    numbers = all(_NUMBER.fullmatch(word) for word in what)
     if not numbers and len(what) != 1:
         raise click.UsageError("give numbers of Xids, or one file (- for standard input)")
     found = [_of_xid(explained(int(word))) for word in what] if numbers else _of_lines(_lines(what[0]))

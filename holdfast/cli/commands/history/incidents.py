@@ -11,6 +11,7 @@ from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.output.tables import cell, json_text, render, seconds
+from holdfast.cli.values import WholeNumber
 
 _INCIDENTS = """
 select c.key as incident, c.job, c.opened_at, c.closed_at, c.symptom, c.summary, h.node, h.rank, h.nodes_evicted,
@@ -31,7 +32,7 @@ def short_id(incident: str) -> str:
 @click.command()
 @reading_options
 @click.option("--job", help="Only incidents of this job.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Number of incidents to show.")
+@click.option("--limit", type=WholeNumber(min=1), default=50, show_default=True, help="Number of incidents to show.")
 def incidents(directory: Path, database_url: str | None, as_json: bool, job: str | None, limit: int) -> None:
     """List the incidents, newest first: symptom, attempts, evicted nodes, outcome, seconds to recover.
 

@@ -16,6 +16,7 @@ from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.output.tables import cell, json_text, printable, render
+from holdfast.cli.values import WholeNumber
 
 ROWS_SHOWN = 1000
 
@@ -38,7 +39,7 @@ _AS_TEXT = ("timestamptz", "timestamp", "date", "time", "timetz", "interval")
 @reading_options
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), help=f"Maximum number of rows. Default: {ROWS_SHOWN} for a table, else all."
+    "--limit", type=WholeNumber(min=1), help=f"Maximum number of rows. Default: {ROWS_SHOWN} for a table, else all."
 )
 def sql(
     query: str | None, directory: Path, database_url: str | None, as_json: bool, as_csv: bool, limit: int | None

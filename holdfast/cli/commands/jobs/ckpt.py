@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from holdfast.cli.connect.database import read
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import json_option, reading_options
 from holdfast.cli.output.tables import cell, json_text, render
+from holdfast.cli.values import FilePath, NonEmptyText, WholeNumber
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.exchange.verify import Damage, verify
 from holdfast.trainer.checkpoint.storage.directory import Storage
@@ -38,10 +40,15 @@ from holdfast.trainer.checkpoint.storage.places import open_storage
 
 THREADS = min(8, os.cpu_count() or 1)
 
+_STEP = re.compile("[0-9]{1,15}")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 path_option = click.option(
-    "--path", metavar="DIR|URL", help="Directory or URL (s3://, gs://) of the checkpoints, instead of a JOB."
+    "--path",
+    type=NonEmptyText(),
+    metavar="DIR|URL",
+    help="Directory or URL (s3://, gs://) of the checkpoints, instead of a JOB.",
 )
 
 
@@ -156,11 +163,11 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--step",
     "steps",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     multiple=True,
     help="Only this step, even if it was set aside; repeatable. Default: every published step.",
 )
-@click.option("--threads", type=click.IntRange(1, 64), default=THREADS, show_default=True, help="Parts read at once.")
+@click.option("--threads", type=WholeNumber(1, 64), default=THREADS, show_default=True, help="Parts read at once.")
 @json_option
 def verify_command(
     job: str | None,
@@ -245,7 +252,7 @@ def _in_words(one: Verified) -> list[str]:
 @ckpt.command()
 @click.argument("step")
 @_one_job
-@click.option("--to", "target", type=click.Path(path_type=Path), required=True, help="A directory that does not exist.")
+@click.option("--to", "target", type=FilePath(path_type=Path), required=True, help="A directory that does not exist.")
 @click.option(
     "--format",
     "form",
@@ -285,20 +292,20 @@ def export(
 
     Values that are not tensors are unpickled, which can run code from the checkpoint, as a restore does.
     """
-    from holdfast.cli.checkpoints.ckpt_exchange import export_step
-
     place = one_location(CheckpointQuery(job, path, directory, database_url))
     with checkpoint_errors():
         found = _step_named(open_storage(place.where), step)
+        from holdfast.cli.checkpoints.ckpt_exchange import export_step
+
         with _progress(f"step {found.step}", None, show=True) as on_bytes:
             lines = export_step(found, target, form, only, shard, shard_bytes_max, on_bytes)
     click.echo("\n".join(lines))
 
 
 @ckpt.command("import")
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", type=FilePath(exists=True, path_type=Path))
 @_one_job
-@click.option("--step", type=click.IntRange(min=1), required=True, help="Step number of the new checkpoint.")
+@click.option("--step", type=WholeNumber(min=1), required=True, help="Step number of the new checkpoint.")
 @click.option("--entry", metavar="NAME", help="Import everything below this entry of the state, such as model.")
 @click.option("--replace", is_flag=True, help="Replace an existing step.")
 def import_command(
@@ -335,7 +342,7 @@ def _step_named(storage: Storage, step: str) -> FoundCheckpoint:
     published = {found.step: found for found in storage.survey() if found.state is StepState.COMPLETE}
     if step == "newest" and published:
         return published[max(published)]
-    if not step.isdecimal() and step != "newest":
+    if not _STEP.fullmatch(step) and step != "newest":
         raise click.UsageError(f"{step!r} is not a step: give a number, or newest")
     if step == "newest" or int(step) not in published:
         raise click.ClickException(f"there is no step {step}; {_steps_text(storage)}")

@@ -15,6 +15,7 @@ from holdfast.cli.output.open_claims import OpenClaim, open_claims
 from holdfast.cli.output.pace import pace_text
 from holdfast.cli.output.tables import cell, json_text, printable, render
 from holdfast.cli.output.unknown_job import unknown_job
+from holdfast.cli.values import WholeNumber
 
 # The controller has a job's present state, the historian its past. The controller also counts a generation when ranks
 # end; for a job that has ended, the last generation that ran is shown.
@@ -55,7 +56,7 @@ order by r.rank, e.at desc
 @click.command()
 @click.argument("job", required=False)
 @reading_options
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Number of jobs to show.")
+@click.option("--limit", type=WholeNumber(min=1), default=50, show_default=True, help="Number of jobs to show.")
 def jobs(job: str | None, directory: Path, database_url: str | None, as_json: bool, limit: int) -> None:
     """List the jobs, newest first: phase, generation, last step, incidents, steps trained twice, reason for waiting.
 

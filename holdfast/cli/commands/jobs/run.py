@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -18,10 +19,13 @@ from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_o
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.follow.training_job import follow
 from holdfast.cli.names import require_name
+from holdfast.cli.values import FilePath, NonEmptyText, WholeNumber
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import new_job_name
 from holdfast.node.rank_variables import RESERVED
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def _as_torchrun(option: str) -> str:
@@ -30,10 +34,12 @@ def _as_torchrun(option: str) -> str:
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "token_normalize_func": _as_torchrun})
-@click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes to run on.")
-@click.option("--nproc-per-node", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks on each node.")
+@click.option("--nnodes", type=WholeNumber(min=1), default=1, show_default=True, help="Nodes to run on.")
+@click.option("--nproc-per-node", type=WholeNumber(min=1), default=1, show_default=True, help="Ranks on each node.")
 @click.option(
-    "--mesh", help="Parallel dimensions, outermost first, for example pp=2,dp=2,tp=2 (default: all ranks dp)."
+    "--mesh",
+    type=NonEmptyText(),
+    help="Parallel dimensions, outermost first, for example pp=2,dp=2,tp=2 (default: all ranks dp).",
 )
 @click.option(
     "--env",
@@ -43,8 +49,8 @@ def _as_torchrun(option: str) -> str:
     metavar="NAME[=VALUE]",
     help="Environment variable of the ranks; without VALUE, copied from this environment. Repeatable.",
 )
-@click.option("--name", help="The job's name (default: the script's name and a random part).")
-@click.option("--job-dir", type=click.Path(path_type=Path), help="Directory for checkpoints; every node must reach it.")
+@click.option("--name", type=NonEmptyText(), help="The job's name (default: the script's name and a random part).")
+@click.option("--job-dir", type=FilePath(path_type=Path), help="Directory for checkpoints; every node must reach it.")
 @click.option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.option(
     "--start",
@@ -63,6 +69,7 @@ def _as_torchrun(option: str) -> str:
 )
 @click.option(
     "--code",
+    type=NonEmptyText(),
     metavar="DIR|none",
     help="Source tree to snapshot and run, so that the code can be updated and rolled back. Default: the git work tree"
     " of SCRIPT, else this directory, unless it is large. none: run SCRIPT where it lies.",
@@ -78,6 +85,7 @@ def _as_torchrun(option: str) -> str:
 @click.option(
     "--training-log",
     "training_logs",
+    type=NonEmptyText(),
     multiple=True,
     metavar="GLOB",
     help="TensorBoard or W&B files to read besides those that ranks have open, relative to here. Repeatable.",
@@ -131,6 +139,8 @@ def run(
     Exit codes: the job's; 130 after Ctrl-C; 141 if the output is no longer read; 1 if the job was not accepted.
     """
     name = require_name(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
+    if is_module and not all(part.isidentifier() for part in script.split(".")):
+        raise click.ClickException(f"{script!r} is not the name of a module; give one such as package.train, or a file")
     if not is_module and not Path(script).is_file():
         raise click.ClickException(f"there is no script {script}; give a file, or a module with -m")
     job_directory = (job_dir or directory / "jobs" / name).resolve()
@@ -203,6 +213,11 @@ def _pairs(env: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
         key, equals, value = entry.partition("=")
         if not key:
             raise click.ClickException(f"--env {entry!r} has not the form NAME or NAME=VALUE")
+        if not _VARIABLE.fullmatch(key):
+            raise click.ClickException(
+                f"--env {entry!r}: {key!r} is not the name of a variable; use letters, digits, _, . and -, and no digit"
+                " at the start"
+            )
         if key in RESERVED:
             raise click.ClickException(f"--env {key}: the launcher sets it for each rank, as torchrun does")
         if not equals and key not in here:

@@ -18,6 +18,7 @@ from holdfast.cli.connect.options import json_option
 from holdfast.cli.names import require_name
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import json_text
+from holdfast.cli.values import FilePath
 from holdfast.code.manifest import short
 from holdfast.code.snapshot import Snapshot
 from holdfast.fresh_ids import uuid7
@@ -29,7 +30,7 @@ from holdfast.requests import WITHIN_S_MAX, UpdateJob
 @click.option(
     "--from",
     "source",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FilePath(exists=True, file_okay=False, path_type=Path),
     required=True,
     help="Root of the new source tree: the job's own tree, or another copy of it.",
 )

@@ -13,6 +13,7 @@ from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, printable, render
 from holdfast.cli.output.unknown_job import unknown_job
+from holdfast.cli.values import FilePath
 from holdfast.code.difference import content_of, difference, lines, unified_diff
 from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of, short
 from holdfast.code.unpack import WrongContent, unpack
@@ -118,7 +119,7 @@ def diff(context: click.Context, old: str, new: str, patch: bool, as_json: bool)
 
 @versions.command()
 @click.argument("version")
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=FilePath(path_type=Path))
 @click.pass_context
 def export(context: click.Context, version: str, target: Path) -> None:
     """Write all files of VERSION into the new directory TARGET, and check each against its hash."""
