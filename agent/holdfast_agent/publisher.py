@@ -14,8 +14,9 @@ from holdfast_agent.files.spool import Lane, Spool
 class Publisher:
     """Publishes the node's events, in one transaction with what the agent remembers about them."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, node: str) -> None:
         self._spool = spool
+        self._node = node
         self._outboxes = {lane: spool.outbox(lane) for lane in Lane}
         self._relays: list[Relay] = []
 
@@ -37,7 +38,7 @@ class Publisher:
 
     def start_relays(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         for lane, outbox in self._outboxes.items():
-            relay = Relay(outbox, bus)
+            relay = Relay(outbox, bus, source=f"agent/{self._node}", node=self._node)
             self._relays.append(relay)
             group.create_task(relay.run(), name=f"relay {lane.name.lower()}")
 

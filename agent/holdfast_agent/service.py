@@ -79,7 +79,7 @@ class Agent:
         self._now = now
         self._bus: Bus | None = None
         self._spool = Spool(directories.spool)
-        self._publisher = publisher = Publisher(self._spool)
+        self._publisher = publisher = Publisher(self._spool, node)
         self._contact = BusContact(timeouts.heartbeat_s, now, self._on_reconnect)
         self._reconciler = reconciler = Reconciler(
             node, self._spool, publisher, timeouts, now, lambda plan, before: self._effects.carry_out(plan, before)
@@ -202,8 +202,6 @@ class Agent:
         self._publisher.publish(*registration(state, facts, checks, self._now()))
 
     def _on_reconnect(self) -> None:
-        """Repeat what the bus keeps in memory only and may have lost."""
-        self._spool.republish_measurements()
         self._register()
 
     async def _beat(self, bus: Bus) -> None:

@@ -80,6 +80,13 @@ class KeyUpdate(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
 
 
+class StreamPosition(msgspec.Struct, frozen=True):
+    """The place of a message in the stream (or key bucket) that stored it."""
+
+    stream: str
+    sequence: int
+
+
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """The number of messages in a stream, and the newest of them."""
 
@@ -100,8 +107,18 @@ class Bus(Protocol):
         """Store one message in its stream (or key bucket)."""
         ...
 
-    async def publish_all(self, messages: list[Message]) -> None:
-        """Store many messages, in order; returns when all of them are stored. After an error some perhaps are not."""
+    async def publish_all(self, messages: list[Message]) -> list[StreamPosition]:
+        """Store many messages, in order, and return their positions. After an error some perhaps are not stored.
+
+        A message that the bus has already keeps its position.
+        """
+        ...
+
+    async def lost(self, position: StreamPosition, message_id: str) -> bool:
+        """Return True if the bus lost this message after it had stored it: another message has its position, or none.
+
+        A message that expired is not lost.
+        """
         ...
 
     def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[Delivery]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.bus import BusError, BusUnavailable, KeyUpdate, Message, NoResponder, StreamState
+from holdfast.bus import BusError, BusUnavailable, KeyUpdate, Message, NoResponder, StreamPosition, StreamState
 from holdfast.bus.in_memory_broker import Broker, Consumer, Mailbox, Question, Stored, Stream, subject_matches
 from holdfast.subjects import kv_subject
 
@@ -122,13 +122,24 @@ class MemoryBus:
     async def publish(self, message: Message) -> None:
         await self.publish_all([message])
 
-    async def publish_all(self, messages: list[Message]) -> None:
+    async def publish_all(self, messages: list[Message]) -> list[StreamPosition]:
         await asyncio.sleep(0)
+        positions = []
         for message in messages:
             self._require_connection()
             self._require_size(message.wire_bytes, message.subject)
-            if not self.broker.store(message):
+            position = self.broker.store(message)
+            if position is None:
                 raise BusUnavailable(f"no stream takes messages on {message.subject}")
+            positions.append(position)
+        return positions
+
+    async def lost(self, position: StreamPosition, message_id: str) -> bool:
+        await asyncio.sleep(0)
+        self._require_connection()
+        stream = self.broker.streams[position.stream]
+        stored = stream.at(position.sequence)
+        return stored.message.id != message_id if stored else stream.next_first <= position.sequence
 
     async def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[MemoryDelivery]:
         while (session := await self._connected()) is not None:

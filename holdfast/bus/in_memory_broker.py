@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from holdfast.bus import KeyUpdate, Message
+from holdfast.bus import KeyUpdate, Message, StreamPosition
 from holdfast.clock import Now, system_now
 from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, STREAMS, StreamSpec, kv_subject
 
@@ -124,14 +124,20 @@ class Stream:
     def takes(self, subject: str) -> bool:
         return any(subject_matches(pattern, subject) for pattern in self.spec.subjects)
 
-    def store(self, message: Message, now: datetime) -> None:
-        """Store a message, unless the same message was stored within the duplicate window."""
+    @property
+    def next_first(self) -> int:
+        """Number of the first message that has not expired, or of the next message."""
+        return self.stored[0].sequence if self.stored else self._sequence + 1
+
+    def store(self, message: Message, now: datetime) -> int:
+        """Store a message, unless the same message was stored within the duplicate window; return its number."""
         if not self._ids.is_new(message.id, now):
-            return
+            return next((it.sequence for it in reversed(self.stored) if it.message.id == message.id), 0)
         self._sequence += 1
         self.stored.append(Stored(self._sequence, message, now))
         while self.stored and now - self.stored[0].at > timedelta(seconds=self.spec.keep_s):
             self.stored.popleft()
+        return self._sequence
 
     def at(self, sequence: int) -> Stored | None:
         """Return the message with this number, if it has not expired."""
@@ -208,19 +214,19 @@ class Broker:
         except TimeoutError:
             return
 
-    def store(self, message: Message) -> bool:
-        """Store a message in its stream or bucket; return False if none has its subject."""
+    def store(self, message: Message) -> StreamPosition | None:
+        """Store a message in its stream or bucket; return None if none has its subject."""
         for bucket in self.buckets:
             prefix = kv_subject(bucket, "")
             if message.subject.startswith(prefix):
                 self._put_once(bucket, message.subject.removeprefix(prefix), message)
-                return True
+                return StreamPosition(f"KV_{bucket}", self._revision)
         for stream in self.streams.values():
             if stream.takes(message.subject):
-                stream.store(message, self.now())
+                sequence = stream.store(message, self.now())
                 self.changed()
-                return True
-        return False
+                return StreamPosition(stream.spec.name, sequence)
+        return None
 
     def _put_once(self, bucket: str, key: str, message: Message) -> None:
         if self._key_ids.is_new(message.id, self.now()):

@@ -11,13 +11,13 @@ from functools import partial
 
 import msgspec
 
-from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder, StreamState
+from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder, StreamPosition, StreamState
 from holdfast.bus.connection import Connection
 from holdfast.bus.consumer import SILENCE_S, attach_consumer, attach_watch, deliveries_of, is_delete, key_update
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.bus.objects import get_objects, object_messages, objects_there
-from holdfast.bus.streams import bucket_stream, stream_state
+from holdfast.bus.streams import bucket_stream, message_lost, stream_state
 from holdfast.clock import Now, system_now
 from holdfast.subjects import kv_subject
 
@@ -29,6 +29,16 @@ LISTEN_BACKLOG_MAX = 10_000
 """Broadcasts that a slow listener has not taken; above this the oldest are dropped."""
 
 _SERVER_ERROR = 500
+
+
+class _Acknowledgement(msgspec.Struct, frozen=True):
+    """JetStream's answer to a publish that it stored."""
+
+    stream: str
+    seq: int
+
+
+_acknowledgement = msgspec.json.Decoder(_Acknowledgement)
 
 
 async def connect(url: str, name: str, *, now: Now = system_now, timeout_s: float | None = None) -> NatsBus:
@@ -94,22 +104,27 @@ class NatsBus:
     async def publish(self, message: Message) -> None:
         await self.publish_all([message])
 
-    async def publish_all(self, messages: list[Message]) -> None:
+    async def publish_all(self, messages: list[Message]) -> list[StreamPosition]:
         link = self._connection.link_now()
+        positions: list[StreamPosition] = []
         awaited: deque[tuple[str, asyncio.Future[Msg | None]]] = deque()
         try:
             for message in messages:
                 if len(awaited) >= PUBLISH_WINDOW:
-                    await _stored(link, *awaited[0])
+                    positions.append(await _stored(link, *awaited[0]))
                     awaited.popleft()
                 headers = {"Nats-Msg-Id": message.id, **message.headers}
                 awaited.append((message.subject, await link.ask(message.subject, message.body, headers)))
             while awaited:
-                await _stored(link, *awaited[0])
+                positions.append(await _stored(link, *awaited[0]))
                 awaited.popleft()
         finally:
             for _, answer in awaited:
                 answer.cancel()
+        return positions
+
+    async def lost(self, position: StreamPosition, message_id: str) -> bool:
+        return await message_lost(self._connection.link_now(), position, message_id)
 
     async def stream_state(self, stream: str) -> StreamState:
         return await stream_state(self._connection.link_now(), stream)
@@ -198,7 +213,7 @@ async def _subscribe(link: Link, subject: str, queue: str = "", backlog_max: int
     return await link.subscribe(subject, queue, backlog_max)
 
 
-async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) -> None:
+async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) -> StreamPosition:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             message = await answer
@@ -216,3 +231,5 @@ async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) 
         if refusal.error.code < _SERVER_ERROR:
             raise
         raise BusUnavailable(str(refusal)) from refusal
+    acknowledgement = _acknowledgement.decode(message.data)
+    return StreamPosition(acknowledgement.stream, acknowledgement.seq)

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.bus import BusError, BusUnavailable, Message, NoResponder, StreamState
+from holdfast.bus import BusError, BusUnavailable, Message, NoResponder, StreamPosition, StreamState
 from holdfast.bus.link import ApiRefusal, Link, status_of
+from holdfast.bus.nats_py import Msg
 from holdfast.subjects import (
     CODE_BUCKET,
     CODE_BYTES_MAX,
@@ -99,6 +100,7 @@ class _StreamAnswer(msgspec.Struct, frozen=True):
 
 class _StreamCounts(msgspec.Struct, frozen=True):
     messages: int
+    first_seq: int
     last_seq: int
 
 
@@ -157,11 +159,8 @@ async def stream_state(link: Link, stream: str) -> StreamState:
     counts = (await link.api(f"STREAM.INFO.{stream}", {}, _StreamInfo)).state
     if not counts.messages:
         return StreamState(messages=0)
-    try:
-        found = await link.answer(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode({"seq": counts.last_seq}))
-    except NoResponder:
-        raise BusUnavailable(f"stream {stream} does not answer at {link.address}") from None
-    if status_of(found) in ("404", "408"):
+    found = await _message_at(link, stream, counts.last_seq)
+    if found is None:
         return StreamState(messages=counts.messages)
     headers = dict(found.headers or {})
     newest = Message(
@@ -169,3 +168,26 @@ async def stream_state(link: Link, stream: str) -> StreamState:
     )
     at = msgspec.convert(headers.get("Nats-Time-Stamp"), datetime | None)
     return StreamState(messages=counts.messages, newest=newest, newest_at=at)
+
+
+async def message_lost(link: Link, position: StreamPosition, message_id: str) -> bool:
+    """Return True if the stream has another message at this position, or none although none expired there.
+
+    Raises BusUnavailable without an answer.
+    """
+    found = await _message_at(link, position.stream, position.sequence)
+    if found is not None:
+        return (found.headers or {}).get("Nats-Msg-Id") != message_id
+    try:
+        counts = (await link.api(f"STREAM.INFO.{position.stream}", {}, _StreamInfo)).state
+    except ApiRefusal as refusal:
+        raise BusUnavailable(str(refusal)) from refusal
+    return counts.first_seq <= position.sequence
+
+
+async def _message_at(link: Link, stream: str, sequence: int) -> Msg | None:
+    try:
+        found = await link.answer(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode({"seq": sequence}))
+    except NoResponder:
+        raise BusUnavailable(f"stream {stream} does not answer at {link.address}") from None
+    return None if status_of(found) in ("404", "408") else found

@@ -109,7 +109,7 @@ class ServiceShell:
         self.bus = bus
         self.store = store
         self.now = now
-        self.relay = Relay(store, bus)
+        self.relay = Relay(store, bus, source=decider.name)
         self._queue: asyncio.Queue[Delivery | _PendingRequest] = asyncio.Queue(_QUEUE_MAX)
         self._turn = asyncio.Lock()
         self._liveness = BusLiveness(bus, now)

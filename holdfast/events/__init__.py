@@ -61,6 +61,7 @@ from holdfast.events.decisions import (
 )
 from holdfast.events.evidence import (
     AnyEvidence,
+    BusWentBack,
     CodeNotInPlace,
     CollectivesProfiled,
     CollectiveTrace,
@@ -113,6 +114,7 @@ __all__ = [
     "BadNumber",
     "BreakerOpened",
     "BreakerReset",
+    "BusWentBack",
     "CheckpointSaved",
     "ChecksEnded",
     "ChecksStarted",

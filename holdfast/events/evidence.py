@@ -316,6 +316,14 @@ class MessageRejected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     deliveries: Count
 
 
+class BusWentBack(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """The bus lost messages that it had stored; their publisher publishes them again."""
+
+    stream: str
+    sequence: Count
+    """Position of the publisher's first lost message."""
+
+
 AnyEvidence = (
     NodeRegistered
     | NodeInspected
@@ -337,4 +345,5 @@ AnyEvidence = (
     | OrderRefused
     | FaultInjected
     | MessageRejected
+    | BusWentBack
 )

@@ -23,6 +23,7 @@ from holdfast.events.actions import (
 from holdfast.events.base import Decision, Event
 from holdfast.events.decisions import GenerationStarted, IncidentClosed, IncidentOpened, JobFinished
 from holdfast.events.evidence import (
+    BusWentBack,
     CodeNotInPlace,
     CollectivesProfiled,
     CollectiveTrace,
@@ -81,6 +82,7 @@ _TEMPLATES: dict[type[Event], str] = {
     JobFinished: "{0.outcome}: {0.reason}",
     FaultInjected: "{0.fault} {0.state} on purpose by {0.by}",
     FirstStep: "all ranks of the node completed step {0.step}",
+    BusWentBack: "the bus lost messages of stream {0.stream} from number {0.sequence} on; publishing them again",
     MessageRejected: "{0.consumer} rejected a message on {0.subject}: {0.error}",
     NodeDeparted: "agent shut down on purpose",
     NodeRegistered: "agent started on {0.facts.hostname}",

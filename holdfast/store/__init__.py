@@ -7,14 +7,14 @@ messages until the bus has them. So a repeated event changes nothing, and no mes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.bus import Message
+from holdfast.bus import Message, StreamPosition
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -65,15 +65,38 @@ class Transaction(Protocol):
         ...
 
 
+class Published(msgspec.Struct, frozen=True):
+    """A message that the bus stored."""
+
+    stored: StreamPosition
+    message_id: str
+
+
 class Outbox(Protocol):
-    """Emitted messages that are not yet known to be published; raises StoreUnavailable without a connection."""
+    """Emitted messages, and where the bus stored those that are published; raises StoreUnavailable without a
+    connection.
+
+    Published messages are kept for a while, since the bus may lose them.
+    """
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
         """Return the oldest unpublished messages with their positions, in order."""
         ...
 
-    async def published(self, positions: list[int]) -> None:
-        """Mark messages as stored by the bus."""
+    async def published(self, stored: Mapping[int, StreamPosition | None]) -> None:
+        """Mark messages as published, by their positions here. None: the bus need not keep this message."""
+        ...
+
+    async def newest_published(self) -> list[Published]:
+        """Return the newest published message of each stream."""
+        ...
+
+    async def published_in(self, stream: str) -> list[Published]:
+        """Return the published messages of a stream that are still kept, the oldest first."""
+        ...
+
+    async def publish_again(self, first: StreamPosition) -> int:
+        """Make the published messages from this position on pending again; return their number."""
         ...
 
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 
 import msgspec
 
-from holdfast.bus import Message
+from holdfast.bus import Message, StreamPosition
 from holdfast.clock import Now, system_now
-from holdfast.store import S, StaleState, StoreUnavailable, Table
+from holdfast.store import Published, S, StaleState, StoreUnavailable, Table
 from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
 
 
 class _Row(msgspec.Struct, frozen=True):
     version: int
     body: bytes
+
+
+class _PublishedRow(msgspec.Struct, frozen=True):
+    message: Message
+    at: datetime
+    stored: StreamPosition | None
 
 
 class MemoryDatabase:
@@ -28,7 +34,7 @@ class MemoryDatabase:
         self.rows: dict[tuple[str, str], _Row] = {}
         self.inbox: dict[str, datetime] = {}
         self.unpublished: dict[int, Message] = {}
-        self.published: dict[int, tuple[Message, datetime]] = {}
+        self.published: dict[int, _PublishedRow] = {}
         self.positions = itertools.count(1)
         self.lock = asyncio.Lock()
 
@@ -71,19 +77,42 @@ class MemoryStore:
         self._require_available()
         return list(itertools.islice(self.database.unpublished.items(), limit))
 
-    async def published(self, positions: list[int]) -> None:
+    async def published(self, stored: Mapping[int, StreamPosition | None]) -> None:
         self._require_available()
         now = self._now()
-        for position in positions:
+        for position, place in stored.items():
             if (message := self.database.unpublished.pop(position, None)) is not None:
-                self.database.published[position] = (message, now)
+                self.database.published[position] = _PublishedRow(message, now, place)
+
+    async def newest_published(self) -> list[Published]:
+        streams = {row.stored.stream for row in self.database.published.values() if row.stored is not None}
+        return [(await self.published_in(stream))[-1] for stream in sorted(streams)]
+
+    async def published_in(self, stream: str) -> list[Published]:
+        self._require_available()
+        rows = self.database.published.values()
+        found = [Published(it.stored, it.message.id) for it in rows if it.stored and it.stored.stream == stream]
+        return sorted(found, key=lambda it: it.stored.sequence)
+
+    async def publish_again(self, first: StreamPosition) -> int:
+        self._require_available()
+        database = self.database
+        lost = {
+            position: row.message
+            for position, row in database.published.items()
+            if row.stored and row.stored.stream == first.stream and row.stored.sequence >= first.sequence
+        }
+        for position in lost:
+            del database.published[position]
+        database.unpublished = dict(sorted((database.unpublished | lost).items()))
+        return len(lost)
 
     async def prune(self, now: datetime) -> None:
         self._require_available()
         database = self.database
         database.inbox = {id_: at for id_, at in database.inbox.items() if at >= now - INBOX_KEPT}
         database.published = {
-            position: (message, at) for position, (message, at) in database.published.items() if at >= now - OUTBOX_KEPT
+            position: row for position, row in database.published.items() if row.at >= now - OUTBOX_KEPT
         }
 
     async def close(self) -> None:

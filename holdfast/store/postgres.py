@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, NoReturn, Self
@@ -10,8 +10,8 @@ from typing import Any, NoReturn, Self
 import asyncpg
 import msgspec
 
-from holdfast.bus import Message
-from holdfast.store import S, StaleState, StoreUnavailable, Table
+from holdfast.bus import Message, StreamPosition
+from holdfast.store import Published, S, StaleState, StoreUnavailable, Table
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast.store.jsonb import storable_json, storable_value
 from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
@@ -96,10 +96,30 @@ class PostgresStore:
             for position, id_, subject, body, headers in records
         ]
 
-    async def published(self, positions: list[int]) -> None:
+    async def published(self, stored: Mapping[int, StreamPosition | None]) -> None:
+        streams = [None if place is None else place.stream for place in stored.values()]
+        sequences = [None if place is None else place.sequence for place in stored.values()]
         async with self._relay.one() as connection:
             with translated():
-                await connection.execute(self._sql.published, positions)
+                await connection.execute(self._sql.published, list(stored), streams, sequences)
+
+    async def newest_published(self) -> list[Published]:
+        return await self._published(self._sql.newest_published)
+
+    async def published_in(self, stream: str) -> list[Published]:
+        return await self._published(self._sql.published_in, stream)
+
+    async def _published(self, statement: str, *values: str) -> list[Published]:
+        async with self._relay.one() as connection:
+            with translated():
+                records = await connection.fetch(statement, *values)
+        return [Published(StreamPosition(stream, sequence), id_) for stream, sequence, id_ in records]
+
+    async def publish_again(self, first: StreamPosition) -> int:
+        async with self._relay.one() as connection:
+            with translated():
+                done = await connection.execute(self._sql.publish_again, first.stream, first.sequence)
+        return int(done.removeprefix("UPDATE "))
 
     async def prune(self, now: datetime) -> None:
         """Delete handled messages after 7 days and published ones after one day."""

@@ -28,7 +28,10 @@ def service_metadata(schema: str) -> MetaData:
         Column("headers", JSONB, nullable=False),
         Column("said_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
         Column("published_at", DateTime(timezone=True)),
+        Column("stream", Text),
+        Column("sequence", BigInteger),
         Index("outbox_unpublished", "position", postgresql_where=text("published_at IS NULL")),
+        Index("outbox_published", "stream", "sequence", postgresql_where=text("sequence IS NOT NULL")),
     )
     return metadata
 

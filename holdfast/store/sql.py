@@ -24,7 +24,22 @@ class SchemaSql:
             f"select position, id, subject, body, headers from {outbox} "
             "where published_at is null order by position limit $1"
         )
-        self.published = f"update {outbox} set published_at = now() where position = any($1::bigint[])"
+        self.published = (
+            f"update {outbox} set published_at = now(), stream = stored.stream, sequence = stored.sequence "
+            "from unnest($1::bigint[], $2::text[], $3::bigint[]) as stored (position, stream, sequence) "
+            "where outbox.position = stored.position"
+        )
+        self.newest_published = (
+            f"select distinct on (stream) stream, sequence, id from {outbox} "
+            "where sequence is not null order by stream, sequence desc"
+        )
+        self.published_in = (
+            f"select stream, sequence, id from {outbox} where stream = $1 and sequence is not null order by sequence"
+        )
+        self.publish_again = (
+            f"update {outbox} set published_at = null, stream = null, sequence = null "
+            "where stream = $1 and sequence >= $2"
+        )
         self.prune_inbox = f"delete from {inbox} where handled_at < $1"
         self.prune_outbox = f"delete from {outbox} where published_at < $1"
 

@@ -27,7 +27,7 @@ def check_record(cluster: Cluster, *jobs: Job) -> None:
     """Wait until everything said is recorded, then compare the record with what the streams and outboxes hold."""
     cluster.until("everything said is on the bus and handled", lambda: _settled(cluster))
     # Nodes and services go on speaking: what is said by now must be recorded, be it a moment later.
-    said = _on_the_bus(cluster) | _in_outboxes(cluster)
+    said = _on_the_bus(cluster) | _in_outboxes(cluster) | _in_spools(cluster)
     cluster.until("everything said is recorded", lambda: _recorded(cluster, said))
     for job in jobs:
         check_incidents(cluster, job)
@@ -41,6 +41,15 @@ def _in_outboxes(cluster: Cluster) -> set[str]:
         for row in cluster.query(f"select headers->>'ce-id' as event, subject from {service}.outbox")
     )
     return {row["event"] for row in said if _is_event(row["subject"])}
+
+
+def _in_spools(cluster: Cluster) -> set[str]:
+    said: set[str] = set()
+    for node in cluster.info.nodes:
+        with closing(sqlite3.connect(f"file:{cluster.layout.node(node) / 'agent.db'}?mode=ro", uri=True)) as spool:
+            rows = spool.execute("select subject, headers from kept where lane = 0").fetchall()
+        said |= {json.loads(headers)["ce-id"] for subject, headers in rows if _is_event(subject)}
+    return said
 
 
 def _recorded(cluster: Cluster, said: set[str]) -> bool:

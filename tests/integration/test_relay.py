@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
@@ -11,11 +11,11 @@ from bus_worlds import WITHIN_S, take, take_one, unique
 from servers import NatsServer, PostgresServer
 from store_worlds import PASSWORDS, PostgresWorld
 
-from holdfast.bus import Message
+from holdfast.bus import Message, StreamPosition
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.daemon.relay import Relay
 from holdfast.fresh_ids import uuid7
-from holdfast.store import Outbox, Store
+from holdfast.store import Outbox, Published, Store
 from holdfast.store.migrate import migrate
 from holdfast.subjects import DEAD_LETTER_STREAM, DESIRED_BUCKET, dead_letter_subject, kv_subject
 
@@ -94,11 +94,20 @@ class ForgetfulOutbox:
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
         return await self.outbox.pending(limit)
 
-    async def published(self, positions: list[int]) -> None:
+    async def published(self, stored: Mapping[int, StreamPosition | None]) -> None:
         if not self.crashed:
             self.crashed = True
             raise ZeroDivisionError("crash")
-        await self.outbox.published(positions)
+        await self.outbox.published(stored)
+
+    async def newest_published(self) -> list[Published]:
+        return await self.outbox.newest_published()
+
+    async def published_in(self, stream: str) -> list[Published]:
+        return await self.outbox.published_in(stream)
+
+    async def publish_again(self, first: StreamPosition) -> int:
+        return await self.outbox.publish_again(first)
 
 
 async def test_everything_said_is_published_in_order(

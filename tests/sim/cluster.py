@@ -139,7 +139,7 @@ class SimService:
         if self.cluster.chaos.happens(0.02):
             await self.crash()
             return
-        await self.store.published([position for position, _ in pending])
+        await self.store.published(dict.fromkeys(position for position, _ in pending))
 
 
 class SimCluster:

@@ -1,9 +1,9 @@
 """The agent's durable memory and outbox: one SQLite file with one writer.
 
 Events and the state that they follow from are written in one transaction, so a kill leaves both or neither. There are
-two lanes, because measurements are many and must not delay the evidence that decisions need. The bus keeps measurements
-in memory only and loses them when it is killed. So the newest published ones are kept and republished after a
-reconnect; consumers that already have them drop them by id.
+two lanes, because measurements are many and must not delay the evidence that decisions need. The newest published
+messages are kept, since the bus may lose them (`holdfast.daemon.lost_messages`): measurements at each of its restarts,
+as it keeps them in memory only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.bus import Message
+from holdfast.bus import Message, StreamPosition
+from holdfast.store import Published
 
 MEASUREMENTS_MAX = 20_000
 """Maximum number of unpublished measurements; the oldest are dropped, because a cut may last long."""
 
-REPUBLISHED_MAX = 100
-"""Number of published measurements kept for republishing: at least half a minute's worth."""
+MEASUREMENTS_KEPT_MAX = 100
+"""Number of published measurements kept: at least half a minute's worth."""
+EVIDENCE_KEPT_MAX = 5_000
+"""Number of published messages of evidence kept: what a node publishes in hours, some megabytes."""
 
 _SCHEMA = """
 create table if not exists outbox (
@@ -31,9 +34,12 @@ create table if not exists outbox (
     subject text not null, body blob not null, headers text not null
 );
 create index if not exists outbox_by_lane on outbox (lane, position);
-create table if not exists published (
-    position integer primary key, id text not null, subject text not null, body blob not null, headers text not null
+drop table if exists published;
+create table if not exists kept (
+    position integer primary key, lane integer not null, id text not null, subject text not null, body blob not null,
+    headers text not null, stream text not null, sequence integer not null
 );
+create index if not exists kept_by_stream on kept (lane, stream, sequence);
 create table if not exists memory (key text primary key, value blob not null) without rowid;
 """
 
@@ -43,6 +49,9 @@ class Lane(IntEnum):
 
     EVIDENCE = 0
     MEASUREMENTS = 1
+
+
+_KEPT_MAX = {Lane.EVIDENCE: EVIDENCE_KEPT_MAX, Lane.MEASUREMENTS: MEASUREMENTS_KEPT_MAX}
 
 
 class Spool:
@@ -88,14 +97,6 @@ class Spool:
             (Lane.MEASUREMENTS, MEASUREMENTS_MAX),
         ).rowcount
 
-    def republish_measurements(self) -> None:
-        """Publish the last published measurements again: the bus may have lost them."""
-        with _all_or_nothing(self._db):
-            self._db.execute(
-                "insert into outbox select position, ?, id, subject, body, headers from published", (Lane.MEASUREMENTS,)
-            )
-            self._db.execute("delete from published")
-
     def outbox(self, lane: Lane) -> LaneOutbox:
         return LaneOutbox(self._db, lane)
 
@@ -140,24 +141,45 @@ class LaneOutbox:
             for position, message_id, subject, body, headers in rows
         ]
 
-    async def published(self, positions: list[int]) -> None:
-        """Remove messages that the bus has stored."""
-        rows = [(position,) for position in positions]
+    async def published(self, stored: Mapping[int, StreamPosition | None]) -> None:
+        """Note that the bus has stored these messages."""
         with _all_or_nothing(self._db):
-            if self._lane == Lane.MEASUREMENTS:
-                self._db.executemany(
-                    "insert or replace into published "
-                    "select position, id, subject, body, headers from outbox where position = ?",
-                    rows,
-                )
-                self._db.execute(
-                    "delete from published where position <= "
-                    "(select position from published order by position desc limit 1 offset ?)",
-                    (REPUBLISHED_MAX,),
-                )
-            self._db.executemany("delete from outbox where position = ?", rows)
+            self._db.executemany(
+                "insert or replace into kept "
+                "select position, lane, id, subject, body, headers, ?, ? from outbox where position = ?",
+                [(place.stream, place.sequence, position) for position, place in stored.items() if place],
+            )
+            self._db.execute(
+                "delete from kept where lane = ?1 and position <= "
+                "(select position from kept where lane = ?1 order by position desc limit 1 offset ?2)",
+                (self._lane, _KEPT_MAX[self._lane]),
+            )
+            self._db.executemany("delete from outbox where position = ?", [(position,) for position in stored])
         if self._is_empty():
             self._emptied.set()
+
+    async def newest_published(self) -> list[Published]:
+        """Return the newest published message of each stream."""
+        # SQLite takes the other columns from the row of the maximum.
+        return self._published("select stream, max(sequence), id from kept where lane = ? group by stream", self._lane)
+
+    async def published_in(self, stream: str) -> list[Published]:
+        """Return the published messages of a stream that are still kept, the oldest first."""
+        return self._published(
+            "select stream, sequence, id from kept where lane = ? and stream = ? order by sequence", self._lane, stream
+        )
+
+    def _published(self, statement: str, *values: object) -> list[Published]:
+        rows = self._db.execute(statement, values).fetchall()
+        return [Published(StreamPosition(stream, sequence), message_id) for stream, sequence, message_id in rows]
+
+    async def publish_again(self, first: StreamPosition) -> int:
+        """Make the published messages from this position on pending again; return their number."""
+        lost = "from kept where lane = ? and stream = ? and sequence >= ?"
+        values = (self._lane, first.stream, first.sequence)
+        with _all_or_nothing(self._db):
+            self._db.execute(f"insert into outbox select position, lane, id, subject, body, headers {lost}", values)
+            return self._db.execute(f"delete {lost}", values).rowcount
 
 
 @contextmanager

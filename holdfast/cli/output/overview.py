@@ -33,6 +33,10 @@ _INCIDENTS = """
 select key as incident, job, opened_at, symptom, summary, attempts
 from controller.incidents where closed_at is null order by opened_at
 """
+_WENT_BACK = """
+select body->>'stream' as stream, count(distinct source)::int as publishers, max(at) as at
+from historian.events where type = 'bus_went_back' and at > now() - interval '1 day' group by 1 order by 1
+"""
 _REJECTED = "select * from historian.dead_letters order by at desc limit 5"
 
 
@@ -86,6 +90,14 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int
 
 
+class LossOfBus(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream of the bus that lost messages within a day; `publishers` published theirs again, the last one `at`."""
+
+    stream: str
+    publishers: int
+    at: datetime
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Overview of the cluster. `problems` names the sources that did not answer; their fields are empty."""
 
@@ -95,6 +107,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int | None = None
     newest_dead_letter: DeadLetter | None = None
     rejections: tuple[Rejection, ...] = ()
+    losses_of_bus: tuple[LossOfBus, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -126,6 +139,13 @@ def overview_section(overview: Overview) -> str:
         newest = overview.newest_dead_letter
         about = f"; newest: from {newest.subject}, rejected by {newest.consumer}: {newest.error}" if newest else ""
         parts.append(printable(f"Dead letters: {overview.dead_letters} messages that could not be handled{about}"))
+    parts += [
+        printable(
+            f"The bus lost messages of stream {loss.stream} at {loss.at:%Y-%m-%d %H:%M:%S} UTC; "
+            f"{loss.publishers} publishers published theirs again: was the disk of NATS replaced or put back?"
+        )
+        for loss in overview.losses_of_bus
+    ]
     parts += [printable(f"Not available: {problem}") for problem in overview.problems]
     return "\n".join(parts)
 
@@ -151,8 +171,15 @@ async def _truth(connection: Connection) -> Overview:
             for row in await connection.fetch(_JOBS)
         ]
         incidents = [msgspec.convert(dict(row), IncidentLine) for row in await connection.fetch(_INCIDENTS)]
+        losses = [msgspec.convert(dict(row), LossOfBus) for row in await connection.fetch(_WENT_BACK)]
         rejected = [msgspec.convert(dict(row), Rejection) for row in await connection.fetch(_REJECTED)]
-    return Overview(nodes=nodes, jobs=tuple(jobs), open_incidents=tuple(incidents), rejections=tuple(rejected))
+    return Overview(
+        nodes=nodes,
+        jobs=tuple(jobs),
+        open_incidents=tuple(incidents),
+        rejections=tuple(rejected),
+        losses_of_bus=tuple(losses),
+    )
 
 
 async def _from_bus(nats_url: str) -> Overview:

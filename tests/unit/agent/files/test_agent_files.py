@@ -12,15 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.bus import Message
+from holdfast.bus import Message, StreamPosition
 from holdfast.events import CheckpointSaved
 from holdfast.events.parts.job import JobSpec
 from holdfast.node.frames import Frames, WireError, decode, framed
 from holdfast.node.rank_variables import RESERVED
 from holdfast.orders.node import NodeOrder, Placement
+from holdfast.store import Published
 from holdfast.trainer import checkpoint_saved, phase, report, step
 from holdfast_agent.companions.environment import RankFiles, public_environment, rank_environment
-from holdfast_agent.files.spool import MEASUREMENTS_MAX, REPUBLISHED_MAX, Lane, Spool
+from holdfast_agent.files.spool import MEASUREMENTS_KEPT_MAX, MEASUREMENTS_MAX, Lane, Spool
 from holdfast_agent.watching.reports import ReportFile, event_of
 from holdfast_agent.zygote.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
 from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, commands, reports
@@ -92,24 +93,31 @@ async def test_the_spool_survives_and_keeps_order_and_lanes_apart(tmp_path: Path
     assert spool.recall("standing") == b"x"
     assert spool.recall("other") is None
     waiting = asyncio.create_task(evidence.until_empty())
-    await evidence.published([pending[0][0]])
+    await evidence.published({pending[0][0]: None})
     assert [it.id for _, it in await evidence.pending(10)] == ["m2"]
     assert not waiting.done()
-    await evidence.published([pending[1][0]])
+    await evidence.published({pending[1][0]: None})
     await waiting
     assert [it.id for _, it in await spool.outbox(Lane.MEASUREMENTS).pending(10)] == ["m3"]
 
 
-async def test_measurements_are_said_again_to_a_bus_that_may_have_lost_them(tmp_path: Path) -> None:
+async def test_the_newest_published_messages_can_be_published_again(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "agent.db")
     lane = spool.outbox(Lane.MEASUREMENTS)
-    spool.commit([message(number) for number in range(REPUBLISHED_MAX + 5)], lane=Lane.MEASUREMENTS)
-    await lane.published([position for position, _ in await lane.pending(1000)])
-    assert await lane.pending(10) == []
+    spool.commit([message(number) for number in range(MEASUREMENTS_KEPT_MAX + 5)], lane=Lane.MEASUREMENTS)
+    spool.commit([message(2000)])
+    for each in (lane, spool.outbox(Lane.EVIDENCE)):
+        pending = await each.pending(1000)
+        await each.published({position: StreamPosition("S", number) for number, (position, _) in enumerate(pending, 1)})
+        assert await each.pending(10) == []
     spool.commit([message(1000)], lane=Lane.MEASUREMENTS)
-    spool.republish_measurements()
+    newest = MEASUREMENTS_KEPT_MAX + 5
+    assert await lane.newest_published() == [Published(StreamPosition("S", newest), f"m{newest - 1}")]
+    assert [it.message_id for it in await lane.published_in("S")] == [f"m{number}" for number in range(5, newest)]
+    assert await lane.publish_again(StreamPosition("S", newest - 1)) == 2
     again = [it.id for _, it in await lane.pending(1000)]
-    assert again == [*(f"m{number}" for number in range(5, REPUBLISHED_MAX + 5)), "m1000"]
+    assert again == [f"m{newest - 2}", f"m{newest - 1}", "m1000"]
+    assert len(await lane.published_in("S")) == MEASUREMENTS_KEPT_MAX - 2
     assert await spool.outbox(Lane.EVIDENCE).pending(10) == []
 
 
