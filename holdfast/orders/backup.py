@@ -71,6 +71,10 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     certified_step: Count | None = None
     certified_generation: Count = 0
     coming_step: Count | None = None
+    complete_step: Count | None = None
+    """Newest step that all nodes are known to have twice, and the generation that made it. It stays in memory until a
+    newer one is named: a job that loses several vaults at once does not go back further."""
+    complete_generation: Count = 0
     certified_up_to: Count | None = None
     """The newest step on disk up to this one stays."""
     reason: str = ""

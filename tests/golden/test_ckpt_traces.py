@@ -109,6 +109,9 @@ def _ordered(order: BackupOrder) -> str:
     sources = f", from {' '.join(source.node for source in order.sources)}" if order.sources else ""
     ranks = f"ranks {order.ranks.start}-{order.ranks.stop - 1}"
     stays = f"; {order.certified_step} of generation {order.certified_generation} stays" if order.certified_step else ""
+    stays += (
+        f"; {order.complete_step} of generation {order.complete_generation} is complete" if order.complete_step else ""
+    )
     stays += f"; {order.coming_step} is to stay" if order.coming_step is not None else ""
     stays += f"; certified up to {order.certified_up_to}" if order.certified_up_to is not None else ""
     return f"< backups of {order.node}, {order.job} generation {order.generation} {ranks}: {to}{disk}{sources}{stays}"

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from holdfast.node.vault.messages import SealedStep
 
 KEPT_MIN = 2
+REFUSALS_MAX = 8
+"""Saves that a rank may be refused for want of memory before the steps of its pins are given up for them."""
 
 
 def needed(
@@ -35,12 +37,17 @@ class SpareMemory(NamedTuple):
     sealed: SealedStep | None
     nbytes: int
     number: int
+    is_floor: bool = False
 
 
 def given_back(spares: Iterable[SpareMemory], nbytes: int) -> tuple[SpareMemory, ...] | None:
-    """Return what to give back for `nbytes`: the empty first, then the oldest. None if that is not enough."""
+    """Return what to give back for `nbytes`: the empty first, then the oldest, floors last. None: not enough."""
+
+    def worth(spare: SpareMemory) -> tuple[object, ...]:
+        return spare.is_floor, spare.sealed is not None, spare.sealed or _NOTHING, -spare.nbytes
+
     chosen: list[SpareMemory] = []
-    for spare in sorted(spares, key=lambda each: (each.sealed is not None, each.sealed or _NOTHING, -each.nbytes)):
+    for spare in sorted(spares, key=worth):
         if nbytes <= 0:
             break
         chosen.append(spare)

@@ -65,8 +65,13 @@ class MemoryBudget:
     def _give_back(self, nbytes: int, shelves: Sequence[tuple[Shelf, bool]]) -> bool:
         there = [(shelf, each, is_left) for shelf, is_left in shelves for each in shelf.spares(is_left=is_left)]
         spares = [
-            SpareMemory(segment.contents.sealed if segment.contents else None, segment.nbytes_taken, number)
-            for number, (_, segment, _) in enumerate(there)
+            SpareMemory(
+                segment.contents.sealed if segment.contents else None,
+                segment.nbytes_taken,
+                number,
+                is_floor=shelf.is_floor(segment),
+            )
+            for number, (shelf, segment, _) in enumerate(there)
         ]
         chosen = given_back(spares, nbytes)
         if chosen is None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from holdfast.node.vault.messages import SealedStep
 from holdfast.orders.backup import BackupOrder
+from holdfast_vault.cuts import Cut
 
 
 class StepMark(NamedTuple):
@@ -29,19 +30,24 @@ class StepMark(NamedTuple):
 
 
 class Pins(NamedTuple):
-    """The step to go back to, and the one that is to take its place when it is certified."""
+    """The step to go back to, and the one that is to take its place when it is certified; `complete` is the newest step
+    that all nodes are known to have twice.
+    """
 
     certified: StepMark | None = None
     coming: StepMark | None = None
+    complete: StepMark | None = None
 
 
 def pins_of(order: BackupOrder) -> Pins:
-    certified = coming = None
+    certified = coming = complete = None
     if order.certified_step is not None:
         certified = StepMark(order.certified_generation, order.certified_step)
     if order.coming_step is not None:
         coming = StepMark(order.generation, order.coming_step, max(1, order.every) if order.keeper else 1)
-    return Pins(certified, coming)
+    if order.complete_step is not None:
+        complete = StepMark(order.complete_generation, order.complete_step)
+    return Pins(certified, coming, complete)
 
 
 def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[SealedStep]:
@@ -53,11 +59,20 @@ def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[Seale
     return frozenset(each for each in (certified, coming) if each is not None)
 
 
+def floor(sealed: Collection[SealedStep], pins: Pins | None, cut: Cut | None) -> frozenset[SealedStep]:
+    """Return the sealed step below which the job need not go back, whatever is lost with one more vault."""
+    known = [mark for mark in (pins.certified, pins.complete) if mark is not None] if pins is not None else []
+    newest = max(known, key=lambda mark: (mark.generation, mark.step), default=None)
+    if cut is not None and (newest is None or newest.generation < cut.generation):
+        return frozenset({cut.kept} & {*sealed}) if cut.kept is not None else frozenset()
+    found = newest.found_in(sealed) if newest is not None else None
+    return frozenset() if found is None else frozenset({found})
+
+
 def named(pins: Pins | None) -> frozenset[SealedStep]:
     """Return the steps that other nodes keep as well, even if they are not here: a new node has no earlier steps."""
-    if pins is None or pins.certified is None:
-        return frozenset()
-    return frozenset({SealedStep(generation=pins.certified.generation, step=pins.certified.step)})
+    marks = (pins.certified, pins.complete) if pins is not None else ()
+    return frozenset(SealedStep(generation=it.generation, step=it.step) for it in marks if it is not None)
 
 
 def in_the_past_of(kept: SealedStep | None, pinned: Collection[SealedStep]) -> tuple[SealedStep, ...]:

@@ -26,8 +26,8 @@ from typing import Protocol
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
 from holdfast_vault.cuts import Cut, is_news, survives
-from holdfast_vault.shelf.keeping import KEPT_MIN, needed, unwanted
-from holdfast_vault.shelf.pins import Pins, in_the_past_of, named, pinned
+from holdfast_vault.shelf.keeping import KEPT_MIN, REFUSALS_MAX, needed, unwanted
+from holdfast_vault.shelf.pins import Pins, floor, in_the_past_of, named, pinned
 from holdfast_vault.shelf.segments import SealedContents, Segment
 
 
@@ -57,6 +57,7 @@ class Shelf:
         self._sent: deque[SealedStep] = deque(maxlen=KEPT_MIN)
         self._pins: Pins | None = None
         self._cut: Cut | None = None
+        self._refusals = 0
         self._is_closed = False
 
     def claim(self, nbytes: int, absent: frozenset[int] = NONE, *, by_chunks: bool = False) -> Segment:
@@ -74,14 +75,17 @@ class Shelf:
             useless = self._useless(nbytes, absent)
             self._segments = [each for each in self._segments if each not in useless]
         try:
-            return self._make(nbytes, absent, is_filling=True, is_fresh=by_chunks)
+            made = self._make(nbytes, absent, is_filling=True, is_fresh=by_chunks)
         except OSError:
             with self._lock:
                 segment = self._oldest_not_needed(nbytes, absent)
                 if segment is None:
+                    self._refusals += 1
                     raise
                 segment.contents, segment.is_filling = None, True
                 return segment
+        self._refusals = 0
+        return made
 
     def seal(self, segment: Segment, contents: SealedContents) -> bool:
         """Put a filled segment on the shelf. Return False if the job has abandoned that step meanwhile."""
@@ -181,7 +185,8 @@ class Shelf:
     def pin(self, pins: Pins | None) -> None:
         """Keep these steps, if they are or arrive here, until others are named."""
         with self._lock:
-            self._pins = pins
+            if pins != self._pins:
+                self._pins, self._refusals = pins, 0
 
     def past_of(self, kept: SealedStep | None) -> tuple[SealedStep, ...]:
         """Return the pinned steps that a job which goes on from `kept` has behind it, here or elsewhere."""
@@ -220,6 +225,11 @@ class Shelf:
         with self._lock:
             return self._free(self._certified() if is_left else self._needed())
 
+    def is_floor(self, segment: Segment) -> bool:
+        """Return True if its step is the one below which the job need not go back."""
+        with self._lock:
+            return _sealed_of(segment) in self._floor()
+
     def give_back(self, segment: Segment, *, is_left: bool = False) -> bool:
         """Have no part in it any more. False if it is needed now, or in use."""
         with self._lock:
@@ -242,23 +252,29 @@ class Shelf:
 
     def _spare(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
         """Return the next segment to fill: one without contents, else the oldest that is not wanted."""
-        old = unwanted(self._steps(), self._needed(), self._steps_wanted)
+        old = unwanted(self._steps(), self._needed() | self._floor(), self._steps_wanted)
         free = [each for each in self._segments if _has_shape(each, nbytes, absent) and _is_idle(each)]
         there = {_sealed_of(each): each for each in free}
         return next((there[sealed] for sealed in (None, *old) if sealed in there), None)
 
     def _useless(self, nbytes: int, absent: frozenset[int]) -> list[Segment]:
         """Return those of another shape that will not be filled again: what a replica sends changes now and then."""
-        not_wanted = {None, *unwanted(self._steps(), self._needed(), self._steps_wanted)}
+        stays = self._needed() | self._floor()
+        not_wanted = {None, *unwanted(self._steps(), stays, self._steps_wanted)}
         return [
             each
-            for each in self._free(self._needed())
+            for each in self._free(stays)
             if each.nbytes != nbytes or (each.absent != absent and _sealed_of(each) in not_wanted)
         ]
 
     def _oldest_not_needed(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
-        free = [each for each in self._free(self._needed()) if _has_shape(each, nbytes, absent)]
-        return min(free, key=lambda each: _sealed_of(each) or _NOTHING, default=None)
+        steps, stays = self._steps(), self._needed()
+        if self._refusals >= REFUSALS_MAX:
+            # The coordinator replaces a pin when newer steps are made: without memory for them it would never go.
+            stays = needed(steps, self._sent, ())
+        free = [each for each in self._free(stays) if _has_shape(each, nbytes, absent)]
+        last = self._floor()
+        return min(free, key=lambda each: (_sealed_of(each) in last, _sealed_of(each) or _NOTHING), default=None)
 
     def _free(self, needed: frozenset[SealedStep]) -> list[Segment]:
         return [each for each in self._segments if _is_idle(each) and _sealed_of(each) not in needed]
@@ -266,6 +282,9 @@ class Shelf:
     def _needed(self) -> frozenset[SealedStep]:
         steps = self._steps()
         return needed(steps, self._sent, pinned(steps, self._pins))
+
+    def _floor(self) -> frozenset[SealedStep]:
+        return floor(self._steps(), self._pins, self._cut)
 
     def _certified(self) -> frozenset[SealedStep]:
         mark = self._pins.certified if self._pins is not None else None

@@ -29,10 +29,14 @@ def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> 
     """Return the plan with the steps to keep; `kept`: the step that node and keeper both have of the coming one."""
     if event.generation != plan.generation:
         return plan
-    held, coming = plan.held, plan.coming
+    held, coming, complete = plan.held, plan.coming, plan.complete
+    # The generation went back to before them: what it now makes of these numbers are other steps.
     if held is not None and held.step > event.step:
-        # The generation went back to before it: what it now makes of that number is another step.
         held = None
+    if complete is not None and complete.generation < plan.generation and complete.step > event.newest_step:
+        complete = None
+    if complete is not None and complete.generation == plan.generation and complete.step <= event.step:
+        held = complete if held is None or held.age < complete.age else held
     lead = lead_steps(plan.step_s)
     if coming is not None and (made := _made(plan, coming, kept, event.step - (lead or 0))) is not None:
         if made <= event.step:
@@ -41,9 +45,9 @@ def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> 
         coming = None
     if coming is None and lead is not None:
         coming = ceil((event.newest_step + lead) / plan.every) * plan.every
-    if (held, coming) == (plan.held, plan.coming):
+    if (held, coming, complete) == (plan.held, plan.coming, plan.complete):
         return plan
-    return msgspec.structs.replace(plan, held=held, coming=coming, ordered_by=event.id)
+    return msgspec.structs.replace(plan, held=held, coming=coming, complete=complete, ordered_by=event.id)
 
 
 def announce(
@@ -72,11 +76,18 @@ def still_held(held: HeldStep | None, restore_at_most: int | None) -> HeldStep |
     return None if held and restore_at_most is not None and held.step > restore_at_most else held
 
 
-def _made(plan: JobBackups, coming: int, kept: Mapping[int, int], long_certified: int) -> int | None:
+def made_by_all(plan: JobBackups, coming: int, kept: Mapping[int, int]) -> int | None:
     """Return the step that was made for the coming one, if all senders have the same one twice."""
-    senders = [rank for rank, keeper in enumerate(plan.layout.keepers) if keeper is not None]
-    if not senders:
-        # No node reports copies: the step counts as made once it is long past.
-        return coming if coming <= long_certified else None
-    steps = {kept.get(rank, -1) for rank in senders}
+    steps = {kept.get(rank, -1) for rank in _senders(plan)}
     return steps.pop() if len(steps) == 1 and min(steps) >= coming else None
+
+
+def _made(plan: JobBackups, coming: int, kept: Mapping[int, int], long_certified: int) -> int | None:
+    if _senders(plan):
+        return made_by_all(plan, coming, kept)
+    # No node reports copies: the step counts as made once it is long past.
+    return coming if coming <= long_certified else None
+
+
+def _senders(plan: JobBackups) -> list[int]:
+    return [rank for rank, keeper in enumerate(plan.layout.keepers) if keeper is not None]

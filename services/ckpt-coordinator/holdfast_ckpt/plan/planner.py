@@ -26,7 +26,7 @@ from holdfast.events import (
 from holdfast.events.parts.persist_every import PersistEvery
 from holdfast.ids import derived_id
 from holdfast.orders.backup import BackupOrder
-from holdfast_ckpt.plan import backups, cadence, certified
+from holdfast_ckpt.plan import backups, cadence, certified, complete
 from holdfast_ckpt.plan.catalogue import SOURCE, catalogue_entry, outdated
 from holdfast_ckpt.plan.lead_time import lead_steps
 from holdfast_ckpt.plan.records import HeldShards, JobBackups
@@ -71,7 +71,7 @@ def generation_started(state: CoordinatorState, job: str, event: GenerationStart
 
 
 def copies_measured(state: CoordinatorState, job: str, event: CopiesMeasured, now: datetime) -> Effect:
-    """Note what a node has sent to its keeper, and adapt how often copies are sent."""
+    """Note what a node has sent to its keeper, and adapt which steps stay and how often copies are sent."""
     plan = state.plans.get(job)
     shards = backed_up(event, plan.nproc_per_node) if plan else None
     if plan is None or shards is None or not _is_of_plan(shards, plan):
@@ -81,7 +81,11 @@ def copies_measured(state: CoordinatorState, job: str, event: CopiesMeasured, no
         return Effect()
     if event.coming_step is not None:
         state.kept.setdefault(job, {})[shards.node_rank] = event.coming_step
-    return _adapt_cadence(state, plan, event, now)
+    newest, known = _newest_step(state, plan, event), state.certified.get(job)
+    decision = derived_id(event.id, "complete")
+    advanced = complete.advance(plan, newest, state.kept.get(job, {}), known, decision)
+    adapted = _adapt_cadence(state, advanced, event, now)
+    return _plan_change(state, plan, advanced) if adapted.is_nothing else adapted
 
 
 def shards_fetched(state: CoordinatorState, job: str, event: ShardsFetched, now: datetime) -> Effect:

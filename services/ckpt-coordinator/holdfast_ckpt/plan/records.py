@@ -39,6 +39,11 @@ class HeldStep(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     step: int
 
+    @property
+    def age(self) -> tuple[int, int]:
+        """Sort key, greater for newer steps."""
+        return (self.generation, self.step)
+
 
 class CertifiedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The newest step of a job that is known to be clean, and the generation that it is known for."""
@@ -75,6 +80,8 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """The certified step that vaults keep."""
     coming: int | None = None
     """The step that is to replace `held` (see `certified`)."""
+    complete: HeldStep | None = None
+    """The newest step that all nodes are known to have twice (see `complete`)."""
     certified_up_to: int | None = None
     """The newest certified step that the nodes' orders announced."""
     persist: str = "never"

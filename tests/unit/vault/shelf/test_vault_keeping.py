@@ -9,8 +9,9 @@ import pytest
 from holdfast.node.vault import seals
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast_vault.assignments import job_of
+from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf import memory_budget
-from holdfast_vault.shelf.keeping import SpareMemory, given_back, needed, unwanted
+from holdfast_vault.shelf.keeping import REFUSALS_MAX, SpareMemory, given_back, needed, unwanted
 from holdfast_vault.shelf.pins import Pins, StepMark
 from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf
@@ -152,3 +153,30 @@ def test_what_former_keepers_have_is_given_back_for_want_of_memory_but_for_a_cer
 
 def _segments(*shelves: Shelf) -> int:
     return sum(len(shelf._segments) for shelf in shelves)
+
+
+def test_the_floor_gives_way_to_a_save_that_has_no_other_memory() -> None:
+    one, other = shelves(2, nbytes_max=6 * NBYTES)
+    for shelf in (one, other):
+        fill(shelf, 1)
+        shelf.keep_only(Cut(generation=1, at_ns=1, kept=at(1)))
+        shelf.pin(None)
+        for step in (2, 3):
+            fill(shelf, step)
+    assert (steps(one), steps(other)) == ([3, 2, 1], [3, 2, 1])
+    # One after the other, and what is only wanted before it.
+    fill(one, 4)
+    assert (steps(one), steps(other)) == ([4, 3, 2], [3, 2, 1])
+
+
+def test_a_pin_is_given_up_when_a_rank_is_refused_again_and_again() -> None:
+    (shelf,) = shelves(1, nbytes_max=3 * NBYTES)
+    for step in (1, 2, 3):
+        fill(shelf, step)
+    shelf.pin(Pins(certified=StepMark(1, 1)))
+    for _ in range(REFUSALS_MAX):
+        with pytest.raises(OSError, match="limit"):
+            shelf.claim(NBYTES)
+    for step in (4, 5):
+        fill(shelf, step)
+    assert steps(shelf) == [5, 4, 3]

@@ -7,7 +7,7 @@ from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder
 from holdfast_vault.assignments import job_of
 from holdfast_vault.cuts import Cut
-from holdfast_vault.shelf.pins import Pins, StepMark, in_the_past_of, pinned, pins_of
+from holdfast_vault.shelf.pins import Pins, StepMark, floor, in_the_past_of, pinned, pins_of
 from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
@@ -107,3 +107,34 @@ def test_who_has_nothing_of_what_was_before_leaves_it_to_others_all_the_same() -
 def test_who_begins_anew_has_nothing_behind_it() -> None:
     assert in_the_past_of(None, {at(2)}) == ()
     assert in_the_past_of(at(5, 2), {at(2), at(7), at(1, 3)}) == (at(2),)
+
+
+def test_the_step_that_a_generation_went_on_from_stays_until_a_later_one_is_known_to_be_complete() -> None:
+    shelf = shelf_with(*map(at, range(1, 10)), pins=Pins(certified=StepMark(1, 2)))
+    shelf.keep_only(Cut(generation=2, at_ns=1, kept=at(8), behind=(at(2),)))
+    for step in range(9, 20):
+        fill(shelf, at(step, 2))
+    assert {at(2), at(8), at(18, 2), at(19, 2)} <= set(shelf.steps())
+    shelf.pin(Pins(certified=StepMark(1, 2), complete=StepMark(2, 18)))
+    for step in range(20, 30):
+        fill(shelf, at(step, 2))
+    assert {at(2), at(18, 2), at(28, 2), at(29, 2)} <= set(shelf.steps())
+    assert at(8) not in shelf.steps()
+    # The next generation goes on from a later step, which all ranks have.
+    assert shelf.past_of(at(29, 2)) == (at(2), at(18, 2))
+    shelf.keep_only(Cut(generation=3, at_ns=2, kept=at(29, 2), behind=shelf.past_of(at(29, 2))))
+    for step in range(30, 40):
+        fill(shelf, at(step, 3))
+    assert {at(2), at(29, 2)} <= set(shelf.steps()) and at(18, 2) not in shelf.steps()
+
+
+def test_a_floor_is_the_newest_of_what_is_known_to_be_everywhere() -> None:
+    there = [at(2), at(8), at(9, 2), at(12, 2)]
+    cut = Cut(generation=2, at_ns=1, kept=at(8))
+    assert floor(there, None, None) == floor(there, Pins(), None) == frozenset()
+    assert floor(there, Pins(certified=StepMark(1, 2)), None) == {at(2)}
+    assert floor(there, Pins(certified=StepMark(1, 2)), cut) == floor(there, None, cut) == {at(8)}
+    assert floor(there, Pins(certified=StepMark(2, 9)), cut) == {at(9, 2)}
+    assert floor(there, Pins(certified=StepMark(2, 9), complete=StepMark(2, 12)), cut) == {at(12, 2)}
+    assert floor(there, Pins(certified=StepMark(1, 2)), Cut(generation=2, at_ns=1, kept=None)) == frozenset()
+    assert floor([at(9, 2)], None, cut) == frozenset()
