@@ -89,6 +89,7 @@ class ClusterLayout:
         self.secrets_file = self.root / "secrets.json"
         self.lock_file = self.root / "lock"
         self.control_socket = self.root / "control.sock"
+        self.nursery_socket = self.root / "nursery.sock"
         self.logs = self.root / "logs"
         self.postgres = self.root / "postgres"
         self.nats = self.root / "nats"

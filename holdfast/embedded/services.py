@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.daemon.process import leave_limit_s
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded import fabric
@@ -39,13 +40,23 @@ def service_specs(configuration: Configuration, layout: ClusterLayout, info: Clu
     ]
 
 
+def nursery_spec(configuration: Configuration, layout: ClusterLayout) -> ChildSpec:
+    """Return the process that imports torch once for all agents, and forks their zygotes."""
+    return ChildSpec(
+        name="nursery",
+        argv=(sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", "--socket", str(layout.nursery_socket)),
+        environment=base_environment() | configuration.environment(),
+        directory=layout.root,
+    )
+
+
 def agent_spec(configuration: Configuration, layout: ClusterLayout, info: ClusterInfo, node: str) -> ChildSpec:
     """Return the agent of one node. It knows the bus but not the database, as on a separate machine. A `holdfast.toml`
     in the node's directory replaces the cluster's: machines differ, above all in their devices.
     """
     prefix: tuple[str, ...] = ()
     flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))
-    network: dict[str, str] = {}
+    network = {NURSERY_VARIABLE: str(layout.nursery_socket)}
     if info.fabric is not None:
         # Everything of the node is started by its agent, and so in its namespace; /sys shows its devices there.
         prefix = ("ip", "netns", "exec", info.fabric.namespace(node))
@@ -72,7 +83,13 @@ def base_environment() -> dict[str, str]:
     file (`_FILE`) names it by an absolute path: a child works in another directory.
     """
     addresses = (NATS_VARIABLE, DATABASE_VARIABLE)
-    foreign = {*addresses, *(name + FILE_SUFFIX for name in addresses), NODE_VARIABLE, READY_FD_VARIABLE}
+    foreign = {
+        *addresses,
+        *(name + FILE_SUFFIX for name in addresses),
+        NODE_VARIABLE,
+        READY_FD_VARIABLE,
+        NURSERY_VARIABLE,
+    }
     environment = {name: value for name, value in os.environ.items() if name not in foreign}
     for name, value in environment.items():
         if name.startswith("HOLDFAST_") and name.endswith(FILE_SUFFIX):
@@ -94,9 +111,15 @@ class ClusterPlan:
 
 
 def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
+    def services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
+        # Started with the services, it has imported torch by the time that agents ask.
+        # Agents in networks of their own would all be declined.
+        nursery = [nursery_spec(configuration, layout)] if info.fabric is None else []
+        return [*nursery, *service_specs(configuration, layout, info)]
+
     return ClusterPlan(
         migrate=migrate,
-        services=partial(service_specs, configuration),
+        services=services,
         agent=partial(agent_spec, configuration),
         settings=configuration.settings,
     )

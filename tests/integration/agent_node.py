@@ -30,6 +30,7 @@ from holdfast.subjects import DESIRED_BUCKET
 from holdfast_agent.companions.zygote_link import LOG_FILE
 from holdfast_agent.zygote.wire import Attach, Welcome, reports
 from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
+from tests.nursery import public_environment
 
 E = TypeVar("E", bound=Event)
 
@@ -94,7 +95,7 @@ class Node:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "holdfast_agent", "--node", self.name, "--state-dir", str(self.directory)),
-                env=os.environ | {"HOLDFAST_NATS_URL": self._url} | self.environment,
+                env=public_environment() | {"HOLDFAST_NATS_URL": self._url} | self.environment,
                 stdout=log,
                 stderr=log,
             )
@@ -277,4 +278,9 @@ async def gone(pid: int) -> None:
         os.close(descriptor)
 
 
-__all__ = ["Heard", "Message", "Node", "gone", "node", "until"]
+def parent_of(pid: int) -> int:
+    """The pid of the process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+__all__ = ["Heard", "Message", "Node", "gone", "node", "parent_of", "until"]

@@ -23,6 +23,9 @@ from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
+from tests.nursery import nursery
+
+__all__ = ["nursery"]
 
 PASSWORD = "for-tests-only"
 
@@ -58,7 +61,7 @@ def embedded_nats(tmp_path_factory: pytest.TempPathFactory, embedded_ports: Port
 
 
 @pytest.fixture(scope="session")
-def node_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def node_place(tmp_path_factory: pytest.TempPathFactory, nursery: Path) -> Iterator[Path]:
     """Where the tests' nodes have their state, one after the other; the zygote there is warm from the second on."""
     place = tmp_path_factory.mktemp("node") / "state"
     yield place

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.events import (
     CheckpointSaved,
     FirstStep,
@@ -24,7 +25,7 @@ from holdfast.events import (
     StepsMeasured,
 )
 from holdfast.events.parts.job import JobSpec
-from tests.integration.agent_node import Node, gone, node, until
+from tests.integration.agent_node import Node, gone, node, parent_of, until
 from tests.integration.servers import stands
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -179,7 +180,9 @@ async def test_ranks_that_died_with_agent_and_zygote_are_reported_and_not_starte
 async def test_a_killed_zygote_takes_its_ranks_and_is_replaced(
     node_place: Path, scripts: Path, embedded_nats: str
 ) -> None:
-    async with node("n-zygote", node_place, embedded_nats) as it:
+    # As on a machine without a nursery: the agent starts its zygote itself.
+    no_nursery = {NURSERY_VARIABLE: str(scripts / "nursery.sock")}
+    async with node("n-zygote", node_place, embedded_nats, no_nursery) as it:
         before = await it.complete()
         job = spec(scripts, "train.py", "100000", ranks=2)
         started = await run(it, job)
@@ -192,6 +195,7 @@ async def test_a_killed_zygote_takes_its_ranks_and_is_replaced(
             await gone(process.pid)
         # Its ports may be others.
         await it.complete(after=before)
+        assert parent_of(it.zygote) == it.process.pid
         await run(it, job, 2)
         await first_step(it, 2)
 

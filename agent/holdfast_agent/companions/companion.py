@@ -15,29 +15,40 @@ from holdfast_agent.companions.environment import public_environment
 async def start(module: str, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Start `python -m module` in its own session; wait until it reports that it is ready, or exits."""
     process, ready = _spawn(("-P", "-m", module, *arguments), log)
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ready, "rb", 0)
-    )
-    try:
-        # The other end closes when the process is ready, and when it exits.
-        await reader.read()
-    finally:
-        transport.close()
+    await end_of(ready)
     return process
 
 
 async def ended(process: subprocess.Popen[bytes]) -> int:
     """Wait until the process has exited; return its exit code, or the negated signal number."""
-    loop, end = asyncio.get_running_loop(), asyncio.Event()
     descriptor = os.pidfd_open(process.pid)
-    loop.add_reader(descriptor, end.set)
     try:
-        await end.wait()
+        await readable(descriptor)
     finally:
-        loop.remove_reader(descriptor)
         os.close(descriptor)
     return process.wait()
+
+
+async def end_of(ready: int) -> None:
+    """Wait for the end of this pipe, and close it: its other end closes when a process is ready, and when it exits."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ready, "rb", 0)
+    )
+    try:
+        await reader.read()
+    finally:
+        transport.close()
+
+
+async def readable(descriptor: int) -> None:
+    """Wait until there is something to read; for a pidfd, until its process has exited."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
 
 
 def _spawn(arguments: Sequence[str], log: Path) -> tuple[subprocess.Popen[bytes], int]:

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 
 from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, relocate_search_path
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.node.rank_variables import RESERVED, RESTORE_STEP
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.replay import VARIABLE as REPLAY_VARIABLE
 
-_PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD")
-"""Holdfast's own connections contain passwords and are withheld from jobs."""
+_PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD", NURSERY_VARIABLE)
+"""Holdfast's own connections are withheld from jobs; addresses contain passwords."""
 
 
 _REPRODUCIBLE = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

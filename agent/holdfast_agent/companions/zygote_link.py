@@ -16,6 +16,7 @@ import structlog
 
 from holdfast.node.frames import Frames, WireError, framed
 from holdfast_agent.companions import companion
+from holdfast_agent.companions.nursery_link import Newborn, born
 from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, Command, Report, reports
 
 RETRY_MIN_S = 0.1
@@ -43,7 +44,8 @@ class ZygoteLink:
         self._on_report = on_report
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Newborn | None = None
+        self._births_fail = False
         self.ended = asyncio.Event()
         self._ending = False
 
@@ -53,11 +55,14 @@ class ZygoteLink:
         while not self._ending:
             connection = await self._connect()
             if connection is None:
+                self._births_fail = True
                 log.error("the zygote does not come up", log=str(self._directory / LOG_FILE), again_in_s=pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
             reports = await self._serve(connection)
+            # A zygote from the nursery that cannot serve is replaced by one that is not.
+            self._births_fail = not reports
             # A zygote that exits before its first report is restarted after a pause, one that worked at once.
             if not reports and not self._ending:
                 await asyncio.sleep(pause_s)
@@ -100,9 +105,13 @@ class ZygoteLink:
         return connection
 
     async def _spawn(self) -> None:
-        state_dir = ("--state-dir", str(self._directory))
-        address = ("--address", self._address)
-        self._process = await companion.start("holdfast_agent.zygote", self._directory / LOG_FILE, *state_dir, *address)
+        log_file = self._directory / LOG_FILE
+        newborn = None if self._births_fail else await born(self._directory, self._address, log_file)
+        if newborn is None:
+            flags = ("--state-dir", str(self._directory), "--address", self._address)
+            self._process = await companion.start("holdfast_agent.zygote", log_file, *flags)
+        else:
+            self._process = newborn
 
     async def _serve(self, connection: socket.socket) -> int:
         """Attach and pass on reports until the connection ends; return the number of reports."""
@@ -122,9 +131,11 @@ class ZygoteLink:
             self._transport = None
             transport.close()
         if self._process is not None and self._process.pid == peer:
-            code = await companion.ended(self._process)
+            if isinstance(self._process, Newborn):
+                await self._process.ended()
+            else:
+                log.info("the zygote ended", code=await companion.ended(self._process))
             self._process = None
-            log.info("the zygote ended", code=code)
         self._on_lost()
         return protocol.reports
 

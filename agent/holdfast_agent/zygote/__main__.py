@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -26,15 +27,15 @@ class AlreadyRunning(RuntimeError):
     """Another zygote serves this state directory."""
 
 
-def listen(directory: Path) -> socket.socket:
-    """Return the agent's listening socket. The path may exceed the 107 bytes of a socket address."""
+def listen(directory: Path, name: str = SOCKET) -> socket.socket:
+    """Return a listening socket for this user. The path may exceed the 107 bytes of a socket address."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        (directory / SOCKET).unlink(missing_ok=True)
+        (directory / name).unlink(missing_ok=True)
         mask = os.umask(0o077)
         try:
-            listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+            listener.bind(f"/proc/self/fd/{folder}/{name}")
         finally:
             os.umask(mask)
         listener.listen(8)
@@ -59,6 +60,47 @@ def _remembered_ports(directory: Path) -> tuple[int, ...]:
         return ()
 
 
+def warm_up() -> float:
+    """Import what ranks need, and make the heap cheap to fork; return the seconds that the imports took."""
+    # Nearly everything that is imported stays alive: collecting garbage meanwhile takes a fifth of the time.
+    gc.disable()
+    install_hooks.install()
+    preload_s = preload.preload()
+    # They import torch.
+    from holdfast_agent.zygote import crew, store_host  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    log.info("imported", preload_s=round(preload_s, 3), huge_pages=collapse_heap())
+    return preload_s
+
+
+def serve(directory: Path, address: str, ready_fd: int | None, warm: Callable[[], float]) -> None:
+    """Serve the agent of this state directory until ended. `warm` makes torch available, and returns its seconds."""
+    log_to_stderr("zygote")
+    lock = _lock(directory)
+    preload.hold_threads()
+    kernel.become_subreaper()
+    listener = listen(directory)
+    (directory / PID_FILE).write_text(f"{os.getpid()}\n")
+    if ready_fd is not None:
+        os.close(ready_fd)
+    preload_s = warm()
+    from holdfast_agent.zygote.store_host import bind_ports
+
+    stores = bind_ports(address, _remembered_ports(directory))
+    (directory / PORTS_FILE).write_bytes(msgspec.json.encode([store.getsockname()[1] for store in stores]))
+    zygote = Zygote(directory, listener, stores, preload_s)
+    gc.freeze()
+    log.info("ready", preload_s=round(preload_s, 3), pid=os.getpid())
+    try:
+        zygote.run()
+    finally:
+        (directory / SOCKET).unlink(missing_ok=True)
+        (directory / PID_FILE).unlink(missing_ok=True)
+        os.close(lock)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run a zygote until it is ended."""
     parser = argparse.ArgumentParser(prog="holdfast-zygote")
@@ -66,34 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--address", default="127.0.0.1")
     parser.add_argument("--ready-fd", type=int, help="closed when the socket listens")
     options = parser.parse_args(argv)
-    directory: Path = options.state_dir
-    log_to_stderr("zygote")
-    lock = _lock(directory)
-    preload.hold_threads()
-    kernel.become_subreaper()
-    listener = listen(directory)
-    (directory / PID_FILE).write_text(f"{os.getpid()}\n")
-    if options.ready_fd is not None:
-        os.close(options.ready_fd)
-    # Nearly everything that is imported stays alive: collecting garbage meanwhile takes a fifth of the time.
-    gc.disable()
-    install_hooks.install()
-    preload_s = preload.preload()
-    from holdfast_agent.zygote.store_host import bind_ports
-
-    stores = bind_ports(options.address, _remembered_ports(directory))
-    (directory / PORTS_FILE).write_bytes(msgspec.json.encode([store.getsockname()[1] for store in stores]))
-    zygote = Zygote(directory, listener, stores, preload_s)
-    gc.collect()
-    gc.freeze()
-    huge_pages = collapse_heap()
-    log.info("ready", preload_s=round(preload_s, 3), huge_pages=huge_pages, pid=os.getpid())
-    try:
-        zygote.run()
-    finally:
-        (directory / SOCKET).unlink(missing_ok=True)
-        (directory / PID_FILE).unlink(missing_ok=True)
-        os.close(lock)
+    serve(options.state_dir, options.address, options.ready_fd, warm_up)
 
 
 if __name__ == "__main__":

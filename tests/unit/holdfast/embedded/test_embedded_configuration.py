@@ -10,7 +10,7 @@ from holdfast.daemon.process import leave_limit_s
 from holdfast.embedded.configuration import Configuration, find_configuration
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports
-from holdfast.embedded.services import agent_spec, base_environment, service_specs
+from holdfast.embedded.services import agent_spec, base_environment, cluster_plan, service_specs
 from holdfast.settings.timeouts import Timeouts
 
 INFO = ClusterInfo(
@@ -95,6 +95,17 @@ def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
     layout.node_settings("node-0").write_text("")
     own = agent_spec(found, layout, INFO, "node-0").environment["HOLDFAST_CONFIG"]
     assert own == str(layout.node("node-0") / "holdfast.toml")
+
+
+def test_agents_find_the_nursery_unless_they_have_networks_of_their_own(here: Path) -> None:
+    configuration, layout = find_configuration({}), ClusterLayout(here)
+    plan = cluster_plan(lambda url, roles: None, configuration)
+    nursery = plan.services(layout, INFO)[0]
+    assert nursery.argv[-2:] == ("--socket", plan.agent(layout, INFO, "node-0").environment["HOLDFAST_NURSERY"])
+    assert not {"HOLDFAST_NURSERY", "HOLDFAST_NATS_URL", "HOLDFAST_DATABASE_URL"} & nursery.environment.keys()
+    apart = msgspec.structs.replace(INFO, fabric=Fabric(bridge="hf123456", subnet="198.18.7"))
+    assert "nursery" not in {spec.name for spec in plan.services(layout, apart)}
+    assert "HOLDFAST_NURSERY" not in plan.agent(layout, apart, "node-0").environment
 
 
 def test_a_node_with_a_network_of_its_own_runs_in_it_and_is_reached_there(here: Path) -> None:

@@ -1,0 +1,69 @@
+"""The request of an agent for a zygote forked by the nursery, the replies to it, and the decision between them.
+
+A fork has the nursery's memory and whatever else a process inherits. It replaces a zygote that the agent starts itself
+only where both would have inherited the same; anything that differs is a reason to decline, not something to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+_HOLDFAST = b"HOLDFAST_"
+REASONS_SHOWN = 5
+
+
+class BirthRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for a zygote. Two descriptors come with it: the log, and a pipe that is closed when it is ready."""
+
+    state_dir: str
+    address: str
+    environment: tuple[bytes, ...]
+    """Variables of the zygote as `NAME=value`."""
+    python: str
+    blocked: tuple[int, ...]
+    """Blocked signals. Seen from outside, they also are those that the C library blocks while it starts a thread."""
+
+
+class Born(msgspec.Struct, frozen=True, kw_only=True, tag="born"):
+    """The zygote exists. Its pidfd comes with this reply."""
+
+    pid: int
+
+
+class Declined(msgspec.Struct, frozen=True, kw_only=True, tag="declined"):
+    """The agent has to start its zygote itself."""
+
+    reason: str
+
+
+BirthReply = Born | Declined
+
+
+def decline(
+    nursery: Mapping[str, str],
+    agent: Mapping[str, str],
+    nursery_environment: Iterable[bytes],
+    agent_environment: Iterable[bytes],
+) -> str | None:
+    """Return why the nursery's fork cannot replace a process started by the agent; None if it can.
+
+    The first two map what a process inherits from its parent to its value. Variables of Holdfast itself are not
+    compared, because nothing reads them at import. Values are left out of the reason: a variable may be a secret.
+    """
+    inherited = [name for name in sorted({*nursery, *agent}) if nursery.get(name) != agent.get(name)]
+    variables = {_name(entry) for entry in _compared(nursery_environment) ^ _compared(agent_environment)}
+    names = inherited + [f"variable {name}" for name in sorted(variables)]
+    if not names:
+        return None
+    more = f" and {len(names) - REASONS_SHOWN} more" if len(names) > REASONS_SHOWN else ""
+    return f"the agent differs in {', '.join(names[:REASONS_SHOWN])}{more}"
+
+
+def _compared(environment: Iterable[bytes]) -> frozenset[bytes]:
+    return frozenset(entry for entry in environment if not entry.startswith(_HOLDFAST))
+
+
+def _name(entry: bytes) -> str:
+    return entry.partition(b"=")[0].decode(errors="replace")

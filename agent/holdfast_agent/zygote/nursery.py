@@ -1,0 +1,266 @@
+"""`python -P -m holdfast_agent.zygote.nursery`: imports torch once and forks the zygotes of all agents.
+
+An agent asks over a socket and gets a zygote that is like one it started itself, or a reason why not
+([ADR 26](../../../docs/adr/0026-the-nursery.md)). Zygotes do not depend on the nursery: it only reaps them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import structlog
+
+from holdfast.daemon.process import log_to_stderr
+from holdfast.daemon.ready import announce_ready
+from holdfast.node.frames import Frames, WireError, framed
+from holdfast_agent.zygote import __main__ as zygote_main
+from holdfast_agent.zygote import birth, inherited, preload
+from holdfast_agent.zygote.birth import BirthReply, BirthRequest, Born, Declined
+from holdfast_agent.zygote.inherited import Shown
+
+REQUEST_WITHIN_S = 5.0
+"""Time for one agent to send its request, while the others wait."""
+EXIT_FAILED = 1
+_DESCRIPTORS = 2
+_ROOM_BYTES = 8192
+"""Room for the arguments and for the variables of a zygote, beyond those of the nursery: a few paths."""
+_ROOM = "HOLDFAST_NURSERY_ROOM"
+
+log = structlog.get_logger("nursery")
+
+
+class Nursery:
+    """The nursery of one machine, with torch loaded; `unfit` is why it can fork nothing."""
+
+    def __init__(self, listener: socket.socket, environment: tuple[bytes, ...], unfit: str | None) -> None:
+        self._listener = listener
+        self._environment = environment
+        self._unfit = unfit
+        self._code = _code_on_disk()
+        self._ending = False
+        self._wakeup, self._wakeup_in = os.pipe()
+
+    def run(self) -> None:
+        """Serve until SIGTERM."""
+        for descriptor in (self._wakeup, self._wakeup_in):
+            os.set_blocking(descriptor, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_end)
+        signal.set_wakeup_fd(self._wakeup_in, warn_on_full_buffer=False)
+        self._listener.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wakeup, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            while not self._ending:
+                selector.select()
+                with contextlib.suppress(BlockingIOError):
+                    while os.read(self._wakeup, 4096):
+                        continue
+                _reap()
+                with contextlib.suppress(BlockingIOError):
+                    connection, _ = self._listener.accept()
+                    with connection:
+                        self._serve(connection)
+
+    def _on_end(self, *_: object) -> None:
+        self._ending = True
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(REQUEST_WITHIN_S)
+        received: list[int] = []
+        try:
+            request = _receive(connection, received)
+            reply, pidfd = self._answer(connection, request, received)
+            try:
+                socket.send_fds(connection, [framed(reply)], pidfd)
+            finally:
+                for descriptor in pidfd:
+                    os.close(descriptor)
+        except (OSError, WireError) as error:
+            log.warning("a request is dropped", reason=str(error))
+        finally:
+            for descriptor in received:
+                os.close(descriptor)
+
+    def _answer(
+        self, connection: socket.socket, request: BirthRequest, received: list[int]
+    ) -> tuple[BirthReply, list[int]]:
+        began = time.monotonic()
+        try:
+            reason = self._reason_against(connection, request)
+            if reason is None:
+                placed = inherited.fit(_shown_arguments(request), request.environment)
+                preload.check_single_threaded()
+                pid = _fork(partial(_become_zygote, request, received, placed, began))
+                log.info("a zygote is born", pid=pid, state_dir=request.state_dir)
+                return Born(pid=pid), [os.pidfd_open(pid)]
+        except (OSError, inherited.NoRoom, preload.ThreadsRunning) as error:
+            reason = str(error)
+        log.info("a zygote is declined", reason=reason, state_dir=request.state_dir)
+        return Declined(reason=reason), []
+
+    def _reason_against(self, connection: socket.socket, request: BirthRequest) -> str | None:
+        if _has_left(connection):
+            return "the agent no longer waits"
+        if self._unfit is not None:
+            return self._unfit
+        if any(_stamp(file) != stamp for file, stamp in self._code.items()):
+            return "its code on disk has changed since it was imported"
+        if request.python != inherited.python():
+            return f"the agent's Python is {request.python}, the nursery's {inherited.python()}"
+        if request.blocked != inherited.blocked_signals():
+            return "the agent blocks other signals"
+        pid, uid = _peer(connection)
+        if uid != os.getuid():
+            return "the agent belongs to another user"
+        own, agents = inherited.inherited(os.getpid()), inherited.inherited(pid)
+        return birth.decline(own, agents, self._environment, request.environment)
+
+
+def _receive(connection: socket.socket, received: list[int]) -> BirthRequest:
+    """Return the request; descriptors go to `received`. Raises WireError: there is no whole request."""
+    frames = Frames(msgspec.msgpack.Decoder(BirthRequest))
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, _DESCRIPTORS)
+        received += descriptors
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        if not data:
+            raise WireError("the agent left before it had asked")
+        for request in frames.feed(data):
+            if len(received) != _DESCRIPTORS:
+                raise WireError(f"{len(received)} descriptors came with the request instead of {_DESCRIPTORS}")
+            return request
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Return True if the agent has closed its end: it has started its zygote itself by now."""
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    finally:
+        connection.settimeout(REQUEST_WITHIN_S)
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the pid and uid of the agent."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return pid, uid
+
+
+def _shown_arguments(request: BirthRequest) -> list[bytes]:
+    flags = ("--state-dir", request.state_dir, "--address", request.address)
+    return [os.fsencode(word) for word in (sys.executable, "-P", "-m", zygote_main.__package__, *flags)]
+
+
+def _fork(child: Callable[[], NoReturn]) -> int:
+    from holdfast_agent.zygote.fork_rank import fork_child
+
+    return fork_child(lambda _: child())
+
+
+def _become_zygote(request: BirthRequest, received: list[int], placed: Sequence[Shown], began: float) -> NoReturn:
+    """Turn this fork into what `python -P -m holdfast_agent.zygote` would be."""
+    from holdfast_agent.zygote.fork_rank import reset_signals, take_streams
+
+    output, ready = received
+    os.setsid()
+    ready = take_streams(output, output, ready)
+    reset_signals()
+    code = EXIT_FAILED
+    try:
+        os.environ.clear()
+        os.environb.update(dict(entry.partition(b"=")[::2] for entry in request.environment))
+        inherited.show(placed)
+        directory = Path(request.state_dir)
+        zygote_main.serve(directory, request.address, ready, lambda: time.monotonic() - began)
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - a fork of the nursery ends here whatever happened
+        # Reaches the zygote's log, which would otherwise show no cause.
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _reap() -> None:
+    """Collect zygotes that have ended: their agents wait for that."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        log.info("a zygote ended", pid=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def _code_on_disk() -> dict[str, tuple[int, int]]:
+    """Return the files of Holdfast's modules that are loaded here, with what tells whether one has changed."""
+    files = [getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("holdfast")]
+    return {file: _stamp(file) for file in files if file is not None}
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    found = os.stat(file)
+    return found.st_mtime_ns, found.st_size
+
+
+def _warm_up() -> str | None:
+    """Import what ranks need; return why this process cannot serve, None if it can."""
+    preload.hold_threads()
+    try:
+        zygote_main.warm_up()
+    except (ImportError, OSError, RuntimeError) as error:
+        log.error("agents have to start their zygotes themselves", reason=str(error))
+        return str(error)
+    return None
+
+
+def _make_room() -> None:
+    """Start this program once more, with room behind its arguments and variables for those of a zygote."""
+    padding = "x" * _ROOM_BYTES
+    arguments = [*sys.orig_argv, "--room", padding]
+    # Where there is no space for them, requests are declined.
+    with contextlib.suppress(OSError):
+        os.execve(sys.executable, arguments, os.environ | {_ROOM: padding})
+
+
+def main() -> None:
+    """Run a nursery until it is ended."""
+    parser = argparse.ArgumentParser(prog="holdfast-nursery")
+    parser.add_argument("--socket", type=Path, required=True, help="where agents ask")
+    parser.add_argument("--room", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.room is None:
+        _make_room()
+    os.environ.pop(_ROOM, None)
+    environment = tuple(name + b"=" + value for name, value in os.environb.items())
+    log_to_stderr("nursery")
+    place: Path = options.socket
+    listener = zygote_main.listen(place.parent, place.name)
+    announce_ready()
+    try:
+        Nursery(listener, environment, _warm_up()).run()
+    finally:
+        place.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

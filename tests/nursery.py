@@ -1,0 +1,58 @@
+"""A nursery for the agents that tests start: torch is imported once per worker instead of once per zygote.
+
+A test that is about how an agent starts its zygote itself takes `HOLDFAST_NURSERY` out of the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from holdfast.daemon.nursery import NURSERY_VARIABLE
+from holdfast.daemon.ready import READY_FD_VARIABLE
+from holdfast.embedded.processes.child_process import start
+from holdfast.embedded.servers.identity import Identity
+
+_OF_ONE_TEST = "PYTEST_CURRENT_TEST"
+"""Differs from test to test, so an agent with it differs from every nursery."""
+
+
+def public_environment() -> dict[str, str]:
+    """Return this process's environment, for agents and the nursery."""
+    return {name: value for name, value in os.environ.items() if name != _OF_ONE_TEST}
+
+
+def start_nursery(socket: Path, log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a nursery, which dies with this process; return when agents may ask, and then wait for its imports."""
+    argv = (sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", "--socket", str(socket))
+    given = public_environment() if environment is None else environment
+    ready, ready_in = os.pipe()
+    try:
+        with log.open("ab") as output:
+            environment = {**given, READY_FD_VARIABLE: str(ready_in)}
+            process = start(
+                argv, environment, Path.cwd(), output.fileno(), signal.SIGKILL, Identity.AS_IS, keep=(ready_in,)
+            )
+    finally:
+        os.close(ready_in)
+    with open(ready, "rb") as pipe:
+        assert pipe.read(), f"the nursery does not start:\n{log.read_text()}"
+    return process
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The log of a nursery that all agents started by this worker ask."""
+    place = tmp_path_factory.mktemp("nursery")
+    process = start_nursery(place / "nursery.sock", place / "nursery.log")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(NURSERY_VARIABLE, str(place / "nursery.sock"))
+        yield place / "nursery.log"
+    process.kill()
+    process.wait()
