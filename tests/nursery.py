@@ -28,10 +28,9 @@ def public_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != _OF_ONE_TEST}
 
 
-def start_nursery(socket: Path, log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start_nursery(socket: Path, log: Path, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a nursery, which dies with this process; return when agents may ask, and then wait for its imports."""
     argv = (sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", "--socket", str(socket))
-    given = public_environment() if environment is None else environment
     ready, ready_in = os.pipe()
     try:
         with log.open("ab") as output:
@@ -46,11 +45,17 @@ def start_nursery(socket: Path, log: Path, environment: Mapping[str, str] | None
     return process
 
 
+@pytest.fixture(scope="session", autouse=True)
+def environment_at_start() -> dict[str, str]:
+    """The environment before any test or other fixture of this kind has changed it."""
+    return public_environment()
+
+
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def nursery(tmp_path_factory: pytest.TempPathFactory, environment_at_start: dict[str, str]) -> Iterator[Path]:
     """The log of a nursery that all agents started by this worker ask."""
     place = tmp_path_factory.mktemp("nursery")
-    process = start_nursery(place / "nursery.sock", place / "nursery.log")
+    process = start_nursery(place / "nursery.sock", place / "nursery.log", environment_at_start)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(NURSERY_VARIABLE, str(place / "nursery.sock"))
         yield place / "nursery.log"

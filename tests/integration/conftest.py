@@ -23,9 +23,9 @@ from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
-from tests.nursery import nursery
+from tests.nursery import environment_at_start, nursery
 
-__all__ = ["nursery"]
+__all__ = ["environment_at_start", "nursery"]
 
 PASSWORD = "for-tests-only"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.daemon.nursery import NURSERY_VARIABLE
-from holdfast.events import ProcessExited, Progress
+from holdfast.events import ProcessExited, Progress, RanksStarted
 from holdfast.events.parts.job import JobSpec
 from holdfast_agent.companions import nursery_link
 from holdfast_agent.zygote.zygote import PID_FILE
@@ -67,18 +68,20 @@ async def start_rank(it: Node, folder: Path, generation: int = 1) -> int:
     script.write_text(STEPS)
     job = JobSpec(name="job-1", script=str(script), cwd=str(folder), directory=str(folder))
     await it.order(job, generation, (await it.registered()).facts.store_ports[0])
+    started = await it.heard.wait(RanksStarted, lambda event: event.generation == generation)
     await it.heard.wait(Progress, lambda event: event.generation == generation and event.step >= 0)
-    (rank,) = [pid for pid in children(it.zygote) if "holdfast_agent.zygote" in words(pid, "cmdline") and led(pid)]
-    return rank
+    return started.ranks[0].pid
 
 
-def led(pid: int) -> bool:
-    """Whether the process is a rank that runs, and neither the store nor one made ahead."""
-    return Path(f"/proc/{pid}/comm").read_text().strip() == "rank-0"
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+@pytest.fixture(autouse=True)
+def _environment_at_start(environment_at_start: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what other tests of this worker have left in the environment, and what pytest changes for each."""
+    for name in set(os.environ) - set(environment_at_start):
+        if not name.startswith("HOLDFAST_"):
+            monkeypatch.delenv(name)
+    for name, value in environment_at_start.items():
+        if not name.startswith("HOLDFAST_"):
+            monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -86,13 +89,15 @@ def own_place(tmp_path: Path) -> Iterator[Path]:
     """A node's state that no other test has used, so that its zygote is new."""
     place = tmp_path / "state"
     yield place
-    if (place / PID_FILE).exists():
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         os.kill(int((place / PID_FILE).read_text()), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory, nursery: Path) -> dict[str, dict[str, Any]]:
-    """What agents that differ from the nursery in one thing each were answered."""
+def answers(
+    tmp_path_factory: pytest.TempPathFactory, nursery: Path, environment_at_start: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """What agents that differ from the nursery in one thing each were answered; by then it has imported torch."""
     script = HERE / "nursery_agents.py"
     done = subprocess.run(
         [sys.executable, "-P", str(script), str(tmp_path_factory.mktemp("agents")), "same", *REASONS],
@@ -101,7 +106,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory, nursery: Path) -> dict[str
         check=False,
         timeout=150,
         stdin=subprocess.DEVNULL,
-        env=public_environment(),
+        env=environment_at_start | {NURSERY_VARIABLE: os.environ[NURSERY_VARIABLE]},
     )
     assert done.returncode == 0, done.stderr
     return {answer["case"]: answer for answer in map(json.loads, done.stdout.splitlines())}
@@ -122,6 +127,7 @@ def test_an_agent_that_differs_is_declined(answers: dict[str, dict[str, Any]], c
     assert REASONS[case] in answer.get("reason", ""), answer
 
 
+@pytest.mark.usefixtures("answers")
 async def test_a_zygote_of_the_nursery_is_like_one_of_the_agent(
     own_place: Path, nursery: Path, embedded_nats: str
 ) -> None:
@@ -143,6 +149,7 @@ async def test_a_zygote_of_the_nursery_is_like_one_of_the_agent(
         assert opened(zygote) & opened(parent_of(zygote)) == {os.devnull}
 
 
+@pytest.mark.usefixtures("answers")
 async def test_a_killed_zygote_of_the_nursery_takes_its_rank_and_is_replaced(
     own_place: Path, nursery: Path, tmp_path: Path, embedded_nats: str
 ) -> None:
@@ -159,6 +166,7 @@ async def test_a_killed_zygote_of_the_nursery_takes_its_rank_and_is_replaced(
         await start_rank(it, tmp_path, generation=2)
 
 
+@pytest.mark.usefixtures("answers")
 async def test_a_zygote_of_the_nursery_ends_when_its_agent_does_not_come_back(
     own_place: Path, nursery: Path, tmp_path: Path, embedded_nats: str
 ) -> None:
