@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 NAME_MAX_CHARS = 63
 _NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9-]{{0,{NAME_MAX_CHARS - 2}}}[A-Za-z0-9])?")
 
 
 NTH_MAX = 0xFFF
+_UNIX_MS_MAX = 253_402_300_799_000
+"""The last second of the year 9999, where datetime ends."""
 _NAMESPACE_OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
 
 
@@ -21,6 +23,11 @@ def uuid7_of(unix_ms: int, random_bytes: bytes) -> str:
     # Formatted here: a service makes several ids for every event, and objects of uuid.UUID take three times as long.
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def moment_of(uuid7: str) -> datetime:
+    """Return the time at which a UUIDv7 was made."""
+    return datetime.fromtimestamp(min(int(uuid7.replace("-", "")[:12], 16), _UNIX_MS_MAX) / 1000, UTC)
 
 
 def derived_id(parent: str, *parts: str | int, nth: int | None = None) -> str:

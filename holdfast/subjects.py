@@ -81,6 +81,11 @@ def heartbeat_subject(node: str) -> str:
     return f"{ROOT}.heartbeat.{node}"
 
 
+def holder_subject(node: str) -> str:
+    """Return the subject on which the agent that holds a node answers another agent of the same name."""
+    return f"{ROOT}.holder.{node}"
+
+
 ALL_HEARTBEATS = heartbeat_subject("*")
 
 

@@ -53,6 +53,8 @@ _HEARTBEAT = {
     "properties": {
         "node": {"type": "string"},
         "instance": {"type": "string"},
+        "since": {"type": "string", "format": "date-time"},
+        "place": {"$ref": _REF.format(name="AgentPlace")},
         "at": {"type": "string", "format": "date-time"},
         "epoch": {"type": "integer"},
         "generation": {"type": "integer"},

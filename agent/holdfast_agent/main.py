@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from holdfast.bus import Bus
@@ -14,8 +13,6 @@ from holdfast.daemon.ready import announce_ready
 from holdfast.ids import checked_name
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.service import Agent
-
-PID_FILE = "agent.pid"
 
 
 def main() -> None:
@@ -42,7 +39,7 @@ async def _run(daemon: Daemon) -> None:
     # The lock is held until the process exits.
     directories.lock()
     directories.prepare()
-    (directories.root / PID_FILE).write_text(f"{os.getpid()}\n")
+    directories.write_pid()
 
     async def bus() -> Bus:
         return await connect(daemon.settings.nats_url, f"agent-{daemon.flags.node}")

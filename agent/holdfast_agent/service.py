@@ -34,6 +34,7 @@ from holdfast_agent.files.file_retention import FileRetention
 from holdfast_agent.files.spool import Spool
 from holdfast_agent.inspections.reporting import InspectionSetup, NodeInspections
 from holdfast_agent.node_facts import node_facts, self_check
+from holdfast_agent.node_hold import Holding, NodeHold, place_of
 from holdfast_agent.order_watch import orders_for
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen, ShutdownRequested
 from holdfast_agent.publisher import Publisher
@@ -44,10 +45,14 @@ from holdfast_agent.tracer.tracing import Tracing
 from holdfast_agent.watching.live_lines import LiveLines
 from holdfast_agent.watching.rank_telemetry import Telemetry
 from holdfast_agent.watching.watcher import Watcher
+from holdfast_agent.zygote.wire import End
 from holdfast_agent.zygote_reports import ZygoteReports
 
 FLUSH_MAX_S = 3.0
 """Time that a departing agent gives the bus to take its last events; the rest stays in the spool."""
+
+HOLD_FIRST_S = 0.5
+"""Time in which an agent tries to take the hold of its node before it starts anything."""
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +89,8 @@ class Agent:
         self._reconciler = reconciler = Reconciler(
             node, self._spool, publisher, timeouts, now, lambda plan, before: self._effects.carry_out(plan, before)
         )
+        self._place = place_of(directories.root)
+        self._hold = NodeHold(node, self._holding, self._give_way, now)
         crew, publish = reconciler.crew, publisher.publish
 
         reads_logs = (signals or SignalsPolicy()).read_training_logs
@@ -141,6 +148,9 @@ class Agent:
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as group:
+            connecting = group.create_task(self._connect_and_hold(), name="connect")
+            # An agent that is refused starts nothing; one without a bus looks after its ranks.
+            await asyncio.wait([connecting], timeout=HOLD_FIRST_S)
             group.create_task(self._zygote.run(), name="zygote")
             group.create_task(self._vault.run(), name="vault")
             group.create_task(self._vault.hand_over(), name="backup orders to the vault")
@@ -149,7 +159,9 @@ class Agent:
             group.create_task(self._retention.run(), name="file retention")
             group.create_task(self._inspecting.run(), name="inspections")
             group.create_task(self._telemetry.run(), name="telemetry")
-            self._bus = bus = await self._connect()
+            bus = await connecting
+            group.create_task(self._hold.answer(bus), name="holder")
+            group.create_task(self._hold.watch(bus), name="other agents")
             self._publisher.start_relays(bus, group)
             group.create_task(self._follow_orders(bus), name="orders")
             group.create_task(self._backups.follow(bus), name="backup orders")
@@ -159,6 +171,11 @@ class Agent:
             group.create_task(self._beat(bus), name="heartbeat")
             group.create_task(self._lines.broadcast(bus), name="lines")
             group.create_task(self._answer_pings(bus), name="pings")
+
+    async def _connect_and_hold(self) -> Bus:
+        self._bus = bus = await self._connect()
+        await self._hold.take(bus)
+        return bus
 
     async def _leave(self) -> None:
         """End the ranks within their grace, and give the bus a moment."""
@@ -171,6 +188,11 @@ class Agent:
                 await self._publisher.until_empty()
         self._vault.end()
         self._directories.forget_ledgers()
+
+    def _give_way(self) -> None:
+        """End what runs here, at once and without a word of departure: the node goes on under another agent."""
+        self._zygote.end(End())
+        self._vault.end()
 
     async def _follow_orders(self, bus: Bus) -> None:
         # Living ranks are adopted before the first order.
@@ -205,7 +227,12 @@ class Agent:
         self._register()
 
     async def _beat(self, bus: Bus) -> None:
-        await self._contact.beat(bus, lambda: self._reconciler.state, lambda: self._watcher.statuses().values())
+        statuses = self._watcher.statuses
+        await self._contact.beat(bus, lambda: self._reconciler.state, lambda: statuses().values(), self._holding)
+
+    def _holding(self) -> Holding:
+        instance = self._reconciler.state.instance
+        return Holding(instance=instance, since=self._contact.present_since, place=self._place)
 
     async def _answer_pings(self, bus: Bus) -> None:
         await self._reports.attached.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast.events.base import Evidence
-from holdfast.events.parts.job import CheckResult, Endpoint, NodeFacts, Purpose
+from holdfast.events.parts.job import AgentPlace, CheckResult, Endpoint, NodeFacts, Purpose
 from holdfast.events.parts.ranks import RankException, RankProgress, RankReplay
 from holdfast.events.parts.samples import RankProfile, SlowStage
 from holdfast.events.parts.scalars import Code, Count, Id, Moment, Name, Step
@@ -40,6 +40,15 @@ class NodeDeparted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """An agent is shut down on purpose; its ranks are stopped."""
 
     instance: Id
+
+
+class NodeRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent gave way to another one that holds the node of this name. It runs no ranks."""
+
+    instance: Id
+    place: AgentPlace
+    holder: AgentPlace
+    holder_instance: Id
 
 
 class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -328,6 +337,7 @@ AnyEvidence = (
     NodeRegistered
     | NodeInspected
     | NodeDeparted
+    | NodeRefused
     | ProcessExited
     | LogSignature
     | FirstStep

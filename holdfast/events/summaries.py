@@ -35,6 +35,7 @@ from holdfast.events.evidence import (
     MessageRejected,
     NodeDeparted,
     NodeInspected,
+    NodeRefused,
     NodeRegistered,
     OrderRefused,
     ProcessExited,
@@ -85,6 +86,8 @@ _TEMPLATES: dict[type[Event], str] = {
     BusWentBack: "the bus lost messages of stream {0.stream} from number {0.sequence} on; publishing them again",
     MessageRejected: "{0.consumer} rejected a message on {0.subject}: {0.error}",
     NodeDeparted: "agent shut down on purpose",
+    NodeRefused: "agent with pid {0.place.pid} on {0.place.hostname} refused: the node is held by the agent with "
+    "pid {0.holder.pid} on {0.holder.hostname}",
     NodeRegistered: "agent started on {0.facts.hostname}",
     OrderRefused: "refused the order of epoch {0.epoch} and generation {0.generation}, "
     "having obeyed {0.newest_epoch}/{0.newest_generation}",

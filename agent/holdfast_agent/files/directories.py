@@ -19,6 +19,8 @@ from holdfast_agent.zygote.wire import Fence
 
 SHARED_MEMORY = Path("/dev/shm")
 
+PID_FILE = "agent.pid"
+
 CHECKS_KEPT = 5
 """Runs of checks, and of replays, whose logs are kept for each job."""
 
@@ -62,8 +64,19 @@ class Directories:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise AlreadyRunning(f"another agent uses {self.root}: give each node its own --state-dir") from None
+            raise AlreadyRunning(
+                f"another agent ({self._last_pid()}) uses {self.root}: stop it, or give each node its own --state-dir"
+            ) from None
         return descriptor
+
+    def write_pid(self) -> None:
+        (self.root / PID_FILE).write_text(f"{os.getpid()}\n")
+
+    def _last_pid(self) -> str:
+        try:
+            return f"pid {(self.root / PID_FILE).read_text().strip()}"
+        except OSError:
+            return "its pid is unknown"
 
     def log_stem(self, job: str, rank: int) -> Path:
         """Return the path of a rank's log files without `.out` and `.err`."""

@@ -97,6 +97,14 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Port at which its vault serves other vaults; None: it keeps no checkpoints in memory."""
 
 
+class AgentPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The place where an agent runs, as a person finds it."""
+
+    hostname: str
+    pid: Count
+    state_dir: str
+
+
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of one check of a node."""
 

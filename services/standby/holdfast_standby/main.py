@@ -18,7 +18,7 @@ async def serve(this: Daemon) -> None:
     store = await PostgresStore.connect(this.settings.database_url, "standby", application_name="holdfast-standby")
     standby = Standby(this.settings.timeouts, this.settings.pool, this.settings.retention)
     heartbeats = Heartbeats(bus, system_now, standby.is_known)
-    standby.last_heard = heartbeats.last
+    standby.last_heard, standby.only_heard = heartbeats.last, heartbeats.only
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(heartbeats.listen(), name="heartbeats")

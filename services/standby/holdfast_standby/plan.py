@@ -19,12 +19,14 @@ from holdfast.events import (
     NodeDeparted,
     NodeInspected,
     NodeLost,
+    NodeRefused,
     NodeRegistered,
     NodeReleaseRequested,
     NodesReleased,
     NodesRequested,
 )
 from holdfast.events.parts.job import NodeFacts
+from holdfast.ids import moment_of
 from holdfast.requests import ReleaseNode
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import RetentionPolicy
@@ -37,6 +39,9 @@ from holdfast_standby.state import WATCHED, Inventory, Node, NodeLiveness, NodeS
 EPOCH_BELIEVED_MAX = 1 << 40
 """A higher epoch of an agent is ignored: no node is granted this often, and the next epoch must be higher still."""
 
+INSTANCE_AHEAD_MAX = timedelta(days=1)
+"""An instance from a later time than this does not replace another: no later start of the agent would sort after it."""
+
 UNHEARD_MULTIPLE = 3
 """A node that was not heard since this service began to listen gets that many times the limit: after an outage of
 everything, nodes start later than the services do."""
@@ -48,6 +53,7 @@ HANDLED: tuple[type[Event], ...] = (
     NodeRegistered,
     NodeInspected,
     NodeDeparted,
+    NodeRefused,
     NodesRequested,
     NodesReleased,
     Eviction,
@@ -74,6 +80,8 @@ class InventoryPlanner:
                 node = draft.nodes.get(event.node or "")
                 if node and node.instance == event.instance and node.state in WATCHED:
                     draft.move(node, NodeState.LOST, "its agent was shut down", job=None)
+            case NodeRefused():
+                _refused(draft, event)
             case NodesRequested():
                 claims.requested(draft, event)
             case NodesReleased():
@@ -111,7 +119,8 @@ class InventoryPlanner:
 
     def time(self, inventory: Inventory, liveness: NodeLiveness, now: datetime) -> InventoryChange:
         draft = InventoryDraft(inventory, None, now)
-        for node in sorted(inventory.nodes.values(), key=lambda node: node.id):
+        for known in sorted(inventory.nodes.values(), key=lambda node: node.id):
+            node = self._with_living_instance(draft, known, liveness, now)
             if node.blocked_until and node.blocked_until <= now:
                 self._unblock(draft, node, liveness, "its time on the blocklist is over")
             elif node.state in WATCHED and (silent_s := self._silent_s(node, liveness, now)) is not None:
@@ -135,6 +144,17 @@ class InventoryPlanner:
                 del draft.claims[claim.job]
         claims.grant(draft, self.pool.size)
         return draft.outcome()
+
+    def _with_living_instance(self, draft: InventoryDraft, node: Node, liveness: NodeLiveness, now: datetime) -> Node:
+        """Forget a registration that no living agent made: a forged one would lock the real agent out for good."""
+        instance, since = liveness.only.get(node.id, (node.instance, now))
+        if not instance or instance >= node.instance or not self._is_alive(node, liveness, now):
+            return node
+        if now - since <= timedelta(seconds=self.timeouts.node_lost_s):
+            return node
+        draft.nodes[node.id] = msgspec.structs.replace(node, instance=instance)
+        self._admit(draft, draft.nodes[node.id])
+        return draft.nodes[node.id]
 
     def _silent_s(self, node: Node, liveness: NodeLiveness, now: datetime) -> float | None:
         """Return the seconds since a node's last heartbeat if they are too many and other nodes send some."""
@@ -170,6 +190,10 @@ class InventoryPlanner:
         node = draft.nodes.get(event.node)
         if node is not None and event.instance < node.instance:
             return  # a late message of an earlier life
+        if node is not None and moment_of(event.instance) > draft.now + INSTANCE_AHEAD_MAX:
+            started_at = f"{moment_of(event.instance):%Y-%m-%d %H:%M}"
+            _note(draft, node, f"an agent that started at {started_at} is not believed: check the node's clock")
+            return
         if node is None:
             fresh = Node(
                 id=event.node,
@@ -265,6 +289,23 @@ class InventoryPlanner:
                 draft.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)
             else:
                 draft.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
+
+
+def _refused(draft: InventoryDraft, event: NodeRefused) -> None:
+    """Show on the node that a second agent was refused; the first one holds it as before."""
+    node = draft.nodes.get(event.node or "")
+    reason = (
+        f"a second agent of this name (pid {event.place.pid} on {event.place.hostname}) was refused: it is held by "
+        f"pid {event.holder.pid} on {event.holder.hostname}"
+    )
+    if node is not None and node.state in WATCHED:
+        _note(draft, node, reason)
+
+
+def _note(draft: InventoryDraft, node: Node, reason: str) -> None:
+    """Show something on a node, which stays in its state."""
+    if node.reason != reason:
+        draft.put(msgspec.structs.replace(node, reason=reason), old_state=node.state)
 
 
 def _is_unheard(node: Node, liveness: NodeLiveness) -> bool:

@@ -32,13 +32,29 @@ class Heartbeats:
         self._now = now
         self._is_known = is_known
         self.last: dict[str, datetime] = {}
+        self.only: dict[str, tuple[str, datetime]] = {}
 
     async def listen(self) -> None:
         """Receive the heartbeats of known nodes until cancelled. Those of unknown nodes are ignored."""
-        async for subject, _ in self._bus.listen(ALL_HEARTBEATS):
+        async for subject, body in self._bus.listen(ALL_HEARTBEATS):
             node = subject.rsplit(".", 1)[-1]
-            if self._is_known(node):
-                self.last[node] = self._now()
+            if not self._is_known(node):
+                continue
+            self.last[node] = now = self._now()
+            instance = _instance(body)
+            if node not in self.only or self.only[node][0] != instance:
+                self.only[node] = (instance, now)
+
+
+class _Sender(msgspec.Struct):
+    instance: str
+
+
+def _instance(heartbeat: bytes) -> str:
+    try:
+        return msgspec.json.decode(heartbeat, type=_Sender).instance
+    except msgspec.DecodeError:
+        return ""
 
 
 class Standby(Decider):
@@ -53,6 +69,7 @@ class Standby(Decider):
         self.planner = InventoryPlanner(timeouts, pool, retention)
         self.inventory = Inventory()
         self.last_heard: MutableMapping[str, datetime] = {}
+        self.only_heard: MutableMapping[str, tuple[str, datetime]] = {}
 
     def is_known(self, node: str) -> bool:
         return node in self.inventory.nodes
@@ -73,7 +90,7 @@ class Standby(Decider):
         return msgspec.structs.replace(self._effect(outcome), answer=Answer(accepted=True, message=outcome.note))
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        liveness = NodeLiveness(last=dict(self.last_heard), listening_since=hearing_since)
+        liveness = NodeLiveness(last=dict(self.last_heard), listening_since=hearing_since, only=dict(self.only_heard))
         return self._effect(self.planner.time(self.inventory, liveness, now))
 
     def adopt(self, effect: Effect) -> None:
@@ -84,6 +101,7 @@ class Standby(Decider):
                 kept.pop(row.key, None)
                 if row.table is NODES:
                     self.last_heard.pop(row.key, None)
+                    self.only_heard.pop(row.key, None)
             else:
                 kept[row.key] = row.row
         self.inventory = Inventory(nodes=nodes, claims=claims)

@@ -104,3 +104,5 @@ class NodeLiveness(msgspec.Struct, frozen=True, kw_only=True):
     last: dict[str, datetime] = {}
     listening_since: datetime | None = None
     """Start of the present connection; None: heartbeats cannot arrive now."""
+    only: dict[str, tuple[str, datetime]] = {}
+    """For each node the instance that sent its last heartbeats, and since when no other one has sent any."""
