@@ -10,9 +10,11 @@ import msgspec
 from holdfast.bus import Message, event_message
 from holdfast.events import MessageRejected
 from holdfast.ids import uuid7_of
-from holdfast.subjects import dead_letter_subject
+from holdfast.subjects import DESIRED_BUCKET, dead_letter_subject, kv_subject
 
 TEXT_CHARS_MAX = 1000
+_ORDERS = kv_subject(DESIRED_BUCKET, "")
+"""An order holds the values of --env and the job's token, and readers may see dead letters."""
 HEADERS_BYTES_MAX = 8192
 """Room that a dead letter leaves for its headers below the bus's limit."""
 
@@ -34,11 +36,11 @@ def rejection(unhandled: UnhandledMessage, now: datetime, message_bytes_max: int
     """Return the dead letter, and the event that makes it visible to queries.
 
     After a crash both are published again: their ids derive from the rejected message, so that the bus drops the
-    repetition. A body that leaves no room for headers below `message_bytes_max` loses its tail; a header has its full
-    length.
+    repetition. The body of an order is withheld. Another that leaves no room for headers below `message_bytes_max`
+    loses its tail; a header has its full length.
     """
     fingerprint = _fingerprint(unhandled)
-    room = max(0, message_bytes_max - HEADERS_BYTES_MAX)
+    room = 0 if unhandled.subject.startswith(_ORDERS) else max(0, message_bytes_max - HEADERS_BYTES_MAX)
     letter = Message(
         id=f"dead-{fingerprint.hex()}",
         subject=dead_letter_subject(unhandled.consumer),

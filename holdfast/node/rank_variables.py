@@ -32,8 +32,12 @@ RESERVED = frozenset(
         "HOLDFAST_CODE_DIR",
         "HOLDFAST_CODE_VERSION",
         "HOLDFAST_REPLAY",
+        "HOLDFAST_STORE_PREFIX",
     }
 )
 
 RESTORE_STEP = "HOLDFAST_RESTORE_STEP"
 """The step after which a rank may restore nothing. With --env a user says where a job begins; then the job knows."""
+
+STORE_PREFIX = "HOLDFAST_STORE_PREFIX"
+"""Secret first part of the names of keys in the generation's TCPStore, which takes connections from anyone."""

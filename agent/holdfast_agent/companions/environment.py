@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,8 @@ import msgspec
 
 from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, relocate_search_path
 from holdfast.daemon.nursery import NURSERY_VARIABLE
-from holdfast.node.rank_variables import RESERVED, RESTORE_STEP
+from holdfast.events.parts.job import JobSpec
+from holdfast.node.rank_variables import RESERVED, RESTORE_STEP, STORE_PREFIX
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.replay import VARIABLE as REPLAY_VARIABLE
 
@@ -84,6 +86,7 @@ def rank_environment(
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:
         environment[RESTORE_STEP] = str(placement.restore_at_most)
+    environment[STORE_PREFIX] = _store_prefix(job, order.generation)
     environment[REPLAY_VARIABLE] = ""
     if placement.purpose != "train":
         # Checks and replays keep no checkpoints, and their steps must not count as training.
@@ -94,6 +97,13 @@ def rank_environment(
     if placement.replay is not None:
         environment |= _REPRODUCIBLE | {REPLAY_VARIABLE: placement.replay.encode()}
     return environment
+
+
+def _store_prefix(job: JobSpec, generation: int) -> str:
+    """Return the same secret on all nodes, and another for each generation; "" for a job without a token."""
+    if not job.token:
+        return ""
+    return hmac.digest(job.token.encode(), f"store/{job.name}/{generation}".encode(), "sha256").hex()
 
 
 def public_environment(base: Mapping[str, str]) -> dict[str, str]:

@@ -42,6 +42,9 @@ class Directories:
         return self.root / "code"
 
     def prepare(self) -> None:
+        """Make the directories, closed to other users: they hold the secrets of jobs and what ranks print."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.root.chmod(0o700)
         for name in ("logs", "errors", "reports"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self._prepare_ledgers()

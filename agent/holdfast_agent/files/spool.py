@@ -9,9 +9,10 @@ as it keeps them in memory only.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 
@@ -58,6 +59,7 @@ class Spool:
     """The spool file. Calls take tenths of a millisecond; none waits for the disk."""
 
     def __init__(self, path: Path) -> None:
+        _close_to_others(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("pragma journal_mode = wal")
         # A commit survives the agent's end, which is enough: a power cut ends the ranks as well.
@@ -102,6 +104,14 @@ class Spool:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _close_to_others(path: Path) -> None:
+    """Give the file to its owner only: orders hold the secrets of jobs. SQLite gives its other files the same mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with suppress(FileNotFoundError):
+            file.chmod(0o600)
 
 
 class LaneOutbox:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from holdfast.node.rank_variables import STORE_PREFIX
 from holdfast.trainer.hooks import flight_recorder, kernel_starts
 from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks
 from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
@@ -93,6 +94,25 @@ def _patch_distributed(module: ModuleType) -> None:
         patch_process_groups(module)
         # An asynchronous collective blocks in its wait, not in the call.
         work.wait = _recorded_wait(work.wait)
+
+
+def _patch_rendezvous(module: ModuleType) -> None:
+    """Keep the job's keys in the generation's store apart from those of any process that can connect to it."""
+    original = getattr(module, "_create_c10d_store", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        store = original(*args, **kwargs)
+        prefix = os.environ.get(STORE_PREFIX)
+        if not prefix:
+            return store
+        from torch._C._distributed_c10d import PrefixStore
+
+        return PrefixStore(prefix, store)
+
+    module._create_c10d_store = create  # type: ignore[attr-defined]
 
 
 def _patch_optimizer(module: ModuleType) -> None:
@@ -182,6 +202,7 @@ def _patch_torch(module: ModuleType) -> None:
 
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.distributed.distributed_c10d": _patch_distributed,
+    "torch.distributed.rendezvous": _patch_rendezvous,
     "torch.nn.parallel.distributed": patch_ddp,
     "torch.optim.optimizer": _patch_optimizer,
     "tensorboard.summary.writer.event_file_writer": patch_event_files,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -16,11 +17,12 @@ from holdfast.bus import Message, StreamPosition
 from holdfast.events import CheckpointSaved
 from holdfast.events.parts.job import JobSpec
 from holdfast.node.frames import Frames, WireError, decode, framed
-from holdfast.node.rank_variables import RESERVED
+from holdfast.node.rank_variables import RESERVED, STORE_PREFIX
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.store import Published
 from holdfast.trainer import checkpoint_saved, phase, report, step
 from holdfast_agent.companions.environment import RankFiles, public_environment, rank_environment
+from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.spool import MEASUREMENTS_KEPT_MAX, MEASUREMENTS_MAX, Lane, Spool
 from holdfast_agent.watching.reports import ReportFile, event_of
 from holdfast_agent.zygote.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
@@ -99,6 +101,42 @@ async def test_the_spool_survives_and_keeps_order_and_lanes_apart(tmp_path: Path
     await evidence.published({pending[1][0]: None})
     await waiting
     assert [it.id for _, it in await spool.outbox(Lane.MEASUREMENTS).pending(10)] == ["m3"]
+
+
+def test_only_its_owner_reads_the_spool_also_one_of_an_older_version(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    before = os.umask(0o022)
+    try:
+        path.touch(0o644)
+        spool = Spool(path)
+        spool.commit([message(1)])
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+        spool.close()
+    finally:
+        os.umask(before)
+    assert modes == {"agent.db": 0o600, "agent.db-wal": 0o600, "agent.db-shm": 0o600}
+
+
+def test_only_its_owner_enters_the_state_directory(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    root.mkdir(mode=0o755)
+    directories = Directories(root)
+    directories.prepare()
+    directories.forget_ledgers()
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
+def test_the_prefix_of_the_store_is_a_secret_of_one_generation(tmp_path: Path) -> None:
+    def prefix(token: str, generation: int, node: str) -> str:
+        job = JobSpec(name="j", script="s", nnodes=2, cwd="/", directory="/d", token=token)
+        placement = Placement(job=job, node_rank=0, master_addr="::1", master_port=1)
+        order = NodeOrder(node=node, epoch=1, generation=generation, job="j", placement=placement)
+        files = RankFiles(vault=tmp_path, ledger=tmp_path, reports=tmp_path, error=tmp_path)
+        return rank_environment({}, order, placement, 0, files)[STORE_PREFIX]
+
+    assert prefix("a", 1, "n1") == prefix("a", 1, "n2")
+    assert len({prefix("a", 1, "n1"), prefix("a", 2, "n1"), prefix("b", 1, "n1")}) == 3
+    assert prefix("", 1, "n1") == ""
 
 
 async def test_the_newest_published_messages_can_be_published_again(tmp_path: Path) -> None:

@@ -32,6 +32,13 @@ def test_the_letter_holds_the_body_and_says_why() -> None:
     }
 
 
+def test_the_letter_of_an_order_does_not_hold_the_secrets_of_its_job() -> None:
+    letter, report = rejection(unhandled(subject="$KV.desired.node.n1", body=b"A_SECRET"), NOW, LIMIT)
+    assert letter.body == b""
+    assert letter.headers["Holdfast-Body-Bytes"] == "8"
+    assert b"SECRET" not in report.body
+
+
 def test_rejecting_again_repeats_the_ids() -> None:
     def ids(it: UnhandledMessage, now: datetime) -> list[str]:
         return [message.id for message in rejection(it, now, LIMIT)]
