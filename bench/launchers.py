@@ -25,6 +25,7 @@ from holdfast.embedded.layout import ClusterInfo
 
 WORKLOAD = Path(__file__).parent / "workload.py"
 STOP_S = 30.0
+COMMAND_S = 300.0
 FOREVER = 100_000_000
 
 
@@ -105,22 +106,26 @@ class Cluster:
     def info(self) -> ClusterInfo:
         return ClusterInfo.load(self.directory)
 
-    def holdfast(self, *arguments: str) -> str:
+    def holdfast(self, *arguments: str, limit_s: float = COMMAND_S) -> str:
         """Run a command of the command line.
 
         Raises:
-            LauncherFailed: it did not end well.
+            LauncherFailed: it did not end well, or not in time.
         """
         command = (sys.executable, "-m", "holdfast.cli", *arguments)
-        done = subprocess.run(
-            command,
-            env=os.environ | {"HOLDFAST_DIR": str(self.directory)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                env=os.environ | {"HOLDFAST_DIR": str(self.directory)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LauncherFailed(f"holdfast {' '.join(arguments)} did not end within {limit_s:g} s") from error
         if done.returncode:
             raise LauncherFailed(f"holdfast {' '.join(arguments)} ended with {done.returncode}: {done.stdout[-2000:]}")
         return done.stdout

@@ -55,6 +55,8 @@ def main() -> None:
         record.note("step", step, float(loss).hex())
         if memory:
             memory.keep(step)
+        if args.pause_s:
+            time.sleep(args.pause_s)
         if rank == 0 and args.ckpt_every and step % args.ckpt_every == 0:
             save(args.ckpt_dir / "latest.pt", step, model, optimizer)
 
@@ -73,6 +75,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--pause-s", type=float, default=0.0, help="idle time of each step, which changes no loss")
     parser.add_argument("--bare-switch", type=Path, help="a file: while it holds 1, the library is not called")
     parser.add_argument("--pin", action="store_true", help="bind each rank to a core, as jobs on large nodes do")
     return parser.parse_args()
