@@ -17,6 +17,7 @@ COMMANDS = {
         "up": "Start a whole cluster on this machine.",
         "down": "Stop the cluster on this machine.",
         "status": "Show the cluster: its processes, nodes, jobs and dead letters.",
+        "doctor": "Look for what is wrong with the cluster, and name cause and cure.",
         "nodes": "List nodes; release one from the blocklist.",
         "logs": "Show the logs of services, agents and ranks.",
         "config": "Show every setting and its source.",

@@ -13,13 +13,23 @@ WRONG = {
     "No such command": ["nosuch", "ckpt nosuch"],
     "Missing argument": [
         *("run", "attach", "stop", "update", "rollback", "versions", "show", "explain", "breaker reset", "xid"),
-        *("analyze", "ping", "hang", "slow", "nodes poweroff", "nodes poweron", "ckpt export", "ckpt import"),
+        *(
+            "analyze",
+            "ping",
+            "hang",
+            "slow",
+            "nodes poweroff",
+            "nodes poweron",
+            "ckpt export",
+            "ckpt import",
+            "ckpt plan",
+        ),
         *("versions x diff 1", "versions x export 1"),
     ],
     "Missing option": [
         *("migrate", "update x", "ckpt export newest nosuch", "ckpt import dir --path dir", f"migrate {DATABASE}"),
     ],
-    "unexpected extra argument": ["up extra", "down extra", "status extra", "config extra", "show x y"],
+    "unexpected extra argument": ["up extra", "down extra", "status extra", "doctor extra", "config extra", "show x y"],
     "No such option": ["up --nope", "run --nope t.py", "xid -5", "ckpt ls --nope", "sql --nope"],
     "Usage:": ["ckpt", "telemetry"],
     "is not in the range": [
@@ -68,13 +78,20 @@ WRONG = {
     "is not a valid name": [
         *("run --name 'a b' t.py", "run --name é t.py", "run --name ../x t.py", "run --name a- t.py"),
         *("attach 'x y'", "jobs 'x y'", "stop 'x y'", "rollback 'x y'", "versions 'x y'", "hang 'a b'", "slow 'a b'"),
+        *("ckpt plan 'a b'", "ckpt plan x --lost 'a b'", "ckpt plan x --lost ,", "ckpt plan ''"),
         *("update 'x y' --from dir", "ckpt ls 'a b'", "ckpt verify ../x", "breaker reset 'a b'", "nodes release ../x"),
         *("nodes release ''", f"ping 'a b' {BUS}", f"ping '' {BUS}", "stop ''", "attach ''", "jobs ''"),
     ],
     "is empty": [
         *("run --name '' t.py", "run --mesh '' t.py", "run --code '' t.py", "run --training-log '' t.py"),
         *("run --job-dir '' t.py", "up --dir ''", "config --config ''", "ckpt ls --path ''", "rollback x --to ''"),
-        *("inspect --config ''", "status --dir ''", "update x --from ''", "ckpt import '' --path dir --step 1"),
+        *(
+            "inspect --config ''",
+            "status --dir ''",
+            "doctor --dir ''",
+            "update x --from ''",
+            "ckpt import '' --path dir --step 1",
+        ),
     ],
     "not the name of a variable": [
         *("run -e 'A B=1' t.py", "run -e 1A=1 t.py", "run -e 'A\n=1' t.py", "run -e é=1 t.py", "run -e 'A;B=1' t.py"),
@@ -119,8 +136,12 @@ WRONG = {
         *("update x --from nosuch", f"migrate {DATABASE} --passwords nosuch", "ckpt import nosuch --path dir --step 1"),
     ],
     "cannot keep the cluster's state": ["up --dir t.py/x", "up --dir /proc/nope"],
-    "is damaged": [f"{command} --dir broken" for command in ("down", "status", "config", "logs x", "inject kill-rank")],
-    "cannot be read: Is a directory": [f"{command} --dir gone" for command in ("down", "status", "config", "sql")],
+    "is damaged": [
+        f"{command} --dir broken" for command in ("down", "status", "doctor", "config", "logs x", "inject kill-rank")
+    ],
+    "cannot be read: Is a directory": [
+        f"{command} --dir gone" for command in ("down", "status", "doctor", "config", "sql")
+    ],
     "no cluster": [
         *("down", "status", "logs", "nodes", "nodes poweroff n1", "nodes poweron n1", "nodes add", "inject kill-rank"),
         *(
@@ -138,6 +159,8 @@ WRONG = {
         *(
             "ckpt export newest nosuch --to out --format dcp",
             "ckpt verify nosuch",
+            "ckpt plan nosuch",
+            "doctor",
             "ckpt ls nosuch",
             "hang x",
             "slow x",
@@ -146,7 +169,7 @@ WRONG = {
     "cannot reach the database": [
         *(
             f"{command} {DATABASE}"
-            for command in ("nodes", "jobs", "incidents", "sql x", "breaker show", "telemetry models")
+            for command in ("nodes", "jobs", "incidents", "sql x", "ckpt plan x", "breaker show", "telemetry models")
         ),
         "nodes --database-url nonsense",
     ],
@@ -156,10 +179,10 @@ WRONG = {
     ],
     "is not an address of NATS": [
         *(f"ping x --nats-url {url}" for url in ("nonsense://", "nats://127.0.0.1:99999", "nats://", "'nats://a b'")),
-        f"status {DATABASE} --nats-url nats://127.0.0.1:99999",
+        *(f"{command} {DATABASE} --nats-url nats://127.0.0.1:99999" for command in ("status", "doctor")),
     ],
     "no reply within": [f"ping controller {BUS} --timeout-s 0.05"],
-    "give its other address too": [f"run {BUS} t.py", f"status {BUS}", f"attach x {DATABASE}"],
+    "give its other address too": [f"run {BUS} t.py", f"status {BUS}", f"doctor {BUS}", f"attach x {DATABASE}"],
     "is not the id of an incident": ["show x", "show ''", "explain x", "explain ../x"],
     "is not a version": ["rollback x --to 'a b'", "rollback x --to ١"],
     "choose": ["update x --from . --urgent --lazy", f"sql x --json --csv {DATABASE}"],

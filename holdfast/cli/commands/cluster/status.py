@@ -10,8 +10,11 @@ import msgspec
 
 from holdfast.cli.connect.addresses import both_elsewhere, database_option, nats_option
 from holdfast.cli.connect.directory import as_typed, cluster_errors, directory_option
+from holdfast.cli.doctor.findings import Finding, findings_of
+from holdfast.cli.doctor.reading import read_cluster
+from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
-from holdfast.cli.output.tables import render
+from holdfast.cli.output.tables import printable, render
 from holdfast.embedded.control import ChildStatus, Reply, Status, ask
 from holdfast.embedded.errors import NoCluster
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
@@ -29,6 +32,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[str]
     children: list[ChildStatus]
     overview: Overview | None = None
+    findings: list[Finding] = []
+    """What `holdfast doctor` finds without a longer look."""
 
 
 @click.command()
@@ -57,27 +62,54 @@ def status(directory: Path, nats_url: str | None, database_url: str | None, as_j
             reply: Reply | None = ask(layout, Status(), within_s=10.0)
         except NoCluster:
             reply = None
-    overview = None
+    overview, findings = None, list[Finding]()
     if reply is not None:
-        database = database_url or info.database_urls["reader"]
-        overview = asyncio.run(cluster_overview(database, nats_url or info.nats_url))
+        where = Whereabouts(
+            nats_url=nats_url or info.nats_url,
+            database_url=database_url or info.database_urls["reader"],
+            nats_monitor_url=None if nats_url else info.nats_monitor_url,
+            layout=layout,
+        )
+        overview, findings = asyncio.run(_look(where))
     if as_json:
-        click.echo(msgspec.json.encode(_as_data(layout, info, reply, overview)))
+        click.echo(msgspec.json.encode(_as_data(layout, info, reply, overview, findings)))
     else:
         click.echo(_children_section(layout, reply))
         if overview is not None:
             click.echo("\n" + overview_section(overview))
+        if findings:
+            click.echo(_doctor_line(findings))
     healthy = reply is not None and reply.ready and all(child.state == "ready" for child in reply.children)
     sys.exit(0 if healthy else 1)
 
 
 def _status_elsewhere(database_url: str, nats_url: str, as_json: bool) -> NoReturn:
-    overview = asyncio.run(cluster_overview(database_url, nats_url))
-    click.echo(msgspec.json.encode({"overview": overview}) if as_json else overview_section(overview))
+    overview, findings = asyncio.run(_look(Whereabouts(nats_url=nats_url, database_url=database_url)))
+    if as_json:
+        click.echo(msgspec.json.encode({"overview": overview, "findings": findings}))
+    else:
+        click.echo(overview_section(overview))
+        if findings:
+            click.echo(_doctor_line(findings))
     sys.exit(1 if overview.problems else 0)
 
 
-def _as_data(layout: ClusterLayout, info: ClusterInfo, reply: Reply | None, overview: Overview | None) -> ClusterStatus:
+async def _look(where: Whereabouts) -> tuple[Overview, list[Finding]]:
+    overview, facts = await asyncio.gather(
+        cluster_overview(where.database_url, where.nats_url), read_cluster(where, listen=False)
+    )
+    return overview, findings_of(facts)
+
+
+def _doctor_line(findings: list[Finding]) -> str:
+    worst = findings[0]
+    more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+    return printable(f"Wrong: {worst.about}: {worst.what}{more}. `holdfast doctor` shows causes and cures")
+
+
+def _as_data(
+    layout: ClusterLayout, info: ClusterInfo, reply: Reply | None, overview: Overview | None, findings: list[Finding]
+) -> ClusterStatus:
     return ClusterStatus(
         directory=str(layout.root),
         running=reply is not None,
@@ -88,6 +120,7 @@ def _as_data(layout: ClusterLayout, info: ClusterInfo, reply: Reply | None, over
         nodes=info.nodes,
         children=[] if reply is None else reply.children,
         overview=overview,
+        findings=findings,
     )
 
 

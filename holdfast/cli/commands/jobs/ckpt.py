@@ -28,6 +28,7 @@ from holdfast.cli.connect.addresses import database_option, reader_url
 from holdfast.cli.connect.database import read
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import json_option, reading_options
+from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.cli.values import FilePath, NonEmptyText, WholeNumber
 from holdfast.trainer.checkpoint.errors import CheckpointError
@@ -137,10 +138,9 @@ def plan(job: str, lost: str | None, directory: Path, database_url: str | None, 
     many leave every shard in the memory of some node. They are counted, not sampled, for this plan and for others.
     Ranks are taken to have nothing in common; with replicas the odds are at least these.
     """
+    require_name(job, "job name")
+    names = [] if lost is None else [require_name(name.strip(), "node name") for name in lost.split(",")]
     found = read(reader_url(directory, database_url), lambda connection: job_plan(connection, job))
-    names = [name.strip() for name in lost.split(",") if name.strip()] if lost is not None else []
-    if lost is not None and not names:
-        raise click.UsageError("--lost needs the names of nodes: --lost node-1,node-2")
     if as_json:
         data = msgspec.to_builtins(found)
         click.echo(json_text(data | {"lost_shards": found.lost_shards(names)} if names else data, indent=2))

@@ -1,0 +1,161 @@
+"""What `holdfast doctor` has read of a cluster. A part that could not be read is None, with the reason beside it. Pure.
+
+All ages are in seconds by one clock, that of the database, so that clocks that differ do not distort them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+SERVICES = ("controller", "analyzer", "standby", "ckpt-coordinator", "historian")
+"""Services by the names that they answer pings to, which are also the names of their consumers."""
+
+
+class Outbox(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a service that the bus does not have yet."""
+
+    service: str
+    waiting: int
+    oldest_s: float
+
+
+class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest message that a service published to a stream, which must have it at this position."""
+
+    service: str
+    id: str
+    stream: str
+    sequence: int
+
+
+class WentBack(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream that lost messages within a day; its publishers published theirs again."""
+
+    stream: str
+    publishers: int
+    ago_s: float
+
+
+class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the inventory; `unchanged_s` is the age of its state."""
+
+    node: str
+    state: str
+    reason: str
+    unchanged_s: float
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that has not ended."""
+
+    job: str
+    phase: str
+    unchanged_s: float
+    """Time since the controller last changed anything about it."""
+    wanted: int | None = None
+    """Nodes of its open claim; None: it has none."""
+    free: int = 0
+    """Nodes in standby."""
+    step_seen_s: float | None = None
+    """Age of the newest recorded step of this generation; None before the first, or without reports of steps."""
+    step_s: float | None = None
+
+
+class MachineLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """How many machines of a job may be lost alone without the loss of a shard, and what its backup plan says."""
+
+    job: str
+    machines: int
+    survived: int
+    reason: str
+
+
+class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
+    ahead_s: float
+    """Its clock, compared with that of this machine."""
+    outboxes: tuple[Outbox, ...] = ()
+    published: tuple[PublishedMessage, ...] = ()
+    went_back: tuple[WentBack, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
+    jobs: tuple[JobRow, ...] = ()
+    losses: tuple[MachineLoss, ...] = ()
+    checkpoint_paths: tuple[str, ...] = ()
+    """The newest checkpoint on the disk of each job."""
+
+
+class Consumer(msgspec.Struct, frozen=True, kw_only=True):
+    """The consumer of a service on a stream."""
+
+    stream: str
+    service: str
+    waiting: int
+    """Messages that it has not acknowledged."""
+    idle_s: float
+    """Time since its last acknowledgement."""
+    acknowledged: int
+    """Sequence up to which it has acknowledged everything."""
+    has_moved: bool = True
+    """Whether it acknowledged anything between two looks."""
+
+
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    last_sequence: int
+
+
+class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that could not be handled; the newest one."""
+
+    count: int
+    newest_s: float
+    consumer: str
+    subject: str
+    error: str
+
+
+class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
+    ahead_s: float
+    """Its clock, compared with that of this machine."""
+    streams: tuple[Stream, ...] = ()
+    missing_streams: tuple[str, ...] = ()
+    consumers: tuple[Consumer, ...] = ()
+    dead_letters: DeadLetters | None = None
+    answering: frozenset[str] = frozenset()
+    """Services and agents (`agent-NODE`) that answered a ping."""
+    lost_messages: tuple[PublishedMessage, ...] = ()
+    """Messages of `DatabaseFacts.published` that their streams do not have."""
+    nodes_ahead_s: dict[str, float] = {}
+    """Clocks of nodes, compared with that of this machine, by their heartbeats."""
+    write_error: str = ""
+    """What the server's own health check reports."""
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that `holdfast up` supervises."""
+
+    name: str
+    state: str
+    restarts: int
+    last_exit: str | None
+    ready_s: float | None
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True):
+    """A file system; `free_bytes` is None if it did not answer."""
+
+    path: str
+    free_bytes: int | None
+    total_bytes: int = 0
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    at: datetime
+    database: DatabaseFacts | None = None
+    database_problem: str = ""
+    bus: BusFacts | None = None
+    bus_problem: str = ""
+    supervisor_problem: str = ""
+    processes: tuple[Process, ...] = ()
+    disks: tuple[Disk, ...] = ()

@@ -1,0 +1,345 @@
+"""What is wrong with a cluster, why, and what to do: rules over what was read of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.cli.doctor.facts import SERVICES, Facts, JobRow
+
+OUTBOX_S_MAX = 15.0
+"""A relay publishes at once, and tries again within half a second; its slowest poll is 5 s."""
+IDLE_S_MAX = 30.0
+"""A consumer with messages that acknowledges none for this long stands still."""
+WAITING_MAX = 20_000
+"""The historian records some 10,000 events a second: more than this is a backlog."""
+CLOCKS_APART_S_MAX = 5.0
+"""Incidents are timed by the clocks of nodes. A heartbeat may be under way for a moment on a busy machine."""
+DEAD_LETTER_S_MAX = 24 * 3600.0
+CLAIM_S_MAX = 60.0
+NOT_READY_S_MAX = 300.0
+"""A node checks itself and imports torch before it is a standby."""
+RESTARTS_MAX = 5
+PHASE_S_MAX = {"starting": 1800.0, "checking": 1800.0, "replaying": 7200.0, "waiting": 3600.0, "stopping": 120.0}
+"""More than the default limits that the controller itself sets to each phase."""
+STEP_S_MAX = 600.0
+STEP_MULTIPLE = 20.0
+FREE_BYTES_MIN = 1 << 30
+FREE_SHARE_MIN = 0.05
+FREE_BYTES_PLENTY = 20 << 30
+
+PROCESS_OF_SERVICE = {"ckpt-coordinator": "ckpt"}
+"""Names of processes that differ from those of their services."""
+
+
+def _process_of(service: str) -> str:
+    return PROCESS_OF_SERVICE.get(service, service)
+
+
+class Severity(StrEnum):
+    ERROR = "error"  # something does not work now, or work is lost
+    WARNING = "warning"  # it will not with the next failure, or needs a person
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong with a cluster."""
+
+    kind: str
+    severity: Severity = Severity.ERROR
+    about: str
+    """The process, node, job or directory."""
+    what: str
+    cure: str
+
+
+def findings_of(facts: Facts) -> list[Finding]:
+    """Return all findings, errors first."""
+    found = [finding for rule in RULES for finding in rule(facts)]
+    return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
+
+
+def _sources(facts: Facts) -> Iterator[Finding]:
+    if facts.supervisor_problem:
+        yield Finding(
+            kind="supervisor",
+            about="cluster",
+            what=facts.supervisor_problem,
+            cure="start it with `holdfast up`; `holdfast logs supervisor` shows why it ended",
+        )
+    if facts.database_problem:
+        yield Finding(
+            kind="database",
+            about="Postgres",
+            what=f"{facts.database_problem}. Jobs go on training; no service decides until it is back",
+            cure="start it, or correct its address; `holdfast logs postgres` shows why it ended",
+        )
+    if facts.bus_problem:
+        yield Finding(
+            kind="bus",
+            about="NATS",
+            what=f"{facts.bus_problem}. Jobs go on training; a failure is not recovered until it is back",
+            cure="start it, or correct its address; `holdfast logs nats` shows why it ended",
+        )
+
+
+def _processes(facts: Facts) -> Iterator[Finding]:
+    for process in facts.processes:
+        if process.state != "ready":
+            last = f"; its last end: {process.last_exit}" if process.last_exit else ""
+            cure = f"`holdfast nodes poweron {process.name}`" if process.state == "off" else "it is started again"
+            yield Finding(
+                kind="process",
+                about=process.name,
+                what=f"it is {process.state}{last}",
+                cure=f"{cure}; `holdfast logs {process.name}` shows what it reported",
+            )
+        elif process.restarts >= RESTARTS_MAX and (process.ready_s or 0.0) < NOT_READY_S_MAX:
+            yield Finding(
+                kind="process",
+                severity=Severity.WARNING,
+                about=process.name,
+                what=f"it was started again {process.restarts} times, last: {process.last_exit}",
+                cure=f"`holdfast logs {process.name}` shows why it ends",
+            )
+
+
+def _services(facts: Facts) -> Iterator[Finding]:
+    if facts.bus is None:
+        return
+    down = {process.name for process in facts.processes if process.state != "ready"}
+    for service in SERVICES:
+        name = _process_of(service)
+        if service not in facts.bus.answering and name not in down:
+            yield Finding(
+                kind="service",
+                about=service,
+                what="it does not answer",
+                cure=f"start it; `holdfast logs {name}` shows what it waits for or why it ended",
+            )
+
+
+def _nodes(facts: Facts) -> Iterator[Finding]:
+    off = {process.name for process in facts.processes if process.state != "ready"}
+    for node in facts.database.nodes if facts.database else ():
+        if node.node in off:
+            continue
+        cure = f"start the agent of {node.node}, or repair the machine; `holdfast nodes` lists all"
+        if node.state == "lost":
+            yield Finding(kind="node", about=node.node, what=f"it is lost: {node.reason}", cure=cure)
+        elif facts.bus is not None and f"agent-{node.node}" not in facts.bus.answering:
+            what = f"its agent is not connected, and its state is {node.state}"
+            yield Finding(kind="node", about=node.node, what=what, cure=cure)
+        elif node.state in ("registered", "checked") and node.unchanged_s > NOT_READY_S_MAX:
+            yield Finding(
+                kind="node",
+                severity=Severity.WARNING,
+                about=node.node,
+                what=f"it is {node.state} and no standby for {node.unchanged_s:.0f} s: {node.reason or 'no reason'}",
+                cure=f"`holdfast inspect` on {node.node} shows which check fails",
+            )
+
+
+def _outboxes(facts: Facts) -> Iterator[Finding]:
+    for outbox in facts.database.outboxes if facts.database else ():
+        if outbox.oldest_s > OUTBOX_S_MAX:
+            if facts.bus is None:
+                cause = "the bus does not answer"
+            elif outbox.service not in facts.bus.answering:
+                cause = "the service that publishes them does not answer"
+            else:
+                cause = "the bus answers but takes none of them: its disk or a stream may be full"
+            yield Finding(
+                kind="outbox",
+                about=outbox.service,
+                what=f"{outbox.waiting} messages wait for the bus, the oldest for {outbox.oldest_s:.0f} s: {cause}",
+                cure=f"none is lost; `holdfast logs {_process_of(outbox.service)}` shows "
+                "the refusal, `holdfast logs nats` the cause",
+            )
+
+
+def _refused_writes(facts: Facts) -> Iterator[Finding]:
+    if facts.bus is not None and facts.bus.write_error:
+        yield Finding(
+            kind="writes",
+            about="NATS",
+            what=f"the bus refuses writes: {facts.bus.write_error}",
+            cure="make room on its disk, then restart nats-server: it keeps a write error until it is restarted",
+        )
+
+
+def _streams(facts: Facts) -> Iterator[Finding]:
+    if facts.bus is None:
+        return
+    again = "restart the services, which create streams and send orders again; see `holdfast jobs` for jobs that wait"
+    for name in facts.bus.missing_streams:
+        yield Finding(kind="stream", about=name, what="the bus has no such stream", cure=again)
+    last = {stream.name: stream.last_sequence for stream in facts.bus.streams}
+    for consumer in facts.bus.consumers:
+        if consumer.acknowledged > last.get(consumer.stream, consumer.acknowledged):
+            yield Finding(
+                kind="stream",
+                about=consumer.stream,
+                what=f"it went back: its last message is {last[consumer.stream]}, and {consumer.service} has handled "
+                f"{consumer.acknowledged}. An older data directory, or a wiped one",
+                cure=again,
+            )
+    for message in facts.bus.lost_messages:
+        yield Finding(
+            kind="stream",
+            about=message.stream,
+            what=f"it lost message {message.sequence}, which the {message.service} published: it was wiped, or set "
+            "back to an older data directory",
+            cure="it is published again within a minute; see why nats-server lost its directory, or its disk",
+        )
+
+
+def _lost_before(facts: Facts) -> Iterator[Finding]:
+    for loss in facts.database.went_back if facts.database else ():
+        yield Finding(
+            kind="stream",
+            severity=Severity.WARNING,
+            about=loss.stream,
+            what=f"it went back {loss.ago_s:.0f} s ago; {loss.publishers} publishers published again what it lost",
+            cure="see why nats-server lost messages: its directory or its disk. This finding goes away after a day",
+        )
+
+
+def _consumers(facts: Facts) -> Iterator[Finding]:
+    for consumer in facts.bus.consumers if facts.bus else ():
+        stands_still = consumer.waiting > 0 and not consumer.has_moved and consumer.idle_s > IDLE_S_MAX
+        if stands_still or consumer.waiting > WAITING_MAX:
+            since = f", and none was handled for {consumer.idle_s:.0f} s" if stands_still else ""
+            yield Finding(
+                kind="consumer",
+                about=consumer.service,
+                what=f"{consumer.waiting} messages of {consumer.stream} wait for it{since}",
+                cure=f"`holdfast logs {_process_of(consumer.service)}` shows what holds "
+                "it up: Postgres, a message that it cannot handle, or a machine that is too slow",
+            )
+
+
+def _dead_letters(facts: Facts) -> Iterator[Finding]:
+    letters = facts.bus.dead_letters if facts.bus else None
+    if letters is not None and letters.newest_s <= DEAD_LETTER_S_MAX:
+        yield Finding(
+            kind="dead_letters",
+            severity=Severity.WARNING,
+            about=letters.consumer,
+            what=f"{letters.count} messages could not be handled; the newest, {letters.newest_s:.0f} s ago, from "
+            f"{letters.subject}: {letters.error}",
+            cure='`holdfast sql "select * from historian.dead_letters order by at desc"` lists them; a program of '
+            "another release, or a foreign one, sends them. This finding goes away after a day",
+        )
+
+
+def _clocks(facts: Facts) -> Iterator[Finding]:
+    """Compare all clocks with that of the database, or of this machine if that is away."""
+    reference, base_s = ("this machine", 0.0)
+    ahead_s: dict[str, float] = {}
+    if facts.database is not None:
+        reference, base_s = ("Postgres", facts.database.ahead_s)
+        ahead_s["this machine"] = 0.0
+    if facts.bus is not None:
+        ahead_s |= {"NATS": facts.bus.ahead_s} | facts.bus.nodes_ahead_s
+    for name, ahead in ahead_s.items():
+        apart_s = ahead - base_s
+        if abs(apart_s) > CLOCKS_APART_S_MAX:
+            yield Finding(
+                kind="clock",
+                severity=Severity.WARNING,
+                about=name,
+                what=f"its clock is {abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} that of {reference}:"
+                " times in the record are wrong by that",
+                cure="synchronise it by NTP or PTP: `chronyc tracking`, `timedatectl`",
+            )
+
+
+def _jobs(facts: Facts) -> Iterator[Finding]:
+    for job in facts.database.jobs if facts.database else ():
+        if job.phase == "claiming" and job.unchanged_s > CLAIM_S_MAX:
+            yield _waits_for_nodes(job)
+        elif job.unchanged_s > PHASE_S_MAX.get(job.phase, float("inf")):
+            yield Finding(
+                kind="job",
+                about=job.job,
+                what=f"it is {job.phase} since {job.unchanged_s:.0f} s, and nothing about it has changed",
+                cure=f"`holdfast jobs {job.job}` shows its ranks, `holdfast logs controller` what is decided",
+            )
+        elif job.phase == "running" and job.step_seen_s is not None:
+            limit_s = max(STEP_S_MAX, STEP_MULTIPLE * (job.step_s or 0.0))
+            if job.step_seen_s > limit_s:
+                yield Finding(
+                    kind="job",
+                    about=job.job,
+                    what=f"it is running, but no step was recorded for {job.step_seen_s:.0f} s",
+                    cure=f"`holdfast hang {job.job}` traces its ranks; if they train, the bus or the historian lags",
+                )
+
+
+def _waits_for_nodes(job: JobRow) -> Finding:
+    since = f"it waits for nodes since {job.unchanged_s:.0f} s"
+    if job.wanted is None:
+        what = f"{since}, but the standby service knows no claim of it: the claim was lost on the bus"
+        cure = "restart the controller, which claims again"
+    elif job.free >= job.wanted:
+        what = f"{since}: {job.wanted} wanted, {job.free} free, but none granted"
+        cure = "another job may be before it (`holdfast status`); else `holdfast logs standby` shows the reason"
+    else:
+        what = f"{since}: {job.wanted} wanted, {job.free} free"
+        cure = "start more agents, or take repaired nodes off the blocklist: `holdfast nodes release`"
+    return Finding(kind="job", severity=Severity.WARNING, about=job.job, what=what, cure=cure)
+
+
+def _losses(facts: Facts) -> Iterator[Finding]:
+    for loss in facts.database.losses if facts.database else ():
+        if loss.survived < loss.machines:
+            yield Finding(
+                kind="copies",
+                severity=Severity.WARNING,
+                about=loss.job,
+                what=f"the loss of one machine, for {loss.machines - loss.survived} of {loss.machines}, would lose "
+                f"what its memory holds: {loss.reason}",
+                cure=f"`holdfast ckpt plan {loss.job}` shows the nodes without a copy; run the job on two nodes or "
+                "more, each with a vault, or bring steps to the disk more often (--persist-every)",
+            )
+
+
+def _disks(facts: Facts) -> Iterator[Finding]:
+    for disk in facts.disks:
+        if disk.free_bytes is None:
+            yield Finding(
+                kind="disk",
+                about=disk.path,
+                what="its file system does not answer",
+                cure="look at its mount: a network file system may be away; `dmesg` shows errors of a disk",
+            )
+            continue
+        is_low = disk.free_bytes < FREE_SHARE_MIN * disk.total_bytes and disk.free_bytes < FREE_BYTES_PLENTY
+        if disk.free_bytes < min(FREE_BYTES_MIN, disk.total_bytes // 2) or is_low:
+            yield Finding(
+                kind="disk",
+                severity=Severity.WARNING,
+                about=disk.path,
+                what=f"{disk.free_bytes / 1e9:.2f} GB of {disk.total_bytes / 1e9:.1f} GB are free",
+                cure="make room: NATS and Postgres stop to take messages and decisions when it is full",
+            )
+
+
+RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    _sources,
+    _processes,
+    _refused_writes,
+    _streams,
+    _lost_before,
+    _services,
+    _outboxes,
+    _consumers,
+    _nodes,
+    _jobs,
+    _losses,
+    _dead_letters,
+    _disks,
+    _clocks,
+)

@@ -1,0 +1,54 @@
+"""Everything that `holdfast doctor` reads, within limits of time: whatever is away is a fact, and no error."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from holdfast.cli.doctor.facts import Facts
+from holdfast.cli.doctor.reading_bus import read_bus
+from holdfast.cli.doctor.reading_database import read_database
+from holdfast.cli.doctor.reading_machine import read_disks, read_supervisor, read_write_error
+from holdfast.cli.doctor.whereabouts import Whereabouts
+from holdfast.clock import Now, system_now
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Ranks' shards and ledgers."""
+
+
+async def read_cluster(where: Whereabouts, *, listen: bool = True, now: Now = system_now) -> Facts:
+    """Return what is found. Without `listen` it takes a moment only, but clocks of nodes and consumers that stand still
+    are not noticed.
+    """
+    database, database_problem = await read_database(where.database_url, now)
+    nodes = [it.node for it in database.nodes if it.state != "lost"] if database else []
+    published = database.published if database else ()
+    bus, bus_problem = await read_bus(where.nats_url, nodes, published, now, listen=listen)
+    if bus is not None and where.nats_monitor_url:
+        bus = msgspec.structs.replace(bus, write_error=read_write_error(where.nats_monitor_url))
+    processes, supervisor_problem = read_supervisor(where.layout) if where.layout else ((), "")
+    return Facts(
+        at=now(),
+        database=database,
+        database_problem=database_problem,
+        bus=bus,
+        bus_problem=bus_problem,
+        processes=processes,
+        supervisor_problem=supervisor_problem,
+        disks=read_disks(_directories(where, database.checkpoint_paths if database else ())),
+    )
+
+
+def read_now(where: Whereabouts, *, listen: bool = True) -> Facts:
+    """Run `read_cluster`."""
+    return asyncio.run(read_cluster(where, listen=listen))
+
+
+def _directories(where: Whereabouts, checkpoints: tuple[str, ...]) -> list[Path]:
+    # Checkpoints may be at a URL, or on another machine: then there is no such directory here.
+    found = [SHARED_MEMORY, *(Path(path).parent for path in checkpoints if path.startswith("/"))]
+    if where.layout is not None:
+        found += [where.layout.root, where.layout.postgres, where.layout.nats, where.layout.nodes]
+    return found

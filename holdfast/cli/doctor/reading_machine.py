@@ -1,0 +1,106 @@
+"""Reading of this machine for `holdfast doctor`: disks, the supervisor, the bus's own health check.
+
+The system calls behind them may never return (a network file system that is away): each runs in a thread that the
+command does not wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.cli.doctor.facts import Disk, Process
+from holdfast.embedded.control import Status, ask
+from holdfast.embedded.errors import EmbeddedError, NoCluster
+from holdfast.embedded.layout import ClusterLayout
+
+ANSWER_S_MAX = 3.0
+
+T = TypeVar("T")
+
+
+def within(call: Callable[[], T], limit_s: float = ANSWER_S_MAX) -> T:
+    """Return what a call returns. Raises what it raises, or TimeoutError; its thread is then left behind."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result(limit_s)
+
+
+def read_disks(paths: Iterable[Path]) -> tuple[Disk, ...]:
+    """Return the file systems of the directories that exist, each once."""
+    found: dict[object, Disk] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            device, disk = within(partial(_disk, path))
+        except TimeoutError:
+            found[path] = Disk(path=str(path), free_bytes=None)
+        except OSError:
+            continue  # It is not on this machine.
+        else:
+            found.setdefault(device, disk)
+    return tuple(found.values())
+
+
+def _disk(path: Path) -> tuple[int, Disk]:
+    space = os.statvfs(path)
+    disk = Disk(path=str(path), free_bytes=space.f_bavail * space.f_frsize, total_bytes=space.f_blocks * space.f_frsize)
+    return os.stat(path).st_dev, disk
+
+
+def read_supervisor(layout: ClusterLayout) -> tuple[tuple[Process, ...], str]:
+    """Return the processes of the cluster on this machine, or the reason why they are not known."""
+    try:
+        reply = within(lambda: ask(layout, Status(), within_s=ANSWER_S_MAX), 2 * ANSWER_S_MAX)
+    except NoCluster:
+        return (), f"the cluster in {layout.root} is not running"
+    except (EmbeddedError, TimeoutError) as error:
+        return (), f"its supervisor does not answer: {error}"
+    return tuple(
+        Process(
+            name=child.name,
+            state=child.state,
+            restarts=child.restarts,
+            last_exit=child.last_exit,
+            ready_s=child.ready_s,
+        )
+        for child in reply.children
+    ), ""
+
+
+class _Health(msgspec.Struct, frozen=True):
+    status: str = ""
+    error: str = ""
+
+
+def read_write_error(monitor_url: str) -> str:
+    """Return what the health check of nats-server reports; "" if it is well or cannot be asked."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def fetch() -> bytes:
+        try:
+            with opener.open(f"{monitor_url}/healthz", timeout=ANSWER_S_MAX) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.read()
+
+    try:
+        return msgspec.json.decode(within(fetch), type=_Health).error
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return ""  # Whether it answers at all is asked on the bus.
