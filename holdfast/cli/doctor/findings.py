@@ -261,11 +261,15 @@ def _jobs(facts: Facts) -> Iterator[Finding]:
         if job.phase == "claiming" and job.unchanged_s > CLAIM_S_MAX:
             yield _waits_for_nodes(job)
         elif job.unchanged_s > PHASE_S_MAX.get(job.phase, float("inf")):
+            # A script without optimizer steps never leaves this phase.
+            may_stay = job.phase == "starting"
             yield Finding(
                 kind="job",
+                severity=Severity.WARNING if may_stay else Severity.ERROR,
                 about=job.job,
                 what=f"it is {job.phase} since {job.unchanged_s:.0f} s, and nothing about it has changed",
-                cure=f"`holdfast jobs {job.job}` shows its ranks, `holdfast logs controller` what is decided",
+                cure=f"`holdfast jobs {job.job}` shows its ranks, `holdfast logs controller` what is decided"
+                + ("; a script that makes no optimizer steps stays in this phase" if may_stay else ""),
             )
         elif job.phase == "running" and job.step_seen_s is not None:
             limit_s = max(STEP_S_MAX, STEP_MULTIPLE * (job.step_s or 0.0))

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.cli.connect.addresses import both_elsewhere, database_option, nats_option
 from holdfast.cli.connect.directory import as_typed, cluster_errors, directory_option
-from holdfast.cli.doctor.findings import Finding, findings_of
+from holdfast.cli.doctor.findings import Finding, Severity, findings_of
 from holdfast.cli.doctor.reading import read_cluster
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
@@ -104,7 +104,8 @@ async def _look(where: Whereabouts) -> tuple[Overview, list[Finding]]:
 def _doctor_line(findings: list[Finding]) -> str:
     worst = findings[0]
     more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
-    return printable(f"Wrong: {worst.about}: {worst.what}{more}. `holdfast doctor` shows causes and cures")
+    label = "Wrong" if worst.severity is Severity.ERROR else "Warning"
+    return printable(f"{label}: {worst.about}: {worst.what}{more}. `holdfast doctor` shows causes and cures")
 
 
 def _as_data(
