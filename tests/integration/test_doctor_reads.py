@@ -29,7 +29,7 @@ from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.daemon.service_shell import answer_pings
 from holdfast.events import JobFinished
 from holdfast.fresh_ids import uuid7
-from holdfast.subjects import event_subject, ping_subject
+from holdfast.subjects import event_subject, heartbeat_subject, ping_subject
 from tests.integration.historian_scene import new_database
 from tests.integration.servers import NatsServer, free_port
 
@@ -176,6 +176,24 @@ async def test_a_consumer_that_stands_still(
         async with asyncio.timeout(BOUND_S):
             while await findings(at(server, urls), listen=True):
                 continue
+
+
+async def test_the_clock_of_a_node(server: NatsServer, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.doctor.reading_bus.LISTEN_S", 0.5)
+    ahead = datetime.fromtimestamp(NOW.timestamp() + 3600, UTC)
+
+    async def beat(bus: NatsBus) -> None:
+        while True:
+            for body in (b"\xff", b"{}", b'{"node": "node-1", "at": "2026-01-01T00:00:00"}'):
+                await bus.broadcast(heartbeat_subject("node-1"), body)
+            await bus.broadcast(heartbeat_subject("node-0"), msgspec.json.encode({"node": "node-0", "at": ahead}))
+            await asyncio.sleep(0.01)
+
+    async with services(server) as bus:
+        beating = asyncio.create_task(beat(bus))
+        (clock,) = await findings(at(server, urls), listen=True)
+        beating.cancel()
+    assert (clock.kind, clock.about) == ("clock", "node-0") and "ahead of that of Postgres" in clock.what
 
 
 async def test_a_missing_stream(server: NatsServer, urls: dict[str, str]) -> None:

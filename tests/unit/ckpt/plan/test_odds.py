@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.topology import Mesh, Topology
 from holdfast_ckpt.plan.alternatives import compare_plans, diagonal_order
-from holdfast_ckpt.plan.backup_plan import BackupStrategy, plan_backups
+from holdfast_ckpt.plan.backup_plan import BackupStrategy, Protects, plan_backups
 from holdfast_ckpt.plan.odds import Guard, LossOdds, loss_odds
 
 MESHES = ("dp=4", "dp=9", "pp=4,dp=2,tp=2", "pp=3,dp=3,tp=2", "pp=2,dp=2,tp=2", "dp=1", "pp=5,tp=2")
@@ -50,7 +50,7 @@ def _tried(topology: Topology, guards: list[Guard]) -> list[LossOdds]:
 
 
 @given(guarded_jobs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_counting_equals_trying(job: tuple[Topology, list[Guard]]) -> None:
     topology, guards = job
     assert list(loss_odds(guards, topology)) == _tried(topology, guards)
@@ -67,6 +67,18 @@ def test_the_plan_in_use_is_judged_by_its_real_keepers(mesh: str, strategy: Back
         if size and topology.nnodes > 1:
             sets = combinations(range(topology.nnodes), size)
             assert odds.survived == sum(plan.is_restorable(frozenset(lost)) for lost in sets)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("strategy", BackupStrategy)
+def test_the_odds_agree_with_what_the_plan_protects(mesh: str, strategy: BackupStrategy) -> None:
+    topology = Topology(Mesh.parse(mesh), 1)
+    plan = plan_backups(topology, strategy)
+    ours, *_ = compare_plans(topology, strategy, [None if it == node else it for node, it in enumerate(plan.keeper)])
+    survives = {odds.loss: odds.survived == odds.losses for odds in ours.odds}
+    assert survives["1 machine"] == (plan.protects is not Protects.NOTHING)
+    if plan.protects is Protects.GROUP:
+        assert all(it for loss, it in survives.items() if loss.startswith("group"))
 
 
 def _shares(topology: Topology) -> dict[str, dict[str, float]]:
