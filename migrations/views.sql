@@ -167,6 +167,8 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.sympt
                              where e.type = 'generation_started' and e.incident = o.incident and e.job = o.job))
            as attempts,
        coalesce(c.outcome, 'open') as outcome,
+       (select coalesce(max((e.body->>'lost_steps')::bigint), 0) from historian.events e
+        where e.type = 'steps_lost' and e.incident = o.incident and e.job = o.job) as lost_steps,
        case when c.outcome = 'recovered' then
            historian.seconds(coalesce(f.at, o.at), coalesce(r.at, c.at)) end as seconds_to_recover,
        f.at as fault_at, case when c.outcome = 'recovered' then coalesce(r.at, c.at) end as recovered_at,
@@ -197,7 +199,7 @@ left join lateral (
 ) r on true
 where o.type = 'incident_opened';
 
-comment on view historian.incidents is 'one row per incident: symptom, nodes evicted, attempts, outcome, seconds to recover';
+comment on view historian.incidents is 'one row per incident: symptom, nodes evicted, attempts, outcome, steps lost, seconds to recover';
 
 create view historian.incident_timeline as
 select t.incident, t.job, t.at,

@@ -54,6 +54,7 @@ from holdfast.events.decisions import (
     ReplayEnded,
     ReplayStarted,
     Rollback,
+    StepsLost,
     Suspension,
     UpdatePlanned,
     UpdateWithdrawn,
@@ -62,6 +63,7 @@ from holdfast.events.decisions import (
 from holdfast.events.evidence import (
     AnyEvidence,
     BusWentBack,
+    CheckpointRestored,
     CodeNotInPlace,
     CollectivesProfiled,
     CollectiveTrace,
@@ -83,6 +85,7 @@ from holdfast.events.evidence import (
     SlownessTested,
     StackDump,
     StepNotPersisted,
+    StepsKept,
 )
 from holdfast.events.findings import (
     AnyFinding,
@@ -116,6 +119,7 @@ __all__ = [
     "BreakerOpened",
     "BreakerReset",
     "BusWentBack",
+    "CheckpointRestored",
     "CheckpointSaved",
     "ChecksEnded",
     "ChecksStarted",
@@ -186,6 +190,8 @@ __all__ = [
     "StepRestorable",
     "StepTimeMeasured",
     "StepsCertified",
+    "StepsKept",
+    "StepsLost",
     "StepsMeasured",
     "SuspectsTested",
     "Suspension",

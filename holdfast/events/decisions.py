@@ -180,6 +180,18 @@ class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds until the next start, if it waits for a service; 0: it waits for nodes."""
 
 
+class StepsLost(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """A generation went on from an older step than the newest that could be restored before; by the controller."""
+
+    step: Step
+    """The step that it went on from; 0: from the beginning."""
+    newest_step: Step
+    """The newest step that the job had reached."""
+    lost_steps: Count
+    nodes: tuple[Name, ...] = ()
+    """Nodes of the ranks whose newer shards were gone, if they are known."""
+
+
 class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """An incident is over."""
 
@@ -189,6 +201,8 @@ class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
     symptom: str = ""
     """Final symptom; later evidence may tell more than the first sign."""
     summary: str = ""
+    lost_steps: Count = 0
+    """Steps that were lost though they could have been restored before; see `steps_lost`."""
 
 
 class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -282,6 +296,7 @@ AnyDecision = (
     | ReplayStarted
     | ReplayEnded
     | Suspension
+    | StepsLost
     | IncidentClosed
     | JobFinished
     | JobStopping

@@ -118,6 +118,26 @@ class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
         return min((rank.step for rank in self.ranks), default=-1)
 
 
+class StepsKept(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """Rank 0 has kept its first step of a generation in its node's memory; published by its agent."""
+
+    step: Step
+
+
+class CheckpointRestored(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """All ranks go on from this step; published by the agent of rank 0."""
+
+    step: Step
+    """0: from the beginning."""
+    tier: Literal["memory", "disk", "nothing"]
+    newest_step: Step = 0
+    """Newest step that was found in the memory of any rank, or on disk; 0: none."""
+    whole_step: Step = 0
+    """Newest of them that all ranks must have had: the newest of all may not have been complete yet."""
+    missing_ranks: tuple[Count, ...] = ()
+    """The first of the ranks that had no step from `whole_step` on."""
+
+
 class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """A check of a node beside training found something, or finds it no longer; published by its agent.
 
@@ -342,6 +362,8 @@ AnyEvidence = (
     | LogSignature
     | FirstStep
     | Progress
+    | StepsKept
+    | CheckpointRestored
     | Inspection
     | DiagnosticResult
     | ReplayResult

@@ -24,6 +24,7 @@ from holdfast.events.base import Decision, Event
 from holdfast.events.decisions import GenerationStarted, IncidentClosed, IncidentOpened, JobFinished
 from holdfast.events.evidence import (
     BusWentBack,
+    CheckpointRestored,
     CodeNotInPlace,
     CollectivesProfiled,
     CollectiveTrace,
@@ -44,6 +45,7 @@ from holdfast.events.evidence import (
     SlownessTested,
     StackDump,
     StepNotPersisted,
+    StepsKept,
 )
 from holdfast.events.findings import (
     BadNumber,
@@ -93,6 +95,7 @@ _TEMPLATES: dict[type[Event], str] = {
     "having obeyed {0.newest_epoch}/{0.newest_generation}",
     ShardDamaged: "step {0.step} of rank {0.rank} is damaged in the memory of {0.held_by}: {0.detail}",
     StepNotPersisted: "{0.reason}",
+    StepsKept: "step {0.step} is in the memory of the nodes",
     HangSuspected: "no progress for {0.still_s:.1f} s in phase {0.phase} after step {0.step}; tracing its processes",
     NodeLost: "no heartbeat for {0.silent_s:.1f} s",
     StepRestorable: "step {0.step} can be restored",
@@ -123,6 +126,14 @@ def _(event: GenerationStarted) -> str:
 
 
 # --- evidence ------------------------------------------------------------------------------------------
+
+
+@_sentence.register
+def _(event: CheckpointRestored) -> str:
+    if event.tier == "nothing":
+        return "no step was restored, the job begins with its first one"
+    newest = f", the newest found is {event.newest_step}" if event.newest_step > event.step else ""
+    return f"step {event.step} was restored from {event.tier}{newest}"
 
 
 @_sentence.register

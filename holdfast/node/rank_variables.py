@@ -33,6 +33,7 @@ RESERVED = frozenset(
         "HOLDFAST_CODE_VERSION",
         "HOLDFAST_REPLAY",
         "HOLDFAST_STORE_PREFIX",
+        "HOLDFAST_SCRATCH",
     }
 )
 

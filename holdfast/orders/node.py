@@ -25,6 +25,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_port: Port
     restore_at_most: Step | None = None
     """The ranks restore no newer step; newer ones are given up."""
+    refuse_scratch: bool = False
+    """The job has made checkpoints: ranks that find none end, unless its owner allows to start from scratch."""
     code_version: Digest | None = None
     submitted_at: Moment | None = None
     """Distinguishes the job from a later one of the same name."""

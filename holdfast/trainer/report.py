@@ -18,6 +18,8 @@ STEPS_TOLD_MAX = 1_000
 CHECKPOINT_SAVED = "checkpoint_saved"
 DIAGNOSTIC_RESULT = "diagnostic_result"
 REPLAY_RESULT = "replay_result"
+STEPS_KEPT = "steps_kept"
+CHECKPOINT_RESTORED = "checkpoint_restored"
 
 ReportValue = str | int | float | bool | Sequence[int] | Sequence[str] | None
 

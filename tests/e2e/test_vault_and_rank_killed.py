@@ -1,39 +1,78 @@
-"""The death of a vault and of a rank soon after each other: what the other vaults hold still makes up a whole step."""
+"""A vault and a rank die soon after each other: what is left makes up a whole step, or a loss is reported."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 import pytest
 from cluster import Cluster
-from job import Job
+from job import Job, Trained
 from test_kept_in_memory import vault_pid
 
 pytestmark = pytest.mark.e2e
 
 ARGUMENTS = ("--keep-bytes", "1000000", "--distinct", "--checkpoint-every", "0")
-ON_A_BUSY_MACHINE = 10
-"""Steps that a copy to another node may be late."""
-
-
-def first_step(job: Job, generation: int) -> int:
-    return min(note.step for rank in range(2) for note in job.trained(rank) if note.generation == generation)
+NEVER = ("--persist-every", "never")
+KEPT_WITHIN_STEPS, COPIED_WITHIN_STEPS = 10, 40
+"""A busy machine takes some steps of 20 ms until one is kept, and until another node has it."""
 
 
 def test_a_rank_dies_while_another_ranks_vault_has_just_died(holdfast: Cluster) -> None:
-    job = holdfast.run(*ARGUMENTS, nproc=1, options=("--mesh", "dp=2", "--persist-every", "never"))
-    job.until_step(30)
-    killed = job.kill_rank(0)
-    job.until_step(killed.step + 30, generation=2)
+    job = holdfast.run(*ARGUMENTS, nproc=1, options=("--mesh", "dp=2", *NEVER))
+    job.until_step(60)
     node = holdfast.members(job)[1]
-
     # First soon after the vault is back, then long before that.
-    for generation, steps_between in ((3, 30), (4, 0)):
-        holdfast.until("the node has a vault", lambda: vault_pid(holdfast, node))
-        os.kill(vault_pid(holdfast, node), signal.SIGKILL)
-        job.until_step(job.step() + steps_between, generation=generation - 1)
+    for generation, between_steps, lost_max in ((2, 30, KEPT_WITHIN_STEPS), (3, 0, COPIED_WITHIN_STEPS)):
+        end(vault_of(holdfast, node))
+        job.until_step(job.step() + between_steps, generation=generation - 1)
         killed = job.kill_rank(0)
-        job.until_step(killed.step + 30, generation=generation)
-        assert first_step(job, generation) > killed.step - ON_A_BUSY_MACHINE
+        job.until_step(killed.step + 2, generation=generation)
+        assert first_note(job, generation).step > killed.step - lost_max
     job.finish()
+
+
+def test_a_job_whose_only_copies_are_lost_starts_from_scratch_only_if_its_owner_allows_it(holdfast: Cluster) -> None:
+    refused = holdfast.run(*ARGUMENTS, nnodes=1, nproc=1, options=NEVER)
+    allowed = holdfast.run(*ARGUMENTS, nnodes=1, nproc=1, options=(*NEVER, "--allow-scratch"))
+    for job in (refused, allowed):
+        job.until_step(10)
+        holdfast.until("it is known that the job keeps steps", lambda job=job: holdfast.events(job, "steps_kept"))
+        job.until_step(job.step() + 5)
+        (node,) = holdfast.members(job)
+        vault, rank = vault_of(holdfast, node), job.trained(0)[-1].pid
+        end(vault)
+        end(rank)
+
+    assert refused.exit_code() == 1
+    (finished,) = holdfast.until("the end is recorded", lambda: holdfast.events(refused, "job_finished"))
+    assert "none is left in memory that all ranks have" in finished["traceback"]
+    assert "--allow-scratch" in finished["traceback"]
+    assert refused.trained(0)[-1].generation == 1
+
+    allowed.until_step(1, generation=2)
+    reached = [note.step for note in allowed.trained(0) if note.generation == 1][-1]
+    allowed.until_step(reached + 2, generation=2)
+    (closed,) = holdfast.until("the incident is closed", lambda: holdfast.events(allowed, "incident_closed"))
+    # It may have completed a step that it did not come to note.
+    lost_steps = closed["lost_steps"]
+    assert lost_steps in (reached, reached + 1)
+    assert f"{lost_steps} steps were lost: the job began from scratch" in closed["reason"]
+    (lost,) = holdfast.events(allowed, "steps_lost")
+    assert (lost["step"], lost["newest_step"]) == (0, lost_steps)
+    (shown,) = json.loads(holdfast.command("incidents", "--job", allowed.name, "--json").stdout)
+    assert shown["lost_steps"] == lost_steps
+    allowed.finish()
+
+
+def vault_of(cluster: Cluster, node: str) -> int:
+    return cluster.until("the node has a vault", lambda: vault_pid(cluster, node))
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def first_note(job: Job, generation: int) -> Trained:
+    return next(note for note in job.trained(0) if note.generation == generation)

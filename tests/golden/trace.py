@@ -106,6 +106,8 @@ def event_of(given: Input, **defaults: Any) -> Event:
     if kind.__name__ == "NodeInspected":
         status = given.words[0] if given.words else "ok"
         fields["checks"] = [CheckResult(name="disk", status=status, detail="full" if status == "failed" else "")]
+    if "missing" in fields:
+        fields["missing_ranks"] = [int(rank) for rank in fields.pop("missing").split(",")]
     if kind.__name__ == "Progress" and "step" in fields:
         fields["ranks"] = [RankProgress(rank=0, step=int(fields["step"]), phase="forward")]
     for name in ("exited_at", "completed_at", "last_heard_at"):
@@ -188,6 +190,7 @@ def ordered(order: NodeOrder) -> str:
     limit = (
         f", restoring at most {order.placement.restore_at_most}" if order.placement.restore_at_most is not None else ""
     )
+    limit += ", not from scratch" if order.placement.refuse_scratch else ""
     what = "ranks" if order.placement.purpose == "train" else f"{order.placement.purpose}, ranks"
     code = f", code {short(order.placement.code_version)}" if order.placement.code_version else ""
     return f"< order {fence}: {what} {ranks.start}-{ranks.stop - 1}, store {store}{limit}{code}{instead}"

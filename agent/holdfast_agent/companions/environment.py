@@ -87,6 +87,7 @@ def rank_environment(
     if placement.restore_at_most is not None:
         environment[RESTORE_STEP] = str(placement.restore_at_most)
     environment[STORE_PREFIX] = _store_prefix(job, order.generation)
+    environment["HOLDFAST_SCRATCH"] = "allow" if job.allow_scratch else "refuse" if placement.refuse_scratch else ""
     environment[REPLAY_VARIABLE] = ""
     if placement.purpose != "train":
         # Checks and replays keep no checkpoints, and their steps must not count as training.

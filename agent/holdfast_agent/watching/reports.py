@@ -9,17 +9,30 @@ from typing import Annotated, Any, cast
 import msgspec
 import structlog
 
-from holdfast.events import CheckpointSaved, DiagnosticResult, Event, ReplayResult
+from holdfast.events import CheckpointRestored, CheckpointSaved, DiagnosticResult, Event, ReplayResult, StepsKept
 from holdfast.events.parts.ranks import RankReplay
 from holdfast.fresh_ids import uuid7
 from holdfast.orders.node import NodeOrder
-from holdfast.trainer.report import CHECKPOINT_SAVED, DIAGNOSTIC_RESULT, REPLAY_RESULT
+from holdfast.trainer.report import (
+    CHECKPOINT_RESTORED,
+    CHECKPOINT_SAVED,
+    DIAGNOSTIC_RESULT,
+    REPLAY_RESULT,
+    STEPS_KEPT,
+)
 
 READ_BYTES_MAX = 1024 * 1024
 PATH_CHARS_MAX = 4_096
 
 log = structlog.get_logger(__name__)
 
+
+_AS_THEY_ARE: dict[str, type[DiagnosticResult | CheckpointRestored | StepsKept]] = {
+    DIAGNOSTIC_RESULT: DiagnosticResult,
+    CHECKPOINT_RESTORED: CheckpointRestored,
+    STEPS_KEPT: StepsKept,
+}
+"""Reports that have the fields of their event."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -95,10 +108,10 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
             saved = msgspec.convert(report.fields, SavedCheckpoint, strict=False)
             fields = msgspec.structs.asdict(saved)
             return CheckpointSaved(**common, checkpoint_bytes=fields.pop("bytes"), **fields)
-        if report.kind == DIAGNOSTIC_RESULT:
+        if (kind := _AS_THEY_ARE.get(report.kind)) is not None:
             # The agent sets the common fields, whatever the report contains.
-            told = {**report.fields, **common, "incident": order.incident, "type": DIAGNOSTIC_RESULT}
-            return msgspec.convert(told, DiagnosticResult, strict=False)
+            told = {**report.fields, **common, "incident": order.incident, "type": report.kind}
+            return msgspec.convert(told, kind, strict=False)
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
     return None

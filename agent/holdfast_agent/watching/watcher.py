@@ -169,8 +169,13 @@ class Watcher:
                 continue
 
     def _observe(self) -> None:
-        if self._crew is not None and self._crew.pids:
-            self._learn(Observed(id=uuid7(), statuses=self._book.statuses(), cut_off_s=self._cut_off_s()))
+        crew = self._crew
+        if crew is not None and crew.pids:
+            seen = Observed(id=uuid7(), statuses=self._book.statuses(), cut_off_s=self._cut_off_s())
+            if not crew.stepped:
+                # What ranks reported before their first step is published before it.
+                self._take_reports()
+            self._learn(seen)
 
     def _is_due(self) -> bool:
         return self._measured_at is None or (self._now() - self._measured_at).total_seconds() >= MEASURE_EVERY_S

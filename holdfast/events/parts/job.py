@@ -43,6 +43,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes."""
     persist_every: str = ""
     """See `holdfast.events.parts.persist_every`; "": the cluster's setting."""
+    allow_scratch: bool = False
+    """It may start from scratch when all its checkpoints are lost; else it ends."""
     only_nodes: tuple[Name, ...] = ()
     """The nodes to run on, beside the `witnesses`; empty: any."""
     witnesses: Count = 0

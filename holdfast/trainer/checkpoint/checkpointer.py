@@ -43,7 +43,7 @@ from holdfast.trainer.checkpoint.layout.dtensors import laid_out
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
-from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
+from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier, report_or_warn
 from holdfast.trainer.checkpoint.restore_choice import OnlyLooking, RestoreChoice
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Storage, decode_part
 from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
@@ -51,7 +51,7 @@ from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED
 from holdfast.trainer.phases import phase, resumed
 from holdfast.trainer.replay_run import job_rank, job_world_size, replay
-from holdfast.trainer.report import checkpoint_saved
+from holdfast.trainer.report import CHECKPOINT_RESTORED, checkpoint_saved
 
 __all__ = [
     "CheckpointError",
@@ -69,6 +69,7 @@ __all__ = [
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
+RANKS_REPORTED_MAX = 64
 PART_RECORD_BYTES = 1024
 """Room for one rank's part in the gather that ends a save."""
 
@@ -221,10 +222,12 @@ class Checkpointer:
         in_memory, unusable = self._memory.common(self._ranks.all_gather, at_most), list[SealedStep]()
         newest = partial(self._choice.newest, newer_in_memory=self._memory.has_newer)
         manifest = newest(or_nothing=bool(in_memory))
+        on_disk = manifest.step if manifest is not None else 0
         while in_memory or manifest is not None:
             if manifest is not None and not (in_memory and in_memory[0].step >= manifest.step):
                 if self._restore_saved(manifest, keyed):
                     self._log_restored(manifest.step, "disk", started)
+                    self._report_restored(manifest.step, "disk", on_disk)
                     saved = SealedStep(generation=manifest.generation, step=manifest.step)
                     self._memory.go_on_from(saved, from_disk=True)
                     return manifest.step
@@ -233,13 +236,15 @@ class Checkpointer:
             kept = in_memory.pop(0)
             if self._restore_kept(kept, keyed):
                 self._log_restored(kept.step, "memory", started)
+                self._report_restored(kept.step, "memory", on_disk)
                 self._memory.go_on_from(kept)
                 return kept.step
             unusable.append(kept)
             if not in_memory and manifest is None:
                 manifest = newest()
         if at_most != 0:
-            self._memory.begin_anew(unusable)
+            self._memory.begin_anew(unusable, environment.scratch())
+        self._report_restored(0, "nothing", on_disk)
         self._memory.go_on_from(None)
         return 0
 
@@ -257,6 +262,18 @@ class Checkpointer:
     def _log_restored(self, step: int, source: str, started: float) -> None:
         if self._rank == 0:
             log.info("restored step %d from %s in %.1f ms", step, source, (time.monotonic() - started) * 1e3)
+
+    def _report_restored(self, step: int, tier: str, on_disk: int) -> None:
+        found = self._memory.found
+        if self._rank == 0:
+            report_or_warn(
+                CHECKPOINT_RESTORED,
+                step=step,
+                tier=tier,
+                newest_step=max(found.newest, on_disk, step),
+                whole_step=max(found.whole, on_disk, step),
+                missing_ranks=found.missing[:RANKS_REPORTED_MAX],
+            )
 
     def _restore_saved(self, manifest: CheckpointManifest, keyed: KeyedState) -> bool:
         """Load a checkpoint on disk; False if it is damaged, and set aside.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 
 from torch.distributed.device_mesh import DeviceMesh
@@ -11,6 +12,27 @@ from torch.distributed.device_mesh import DeviceMesh
 from holdfast.node.vault.messages import ShardName
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.storage.workplace import Owner
+
+SCRATCH_CURE = (
+    "Submit the job with --allow-scratch to let it start afresh in such a case, or with -e HOLDFAST_RESTORE_STEP=0 to "
+    "start afresh now"
+)
+
+
+class Scratch(Enum):
+    """Whether a job may start from scratch."""
+
+    UNLESS_WHOLE = ""
+    """Unless the ranks find that there was a whole step."""
+    REFUSED = "refuse"
+    """The job has made checkpoints."""
+    ALLOWED = "allow"
+    """By its owner."""
+
+
+def scratch() -> Scratch:
+    value = os.environ.get("HOLDFAST_SCRATCH", "")
+    return Scratch(value) if value in {each.value for each in Scratch} else Scratch.UNLESS_WHOLE
 
 
 def owner() -> Owner:

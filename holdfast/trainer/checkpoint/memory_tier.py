@@ -9,21 +9,26 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from holdfast.node.frames import WireError
 from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
+from holdfast.trainer.checkpoint import environment
+from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.phases import phase
+from holdfast.trainer.report import STEPS_KEPT, ReportTooLong, ReportValue, report
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 STEPS_SHARED_MAX = 8
+NEVER_WHOLE_MAX = 2
+"""Steps of some ranks that may never have been complete: a rank can be two ahead of another that is copying one."""
 RESTARTED_WITHIN_S = 5.0
 """A vault that ended is started again by its agent; with it the copies on other nodes are within reach."""
 TRAINING_WAITS_S = 2.0
@@ -53,6 +58,9 @@ class MemoryTier:
         self._told = ""
         self.has_newer = False
         """Any rank had steps above the limit at the last call of `common`."""
+        self.found = FoundSteps()
+        """What all ranks had at the last call of `common`."""
+        self._has_kept = False
         self._of_some: set[SealedStep] = set()
         self._all_answered = True
         self._certified_up_to: int | None = None
@@ -73,6 +81,7 @@ class MemoryTier:
                 self._lose(error)
                 client = self._restarted()
             else:
+                self._report_first(step)
                 return True
         return False
 
@@ -93,23 +102,28 @@ class MemoryTier:
         found = [{SealedStep(generation=g, step=s) for g, s in rows if s >= 0} for _, *rows in everyone]
         self.has_newer = not all(map(may_be, set.union(*found)))
         self._of_some = set(filter(may_be, set.union(*found)))
+        self.found = found_steps([set(filter(may_be, steps)) for steps in found])
         return sorted(filter(may_be, set.intersection(*found)), reverse=True)
 
-    def begin_anew(self, unusable: Sequence[SealedStep]) -> None:
+    def begin_anew(self, unusable: Sequence[SealedStep], scratch: Scratch = Scratch.UNLESS_WHOLE) -> None:
         """Continue from no step: `unusable` are steps that all ranks have, some of which cannot be used.
 
-        Raises CheckpointError on all ranks if that would throw away what may still be had.
+        Raises CheckpointError on all ranks if that would throw away what may still be had, or what the job once had.
         """
         steps = sorted(sealed.step for sealed in self._of_some)
         why = ""
         if unusable:
-            why = "they cannot be used, the logs of the ranks say why"
+            why = f"steps {steps} are in memory, but they cannot be used, the logs of the ranks say why"
         elif steps and not self._all_answered:
-            why = "the vault of another rank does not answer"
+            why = f"steps {steps} are in memory, but the vault of another rank does not answer"
+        elif steps and scratch is not Scratch.ALLOWED and len(steps) > NEVER_WHOLE_MAX:
+            why = f"steps {steps} are in the memory of some ranks only"
+        elif scratch is Scratch.REFUSED:
+            why = "this job has made checkpoints, and none is left in memory that all ranks have"
         if why:
             raise CheckpointError(
-                f"steps {steps} are in memory, but {why}; none is on disk, and starting from scratch unasked would "
-                "throw the run away. Set HOLDFAST_RESTORE_STEP=0 to start afresh"
+                f"{why}; none is on disk, and starting from scratch unasked would throw the run away. "
+                f"{environment.SCRATCH_CURE}"
             )
         if steps:
             log.warning("steps %s are in the memory of some ranks only, none is on disk: starting from scratch", steps)
@@ -200,6 +214,39 @@ class MemoryTier:
         if what != self._told:
             log.warning("%s", what)
             self._told = what
+
+    def _report_first(self, step: int) -> None:
+        if not self._has_kept and self._name is not None and self._name.rank == 0:
+            report_or_warn(STEPS_KEPT, step=step)
+        self._has_kept = True
+
+
+class FoundSteps(NamedTuple):
+    """Steps in the memory of some ranks. The newest may not have been complete when the job stopped; the one before it
+    was: `whole`. `missing` ranks have neither.
+    """
+
+    newest: int = 0
+    whole: int = 0
+    missing: tuple[int, ...] = ()
+
+
+def found_steps(by_rank: Sequence[Collection[SealedStep]]) -> FoundSteps:
+    """Return what there is, given the steps of each rank."""
+    newest_first = sorted(set[SealedStep]().union(*by_rank), reverse=True)
+    if len(newest_first) < 2:
+        return FoundSteps(newest=newest_first[0].step if newest_first else 0)
+    newest, whole = newest_first[:2]
+    missing = tuple(rank for rank, steps in enumerate(by_rank) if not any(step >= whole for step in steps))
+    return FoundSteps(newest.step, whole.step, missing)
+
+
+def report_or_warn(kind: str, **fields: ReportValue) -> None:
+    """Report; training goes on if that is not possible."""
+    try:
+        report(kind, **fields)
+    except (OSError, ReportTooLong) as error:
+        log.warning("%s is not reported: %s", kind, error)
 
 
 UNUSABLE = (BrokenSeal, MemoryRefused, WireError)

@@ -205,7 +205,7 @@ def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) 
         job=job,
         opened_at=incident.opened_at,
         symptom=incident.symptom_name,
-        summary=incident.summary,
+        summary=incident.full_summary,
         attempts=incident.attempts,
         blamed=incident.blamed,
         taken=incident.taken,

@@ -15,7 +15,8 @@ from holdfast.cli.values import WholeNumber
 
 _INCIDENTS = """
 select c.key as incident, c.job, c.opened_at, c.closed_at, c.symptom, c.summary, h.node, h.rank, h.nodes_evicted,
-       c.attempts, coalesce(c.outcome, 'open') as outcome, h.seconds_to_recover
+       c.attempts, coalesce(c.outcome, 'open') as outcome, h.lost_steps,
+       h.seconds_to_recover
 from (select * from controller.incidents where $1::text is null or job = $1 order by opened_at desc limit $2) c
 left join lateral (select * from historian.incidents h where h.incident = c.key::uuid limit 1) h on true
 order by c.opened_at desc
@@ -34,7 +35,7 @@ def short_id(incident: str) -> str:
 @click.option("--job", help="Only incidents of this job.")
 @click.option("--limit", type=WholeNumber(min=1), default=50, show_default=True, help="Number of incidents to show.")
 def incidents(directory: Path, database_url: str | None, as_json: bool, job: str | None, limit: int) -> None:
-    """List the incidents, newest first: symptom, attempts, evicted nodes, outcome, seconds to recover.
+    """List the incidents, newest first: symptom, attempts, evicted nodes, outcome, lost steps, seconds to recover.
 
     \b
         holdfast incidents --job llama-7
@@ -51,7 +52,18 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
     else:
         click.echo(
             render(
-                ["INCIDENT", "JOB", "OPENED", "SYMPTOM", "ATTEMPTS", "EVICTED", "OUTCOME", "SECONDS", "SUMMARY"],
+                [
+                    "INCIDENT",
+                    "JOB",
+                    "OPENED",
+                    "SYMPTOM",
+                    "ATTEMPTS",
+                    "EVICTED",
+                    "OUTCOME",
+                    "LOST STEPS",
+                    "SECONDS",
+                    "SUMMARY",
+                ],
                 [
                     (
                         short_id(row["incident"]),
@@ -61,6 +73,7 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
                         row["attempts"],
                         row["nodes_evicted"],
                         row["outcome"],
+                        row["lost_steps"],
                         seconds(row["seconds_to_recover"]),
                         row["summary"],
                     )

@@ -82,6 +82,8 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         f"  opened {cell(about['opened_at'])}, closed {cell(about['closed_at'])}, attempts {about['attempts']}, "
         f"nodes evicted {cell(about.get('nodes_evicted'))}",
     ]
+    if about.get("lost_steps"):
+        lines.append(f"  steps lost: {about['lost_steps']}")
     if about.get("seconds_to_recover") is not None:
         lines.append(f"  from the fault until training resumed: {seconds(about['seconds_to_recover'])} s")
     if not found["timeline"]:

@@ -68,6 +68,11 @@ def _as_torchrun(option: str) -> str:
     " cluster's setting [checkpoint] persist_every, 10m.",
 )
 @click.option(
+    "--allow-scratch",
+    is_flag=True,
+    help="Start from scratch if all checkpoints that the job has made are lost. Without it the job ends then.",
+)
+@click.option(
     "--code",
     type=NonEmptyText(),
     metavar="DIR|none",
@@ -106,6 +111,7 @@ def run(
     is_module: bool,
     start: str,
     persist_every: str,
+    allow_scratch: bool,
     code: str | None,
     tags: tuple[str, ...],
     training_logs: tuple[str, ...],
@@ -160,6 +166,7 @@ def run(
             directory=str(job_directory),
             start=start,
             persist_every=persist_every,
+            allow_scratch=allow_scratch,
             tags=_tags(tags),
             training_logs=training_logs,
             token=secrets.token_urlsafe(),

@@ -118,9 +118,10 @@ class JobDraft:
             IncidentClosed,
             outcome=outcome,
             attempts=incident.attempts,
-            reason=reason,
+            reason="; ".join((reason, *incident.losses)),
             symptom=incident.symptom_name,
-            summary=incident.summary,
+            summary=incident.full_summary,
+            lost_steps=incident.lost_steps,
         )
         self._closed.append(incident)
         self.update(incident=None, settled=None)

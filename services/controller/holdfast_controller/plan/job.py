@@ -104,6 +104,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     restorable_step: int | None = None
     has_checkpoints: bool = False
     """True once any step was restorable."""
+    first_kept_step: int | None = None
+    """First step that rank 0 kept in memory; None: it keeps none."""
+    refuses_scratch: bool = False
+    """True if the job had made checkpoints when this generation started."""
     restore_at_most: int | None = None
     """The newest step that the present generation was allowed to restore; None: any."""
     next_restore_at_most: int | None = None

@@ -59,6 +59,7 @@ def _placement(state: JobState, node_rank: int) -> Placement:
         master_addr=host.address,
         master_port=host.store_ports[state.generation % len(host.store_ports)],
         restore_at_most=state.restore_at_most,
+        refuse_scratch=state.refuses_scratch,
         code_version=state.code.version,
         submitted_at=state.submitted_at,
         purpose=state.purpose,

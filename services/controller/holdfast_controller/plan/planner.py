@@ -17,6 +17,7 @@ from holdfast.engines.checks.checks_program import are_checks
 from holdfast.events import (
     AnyEvent,
     BadNumber,
+    CheckpointRestored,
     DeadlinePassed,
     DiagnosticResult,
     Event,
@@ -38,6 +39,7 @@ from holdfast.events import (
     ReplayResult,
     StepRestorable,
     StepsCertified,
+    StepsKept,
     StepTimeMeasured,
 )
 from holdfast.ids import named_id
@@ -47,7 +49,7 @@ from holdfast_controller.plan import generation, members, requests
 from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
-from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, rungs, slow
+from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, lost_steps, rank_exit, rungs, slow
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import (
     Checking,
@@ -98,6 +100,8 @@ TRAINING = JobKind(
         ProcessExited: _rank_exited,
         NodeLost: members.node_gone,
         NodeDeparted: members.node_gone,
+        StepsKept: lost_steps.steps_kept,
+        CheckpointRestored: lost_steps.checkpoint_restored,
         StepTimeMeasured: generation.step_time_measured,
         StepRestorable: generation.step_restorable,
         BadNumber: bad_numbers.bad_number,

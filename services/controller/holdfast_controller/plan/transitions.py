@@ -10,6 +10,7 @@ from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.ladder import judge_outage
+from holdfast_controller.plan.incident.lost_steps import has_checkpoints
 from holdfast_controller.plan.orders import leaving_order, standing_orders
 from holdfast_controller.plan.phase import (
     Awaited,
@@ -62,6 +63,7 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         next_restore_at_most=None,
         is_past_limit=False,
         restorable_step=_at_most(state.restorable_step, limit),
+        refuses_scratch=has_checkpoints(state) and not state.spec.allow_scratch,
     )
     started = draft.emit(
         GenerationStarted,

@@ -158,10 +158,18 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """The newest rungs."""
     named: str = ""
     summary: str = ""
+    lost_steps: int = 0
+    losses: tuple[str, ...] = ()
+    """Sentences about the newest losses."""
 
     @property
     def symptom_name(self) -> str:
         return self.named or self.symptom
+
+    @property
+    def full_summary(self) -> str:
+        """The summary, and what was lost."""
+        return "; ".join((self.summary, *self.losses))
 
     @property
     def restarts(self) -> int:

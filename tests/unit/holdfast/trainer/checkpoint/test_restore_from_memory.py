@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from holdfast.node.frames import WireError
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import BrokenSeal
 from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, memory_tier
-from holdfast.trainer.checkpoint.memory_tier import VAULT_VARIABLE, MemoryRefused, MemoryTier
+from holdfast.trainer.checkpoint.environment import Scratch
+from holdfast.trainer.checkpoint.memory_tier import VAULT_VARIABLE, FoundSteps, MemoryRefused, MemoryTier, found_steps
 
 NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
 
@@ -307,3 +309,64 @@ def test_training_does_not_wait_again_for_a_vault_that_stays_away_and_finds_it_a
     assert not tier.keep(5, {})
     assert now == waited_until
     assert tier.keep(6, {})
+
+
+def at(step: int, generation: int = 1) -> SealedStep:
+    return SealedStep(generation=generation, step=step)
+
+
+def test_the_newest_step_of_all_may_not_have_been_whole_and_the_one_before_it_was() -> None:
+    assert found_steps([set(), set()]) == FoundSteps()
+    assert found_steps([{at(7)}, set()]) == FoundSteps(newest=7)
+    assert found_steps([{at(7), at(6)}, {at(6), at(5)}]) == FoundSteps(newest=7, whole=6)
+    assert found_steps([{at(7), at(6), at(1)}, {at(1)}]) == FoundSteps(newest=7, whole=6, missing=(1,))
+    # A later generation has gone back.
+    assert found_steps([{at(4, 2), at(3, 2), at(9)}, {at(3, 2)}]) == FoundSteps(newest=4, whole=3)
+
+
+@pytest.mark.parametrize(
+    ("steps", "scratch", "is_refused"),
+    [
+        ((1, 2), Scratch.UNLESS_WHOLE, False),
+        ((1, 2, 3), Scratch.UNLESS_WHOLE, True),
+        ((1, 2, 3), Scratch.ALLOWED, False),
+        ((), Scratch.UNLESS_WHOLE, False),
+        ((), Scratch.REFUSED, True),
+        ((), Scratch.ALLOWED, False),
+    ],
+)
+def test_a_job_starts_from_scratch_only_if_it_never_had_a_whole_step_or_its_owner_allows_it(
+    monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...], scratch: Scratch, is_refused: bool
+) -> None:
+    serve(Vault(*steps), monkeypatch)
+    rows: list[torch.Tensor] = []
+
+    def with_an_empty_rank(mine: torch.Tensor) -> list[torch.Tensor]:
+        rows[:] = [mine, torch.full_like(mine, -1)]
+        rows[1][0, 0] = 1
+        return rows
+
+    tier = MemoryTier(NAME, 2)
+    assert tier.common(with_an_empty_rank, None) == []
+    if is_refused:
+        with pytest.raises(CheckpointError, match="--allow-scratch"):
+            tier.begin_anew([], scratch)
+    else:
+        tier.begin_anew([], scratch)
+
+
+def test_what_was_restored_and_first_kept_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = tmp_path / "reports"
+    monkeypatch.setenv("HOLDFAST_REPORTS", str(reports))
+    vault = Saves(5, 6)
+    serve(vault, monkeypatch)
+    checkpointer = Checkpointer(tmp_path / "checkpoints")
+    assert checkpointer.restore({"x": 0}) == 6
+    for step in (7, 8):
+        assert checkpointer.keep(step, {"x": step})
+    told = [json.loads(line) for line in reports.read_text().splitlines() if line]
+    restored = {"step": 6, "tier": "memory", "newest_step": 6, "whole_step": 6, "missing_ranks": []}
+    assert [(each["kind"], each["fields"]) for each in told] == [
+        ("checkpoint_restored", restored),
+        ("steps_kept", {"step": 7}),
+    ]

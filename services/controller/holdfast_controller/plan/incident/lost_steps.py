@@ -1,0 +1,82 @@
+"""Steps that a restart loses though they could have been restored before: reported, and kept in the incident."""
+
+from __future__ import annotations
+
+from holdfast.events import CheckpointRestored, StepsKept, StepsLost
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import LIVE
+
+NEVER_WHOLE_MAX = 2
+"""Steps after the first kept one until it is known that all ranks have kept it: they wait for each other."""
+
+LOSSES_MAX = 3
+"""Sentences about losses that an incident keeps."""
+
+
+def steps_kept(draft: JobDraft, event: StepsKept) -> None:
+    """Note the first step that the job kept in memory."""
+    state = draft.state
+    if state.first_kept_step is None and event.generation == state.generation and isinstance(state.phase, LIVE):
+        draft.update(first_kept_step=event.step)
+
+
+def has_checkpoints(state: JobState) -> bool:
+    """Return True if all ranks together have made a checkpoint, be it in memory only."""
+    return state.has_checkpoints or _has_kept(state, _reached(state))
+
+
+def checkpoint_restored(draft: JobDraft, event: CheckpointRestored) -> None:
+    """Report a loss if the generation goes on from a step below the newest that could be restored before."""
+    state = draft.state
+    if event.generation != state.generation or not isinstance(state.phase, LIVE) or not state.is_numbered:
+        return
+    reached = _reached(state)
+    whole = max(event.whole_step, state.restorable_step or 0)
+    if event.tier != "memory" and _has_kept(state, reached):
+        # No memory has them any more, so no rank can name them; the newest may not have been complete.
+        whole = max(whole, reached - 1)
+    if event.step >= whole:
+        return
+    newest = max(event.newest_step, whole, reached)
+    lost = newest - event.step
+    nodes = _nodes_of(state, event.missing_ranks)
+    text = f"{lost} steps were lost: {_start(event)}, and step {newest} had been reached; {_why(nodes)}"
+    draft.emit(
+        StepsLost,
+        step=event.step,
+        newest_step=newest,
+        lost_steps=lost,
+        nodes=nodes,
+        reason=text,
+    )
+    if (incident := state.incident) is not None:
+        # A second loss is measured from the same step that had been reached: it contains the first.
+        draft.update_incident(lost_steps=max(incident.lost_steps, lost), losses=(*incident.losses, text)[-LOSSES_MAX:])
+
+
+def _reached(state: JobState) -> int:
+    """Return the newest step that is known to have been trained, below the limit of this generation."""
+    reached = max(state.step, state.incident.failed_step if state.incident else -1)
+    limit = None if state.is_past_limit else state.restore_at_most
+    return reached if limit is None else min(reached, limit)
+
+
+def _has_kept(state: JobState, reached: int) -> bool:
+    return state.first_kept_step is not None and reached > state.first_kept_step + NEVER_WHOLE_MAX
+
+
+def _nodes_of(state: JobState, ranks: tuple[int, ...]) -> tuple[str, ...]:
+    nodes = state.nodes
+    node_ranks = dict.fromkeys(rank // state.spec.nproc_per_node for rank in ranks)
+    return tuple(nodes[node_rank] for node_rank in node_ranks if node_rank < len(nodes))
+
+
+def _start(event: CheckpointRestored) -> str:
+    return "the job began from scratch" if event.tier == "nothing" else f"the job went on from step {event.step}"
+
+
+def _why(nodes: tuple[str, ...]) -> str:
+    if nodes:
+        return f"no node had newer shards of the ranks of {', '.join(nodes)}"
+    return "no newer step is whole, in memory or on disk"
