@@ -17,6 +17,9 @@ from holdfast.subjects import request_subject
 
 WITHIN_S_MAX = 365 * 86400.0
 
+REGISTER = b"register"
+"""Body of a ping by which the standby service asks an agent to publish its registration again."""
+
 
 class CodeOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A version of the code that the controller already holds (`KeepCode`), and its origin."""

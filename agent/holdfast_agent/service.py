@@ -237,4 +237,4 @@ class Agent:
     async def _answer_pings(self, bus: Bus) -> None:
         await self._reports.attached.wait()
         self._on_ready()
-        await answer_pings(bus, f"agent-{self._reconciler.state.node}")
+        await answer_pings(bus, f"agent-{self._reconciler.state.node}", self._register)

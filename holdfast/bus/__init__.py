@@ -125,6 +125,14 @@ class Bus(Protocol):
         """Receive from a durable consumer, made when absent, from the stream's beginning; survives lost connections."""
         ...
 
+    async def last_settled(self, stream: str, consumer: str) -> Message | None:
+        """Return the message up to which a durable consumer has settled all; None if it settled none, or it expired."""
+        ...
+
+    async def start_over(self, stream: str, consumer: str) -> None:
+        """Forget what a durable consumer has settled: it receives the whole stream again."""
+        ...
+
     async def stream_state(self, stream: str) -> StreamState:
         """Return the number of messages in a stream and its newest message."""
         ...

@@ -27,12 +27,22 @@ SILENCE_S = 2.5 * HEARTBEAT_S
 """Without any heartbeat for this long the consumer is gone (deleted, perhaps with its stream): create it again."""
 
 _STREAM_NOT_FOUND = 10059
+_CONSUMER_NOT_FOUND = 10014
 _CONSUMER_IN_USE = (10013, 10148)
+
+
+class _AckFloor(msgspec.Struct, frozen=True):
+    stream_seq: int = 0
 
 
 class _ConsumerAnswer(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
     push_bound: bool = False
+    ack_floor: _AckFloor = _AckFloor()
+
+
+class _Deleted(msgspec.Struct, frozen=True):
+    success: bool = False
 
 
 def deliveries_of(reply: str) -> int:
@@ -95,6 +105,29 @@ async def _create(link: Link, stream: str, consumer: str, config: dict[str, Any]
             raise _BoundElsewhere(present.config["deliver_subject"]) from refusal
         # It was created with other filters or limits, by an earlier version of its service.
         await link.api(request, {"stream_name": stream, "config": config, "action": "update"}, _ConsumerAnswer)
+
+
+async def settled_up_to(link: Link, stream: str, consumer: str) -> int:
+    """Return the position up to which a durable consumer has settled all; 0 if there is no such consumer or stream.
+
+    Raises BusUnavailable without an answer, BusError if the server refuses.
+    """
+    try:
+        answer = await link.api(f"CONSUMER.INFO.{stream}.{consumer}", {}, _ConsumerAnswer)
+    except ApiRefusal as refusal:
+        if refusal.error.err_code in (_STREAM_NOT_FOUND, _CONSUMER_NOT_FOUND):
+            return 0
+        raise
+    return answer.ack_floor.stream_seq
+
+
+async def delete_consumer(link: Link, stream: str, consumer: str) -> None:
+    """Delete a durable consumer, if it is there. Raises BusUnavailable without an answer, BusError if refused."""
+    try:
+        await link.api(f"CONSUMER.DELETE.{stream}.{consumer}", {}, _Deleted)
+    except ApiRefusal as refusal:
+        if refusal.error.err_code not in (_STREAM_NOT_FOUND, _CONSUMER_NOT_FOUND):
+            raise
 
 
 async def attach_watch(link: Link, bucket: str, key: str) -> Inflow:

@@ -164,6 +164,19 @@ class MemoryBus:
         consumer.filters = filters
         return consumer
 
+    async def last_settled(self, stream: str, consumer: str) -> Message | None:
+        await asyncio.sleep(0)
+        self._require_connection()
+        source = self.broker.streams[stream].consumers.get(consumer)
+        stored = source.stream.at(source.settled_up_to) if source else None
+        return stored.message if stored else None
+
+    async def start_over(self, stream: str, consumer: str) -> None:
+        await asyncio.sleep(0)
+        self._require_connection()
+        self.broker.streams[stream].consumers.pop(consumer, None)
+        self.broker.changed()
+
     async def stream_state(self, stream: str) -> StreamState:
         await asyncio.sleep(0)
         self._require_connection()

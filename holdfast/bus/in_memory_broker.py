@@ -83,6 +83,11 @@ class Consumer:
                 return self._delivered(stored)
         return None
 
+    @property
+    def settled_up_to(self) -> int:
+        """Number of the message up to which all are settled."""
+        return min(self.deliveries, default=self._next) - 1
+
     def _delivered(self, stored: Stored) -> tuple[Stored, int]:
         count = self.deliveries.get(stored.sequence, 0) + 1
         self.deliveries[stored.sequence] = count

@@ -13,11 +13,20 @@ import msgspec
 
 from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder, StreamPosition, StreamState
 from holdfast.bus.connection import Connection
-from holdfast.bus.consumer import SILENCE_S, attach_consumer, attach_watch, deliveries_of, is_delete, key_update
+from holdfast.bus.consumer import (
+    SILENCE_S,
+    attach_consumer,
+    attach_watch,
+    delete_consumer,
+    deliveries_of,
+    is_delete,
+    key_update,
+    settled_up_to,
+)
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.bus.objects import get_objects, object_messages, objects_there
-from holdfast.bus.streams import bucket_stream, message_lost, stream_state
+from holdfast.bus.streams import bucket_stream, message_at, message_lost, stream_state
 from holdfast.clock import Now, system_now
 from holdfast.subjects import kv_subject
 
@@ -125,6 +134,14 @@ class NatsBus:
 
     async def lost(self, position: StreamPosition, message_id: str) -> bool:
         return await message_lost(self._connection.link_now(), position, message_id)
+
+    async def last_settled(self, stream: str, consumer: str) -> Message | None:
+        link = self._connection.link_now()
+        sequence = await settled_up_to(link, stream, consumer)
+        return await message_at(link, stream, sequence) if sequence else None
+
+    async def start_over(self, stream: str, consumer: str) -> None:
+        await delete_consumer(self._connection.link_now(), stream, consumer)
 
     async def stream_state(self, stream: str) -> StreamState:
         return await stream_state(self._connection.link_now(), stream)

@@ -159,15 +159,21 @@ async def stream_state(link: Link, stream: str) -> StreamState:
     counts = (await link.api(f"STREAM.INFO.{stream}", {}, _StreamInfo)).state
     if not counts.messages:
         return StreamState(messages=0)
-    found = await _message_at(link, stream, counts.last_seq)
-    if found is None:
+    newest = await message_at(link, stream, counts.last_seq)
+    if newest is None:
         return StreamState(messages=counts.messages)
-    headers = dict(found.headers or {})
-    newest = Message(
-        id=headers.get("Nats-Msg-Id", ""), subject=headers.get("Nats-Subject", ""), body=found.data, headers=headers
-    )
-    at = msgspec.convert(headers.get("Nats-Time-Stamp"), datetime | None)
+    at = msgspec.convert(newest.headers.get("Nats-Time-Stamp"), datetime | None)
     return StreamState(messages=counts.messages, newest=newest, newest_at=at)
+
+
+async def message_at(link: Link, stream: str, sequence: int) -> Message | None:
+    """Return the message at this position; None if it expired. Raises BusUnavailable without an answer."""
+    found = await _message_at(link, stream, sequence)
+    if found is None:
+        return None
+    headers = dict(found.headers or {})
+    subject = headers.get("Nats-Subject", "")
+    return Message(id=headers.get("Nats-Msg-Id", ""), subject=subject, body=found.data, headers=headers)
 
 
 async def message_lost(link: Link, position: StreamPosition, message_id: str) -> bool:

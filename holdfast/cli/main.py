@@ -23,6 +23,8 @@ COMMANDS = {
         "config": "Show every setting and its source.",
         "ping": "Check whether one process is ready, for health checks.",
         "migrate": "Upgrade a database to the schema of this version.",
+        "backup": "Write the database to a file.",
+        "restore": "Put a backup in the place of the database.",
         "inject": "Inject a fault, for drills.",
     },
     "jobs": {

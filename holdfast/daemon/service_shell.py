@@ -28,8 +28,8 @@ from holdfast.daemon.relay import Relay
 from holdfast.daemon.retrying import until_available
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event
-from holdfast.requests import Answer, AnyRequest
-from holdfast.store import StaleState, Store, StoreUnavailable, Table
+from holdfast.requests import REGISTER, Answer, AnyRequest
+from holdfast.store import DatabaseReplaced, StaleState, Store, StoreUnavailable, Table
 from holdfast.subjects import DESIRED_BUCKET, event_subject, kv_subject, ping_subject, stream_of, type_filter
 
 HANDLING_TRIES_MAX = 5
@@ -82,10 +82,12 @@ class Decider(ABC):
         """Apply a committed effect to the state."""
 
 
-async def answer_pings(bus: Bus, process: str) -> None:
-    """Answer pings to this process until cancelled."""
+async def answer_pings(bus: Bus, process: str, register: Callable[[], None] | None = None) -> None:
+    """Answer pings to this process until cancelled; `register` is called when one asks for that."""
 
-    async def ready(_: bytes) -> bytes:
+    async def ready(body: bytes) -> bytes:
+        if body == REGISTER and register is not None:
+            register()
         return b"ready"
 
     await bus.serve(ping_subject(process), ready)
@@ -114,9 +116,12 @@ class ServiceShell:
         self._turn = asyncio.Lock()
         self._liveness = BusLiveness(bus, now)
         self._failures: Counter[str] = Counter()
+        self.loaded = asyncio.Event()
+        """Set once the decider has read its state."""
 
     async def run(self) -> None:
         await self.load()
+        self.loaded.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.relay.run(), name="relay")
             group.create_task(self._work(), name="work")
@@ -148,6 +153,8 @@ class ServiceShell:
             return await self._in_turn(self._decide_request, request)
         except EffectTooLarge as error:
             return Answer(accepted=False, message=str(error))
+        except DatabaseReplaced:
+            raise
         except Exception as error:
             log.exception("a request could not be handled", request=type(request).__name__, id=request.id)
             return Answer(accepted=False, message=f"an error occurred: {type(error).__name__}: {error}")
@@ -181,6 +188,8 @@ class ServiceShell:
             return
         try:
             await self._in_turn(self._decide_event, event)
+        except DatabaseReplaced:
+            raise  # no fault of this message
         except Exception as error:
             self._failures[event.id] += 1
             tries = self._failures[event.id]

@@ -309,12 +309,17 @@ class StepNotPersisted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """An agent read an order older than the newest that it obeyed.
 
-    If the older order is the true one, the newest was forged.
+    If the older order is the true one, the newest was forged, or the controller forgot it because its database was
+    restored.
     """
 
     epoch: Count
     newest_epoch: Count
     newest_generation: Count
+    newest_job: Name | None = None
+    """The job of the newest order."""
+    is_obeyed: bool = False
+    """True if the agent obeyed the older order all the same, since that names the newest as one never given."""
 
 
 class FaultInjected(Evidence, frozen=True, kw_only=True, omit_defaults=True):

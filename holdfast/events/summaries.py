@@ -91,7 +91,7 @@ _TEMPLATES: dict[type[Event], str] = {
     NodeRefused: "agent with pid {0.place.pid} on {0.place.hostname} refused: the node is held by the agent with "
     "pid {0.holder.pid} on {0.holder.hostname}",
     NodeRegistered: "agent started on {0.facts.hostname}",
-    OrderRefused: "refused the order of epoch {0.epoch} and generation {0.generation}, "
+    OrderRefused: "received the order of epoch {0.epoch} and generation {0.generation}, "
     "having obeyed {0.newest_epoch}/{0.newest_generation}",
     ShardDamaged: "step {0.step} of rank {0.rank} is damaged in the memory of {0.held_by}: {0.detail}",
     StepNotPersisted: "{0.reason}",

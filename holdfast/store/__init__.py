@@ -23,6 +23,10 @@ class StoreUnavailable(Exception):
     """The store does not answer; try the whole transaction again later."""
 
 
+class DatabaseReplaced(Exception):
+    """The database is another one than at the start, and so is what it holds: the process must start again."""
+
+
 class StaleState(Exception):
     """Another process wrote the same row since it was loaded; try the whole transaction again."""
 

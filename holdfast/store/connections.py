@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import asyncpg
 
-from holdfast.store import StoreUnavailable
+from holdfast.store import DatabaseReplaced, StoreUnavailable
 
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
@@ -55,7 +55,7 @@ class Connections:
             max_inactive_connection_lifetime=0,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=command_timeout_s,
-            init=_register_codecs,
+            init=_Preparation(),
             # No session state is ever changed here, and undoing none costs a round trip for every transaction.
             reset=_leave_as_is,
             server_settings={"application_name": application_name, "timezone": "UTC", **settings},
@@ -115,15 +115,28 @@ def _words(error: BaseException) -> str:
     return f"Postgres: {type(error).__name__}: {error}" if str(error) else f"Postgres: {type(error).__name__}"
 
 
-async def _register_codecs(connection: asyncpg.Connection[Any]) -> None:
-    # jsonb's binary form is a version byte and the text, so that msgspec's bytes go in and out as they are.
-    await connection.set_type_codec(
-        "jsonb",
-        schema="pg_catalog",
-        format="binary",
-        encoder=lambda body: b"\x01" + body,
-        decoder=lambda body: bytes(body[1:]),
-    )
+class _Preparation:
+    """Prepares each new connection of a pool. Raises DatabaseReplaced if it leads to another database than the first.
+
+    `holdfast restore` puts another database in the place of the present one. What a process read before holds no more.
+    """
+
+    def __init__(self) -> None:
+        self._database: int | None = None
+
+    async def __call__(self, connection: asyncpg.Connection[Any]) -> None:
+        # jsonb's binary form is a version byte and the text, so that msgspec's bytes go in and out as they are.
+        await connection.set_type_codec(
+            "jsonb",
+            schema="pg_catalog",
+            format="binary",
+            encoder=lambda body: b"\x01" + body,
+            decoder=lambda body: bytes(body[1:]),
+        )
+        database = await connection.fetchval("select oid from pg_database where datname = current_database()")
+        if self._database not in (None, database):
+            raise DatabaseReplaced("the database was replaced by another one: this process starts again to read it")
+        self._database = database
 
 
 async def _leave_as_is(connection: asyncpg.Connection[Any]) -> None:

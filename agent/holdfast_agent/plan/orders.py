@@ -16,28 +16,37 @@ def order_seen(draft: PlanDraft, seen: OrderSeen) -> None:
     """Obey a newer order, refuse an older one."""
     present, order = draft.state.durable.order, seen.order
     if present is not None and order.fence < present.fence == order.supersedes:
+        _report_older(draft, present, order, is_obeyed=True)
         _supersede(draft, order)
         return
     if present is not None and order.fence <= present.fence:
         known = "known already" if order.fence == present.fence else "older than the present one"
         draft.reason = f"order {order.fence} is {known} ({present.fence})"
-        if order.fence < present.fence and order.job is not None:
-            newest_epoch, newest_generation = present.fence
-            draft.emit(
-                OrderRefused,
-                None,
-                job=order.job,
-                generation=order.generation,
-                epoch=order.epoch,
-                newest_epoch=newest_epoch,
-                newest_generation=newest_generation,
-            )
+        if order.fence < present.fence:
+            _report_older(draft, present, order, is_obeyed=False)
         return
     if draft.state.leaving:
         draft.reason = "the node is leaving"
         return
     draft.remember(order=order)
     reconcile(draft, seen.in_collective)
+
+
+def _report_older(draft: PlanDraft, present: NodeOrder, order: NodeOrder, *, is_obeyed: bool) -> None:
+    if order.job is None:
+        return
+    newest_epoch, newest_generation = present.fence
+    draft.emit(
+        OrderRefused,
+        None,
+        job=order.job,
+        generation=order.generation,
+        epoch=order.epoch,
+        newest_epoch=newest_epoch,
+        newest_generation=newest_generation,
+        newest_job=present.job,
+        is_obeyed=is_obeyed,
+    )
 
 
 def _supersede(draft: PlanDraft, order: NodeOrder) -> None:

@@ -27,7 +27,10 @@ READ_EVERY_S = 2.0
 OUTPUT_CLOSED = 141
 """Exit code of a command whose output is no longer read: 128 + SIGPIPE, as in a shell."""
 
-_EXIT_CODE = "select exit_code from controller.jobs where key = $1 and exit_code is not null"
+_END = """
+select exit_code from controller.jobs where key = $1 and exit_code is not null
+union all select null where not exists (select from controller.jobs where key = $1)
+"""
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +129,11 @@ class TrainingJobFollower(JobFollower[int]):
         if self._submits is not None:
             await self.submit(self._submits, self._code)
         self._accepted.set()
-        row = await self.recorded(self._database_url, READ_EVERY_S, _EXIT_CODE, self.job)
+        row = await self.recorded(self._database_url, READ_EVERY_S, _END, self.job)
+        if row["exit_code"] is None:
+            raise click.ClickException(
+                f"the database has no job {self.job} any more: it was restored from a backup. Submit the job again"
+            )
         self.finish(int(row["exit_code"]))
 
     async def _take_output(self) -> None:

@@ -15,6 +15,7 @@ from holdfast_controller.code.shelf import PostgresShelf
 from holdfast_controller.order_repair import truths
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
+from holdfast_controller.stray_orders import end_stray_orders
 
 
 async def serve(this: Daemon) -> None:
@@ -37,10 +38,13 @@ async def serve(this: Daemon) -> None:
     try:
         # Before the first decision, which may be to roll back to one of them.
         await librarian.load()
+        shell = ServiceShell(controller, bus, store)
         async with asyncio.TaskGroup() as group:
             group.create_task(librarian.run(), name="code")
-            group.create_task(ServiceShell(controller, bus, store).run(), name="shell")
+            group.create_task(shell.run(), name="shell")
             group.create_task(keep_orders(bus, lambda: truths(controller.standing_orders())), name="repair orders")
+            await shell.loaded.wait()
+            group.create_task(end_stray_orders(bus, controller.has_job), name="end stray orders")
     finally:
         await bus.close()
         await store.close()

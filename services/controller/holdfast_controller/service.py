@@ -114,6 +114,9 @@ class Controller(Decider):
             elif row.table is JOBS:
                 del self.jobs[row.key], self._ended[row.key]
 
+    def has_job(self, name: str) -> bool:
+        return name in self.jobs
+
     def standing_orders(self) -> list[NodeOrder]:
         """Return the order in force for every node. If two jobs seem to hold a node, the later grant counts."""
         epochs = _epochs(self._live())

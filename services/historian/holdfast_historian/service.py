@@ -103,6 +103,7 @@ class Historian:
 
     async def _receive(self, stream: str) -> None:
         filters = [f"{ROOT}.{event_class}.>" for event_class in STREAM_CLASSES[stream]]
+        await self._start_over_if_restored(stream)
         async for delivery in self._bus.consume(stream, CONSUMER, filters):
             try:
                 row = row_of(delivery.subject, delivery.body)
@@ -110,6 +111,22 @@ class Historian:
                 await self._reject(delivery, str(error))
             else:
                 await self._buffer.put(Received(row, delivery), len(row.body))
+
+    async def _start_over_if_restored(self, stream: str) -> None:
+        """Receive the whole stream again if the record lacks what the bus counts as recorded.
+
+        The database was restored from a backup then. Events that the backup has are not written twice.
+        """
+        newest = await until_available(partial(self._bus.last_settled, stream, CONSUMER), BusUnavailable, "bus")
+        if newest is None:
+            return
+        try:
+            row = row_of(newest.subject, newest.body)
+        except UnreadableEvent:
+            return  # it went to the dead letters
+        if not await self._patiently(partial(self._store.has, row)):
+            log.warning("the record lacks events that were recorded: receives the stream again", stream=stream)
+            await until_available(partial(self._bus.start_over, stream, CONSUMER), BusUnavailable, "bus")
 
     async def _write(self) -> None:
         while True:

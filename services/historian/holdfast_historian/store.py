@@ -78,6 +78,14 @@ class HistorianStore:
         async with self._connection() as connection:
             await connection.execute(_INSERT, *columns)
 
+    async def has(self, row: EventRow) -> bool:
+        """Return True if this event is recorded."""
+        async with self._connection() as connection:
+            found = await connection.fetchval(
+                "select true from historian.events where id = $1 and at = $2", row.id, row.at
+            )
+        return found is not None
+
     async def partitions(self) -> frozenset[date]:
         """Return the days that have a partition."""
         async with self._connection() as connection:

@@ -10,19 +10,24 @@ from holdfast.daemon import process
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
-from holdfast_standby.service import Heartbeats, Standby
+from holdfast_standby.heartbeats import Heartbeats
+from holdfast_standby.service import Standby
 
 
 async def serve(this: Daemon) -> None:
     bus = await connect(this.settings.nats_url, "standby")
     store = await PostgresStore.connect(this.settings.database_url, "standby", application_name="holdfast-standby")
     standby = Standby(this.settings.timeouts, this.settings.pool, this.settings.retention)
-    heartbeats = Heartbeats(bus, system_now, standby.is_known)
+    heartbeats = Heartbeats(bus, system_now, standby.node)
     standby.last_heard, standby.only_heard = heartbeats.last, heartbeats.only
     try:
         async with asyncio.TaskGroup() as group:
+            shell = ServiceShell(standby, bus, store)
+            group.create_task(shell.run(), name="shell")
+            # Before its state is read the inventory knows no node.
+            await shell.loaded.wait()
             group.create_task(heartbeats.listen(), name="heartbeats")
-            group.create_task(ServiceShell(standby, bus, store).run(), name="shell")
+            group.create_task(heartbeats.ask(), name="ask to register")
     finally:
         await bus.close()
         await store.close()

@@ -1,15 +1,13 @@
-"""The standby service as a decider, and the receiver of heartbeats."""
+"""The standby service as a decider."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from holdfast.bus import Bus
-from holdfast.clock import Now
 from holdfast.daemon.service_shell import Decider
 from holdfast.effects import Effect, RowWrite
 from holdfast.events import AnyEvent
@@ -17,44 +15,10 @@ from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast.subjects import ALL_HEARTBEATS
 from holdfast_standby.draft import InventoryChange
 from holdfast_standby.plan import HANDLED, InventoryPlanner
-from holdfast_standby.state import Inventory, NodeLiveness
+from holdfast_standby.state import Inventory, Node, NodeLiveness
 from holdfast_standby.store import CLAIMS, NODES, TABLES
-
-
-class Heartbeats:
-    """Last heartbeat of each node. Not stored: after a restart every node has the full time to send one."""
-
-    def __init__(self, bus: Bus, now: Now, is_known: Callable[[str], bool]) -> None:
-        self._bus = bus
-        self._now = now
-        self._is_known = is_known
-        self.last: dict[str, datetime] = {}
-        self.only: dict[str, tuple[str, datetime]] = {}
-
-    async def listen(self) -> None:
-        """Receive the heartbeats of known nodes until cancelled. Those of unknown nodes are ignored."""
-        async for subject, body in self._bus.listen(ALL_HEARTBEATS):
-            node = subject.rsplit(".", 1)[-1]
-            if not self._is_known(node):
-                continue
-            self.last[node] = now = self._now()
-            instance = _instance(body)
-            if node not in self.only or self.only[node][0] != instance:
-                self.only[node] = (instance, now)
-
-
-class _Sender(msgspec.Struct):
-    instance: str
-
-
-def _instance(heartbeat: bytes) -> str:
-    try:
-        return msgspec.json.decode(heartbeat, type=_Sender).instance
-    except msgspec.DecodeError:
-        return ""
 
 
 class Standby(Decider):
@@ -71,8 +35,8 @@ class Standby(Decider):
         self.last_heard: MutableMapping[str, datetime] = {}
         self.only_heard: MutableMapping[str, tuple[str, datetime]] = {}
 
-    def is_known(self, node: str) -> bool:
-        return node in self.inventory.nodes
+    def node(self, name: str) -> Node | None:
+        return self.inventory.nodes.get(name)
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         claims = {claim.job: claim for claim in rows[CLAIMS.name].values()}

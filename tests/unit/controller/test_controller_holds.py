@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
 
 from holdfast.events import NodesReleased, NodesRequested, OrderRefused
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.members import GENERATION_BELIEVED_MAX
 from holdfast_controller.plan.phase import Running
 from holdfast_controller.service import Controller
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
@@ -60,6 +62,28 @@ def test_the_job_that_holds_the_node_supersedes_a_forged_order() -> None:
     assert not there.on_event(refused("lost", (1, 3), (10**9, 1)), NOW).orders
     (order,) = there.on_event(refused("holds", (2, 4), (10**9, 1)), NOW).orders
     assert (order.job, order.supersedes) == ("holds", (10**9, 1))
+
+
+@pytest.mark.parametrize(
+    ("newest_job", "newest", "then"),
+    [
+        ("job", (2, 9), 10),
+        ("job", (7, 9), 10),
+        ("other", (2, 9), 5),
+        (None, (2, 9), 5),
+        ("job", (2, GENERATION_BELIEVED_MAX + 1), 5),
+    ],
+    ids=["same hand-over", "later hand-over", "another job", "no job", "forged"],
+)
+def test_the_next_generation_is_above_one_that_a_restored_database_forgot(
+    newest_job: str | None, newest: tuple[int, int], then: int
+) -> None:
+    there = controller(job("job", 2, 4))
+    obeyed = msgspec.structs.replace(refused("job", (2, 4), newest), newest_job=newest_job, is_obeyed=True)
+    effect = there.on_event(obeyed, NOW)
+    assert not effect.orders, "the agent runs nothing else already"
+    there.adopt(effect)
+    assert there.jobs["job"].next_generation == then
 
 
 def test_a_newer_claim_is_never_dated_before_an_older_one() -> None:

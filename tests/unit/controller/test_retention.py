@@ -113,7 +113,7 @@ def test_a_deleted_node_is_unknown_until_it_registers() -> None:
     effect = pass_time(standby, NOW + 8 * DAY)
     assert effect.rows == (RowWrite(table=NODES, key="a", row=None),)
     assert [(event.node, event.reason) for event in effect.events] == [("a", "it was lost for 8 days")]  # type: ignore[attr-defined]
-    assert not standby.is_known("a")
+    assert standby.node("a") is None
     assert "a" not in standby.last_heard
     back = NodeRegistered(id=uuid7(), at=NOW, source="agent/a", node="a", instance=uuid7(), facts=FACTS, epoch=4)
     standby.adopt(standby.on_event(back, NOW + 9 * DAY))
@@ -129,7 +129,7 @@ def test_a_lost_node_stays_while_it_is_on_the_blocklist() -> None:
     assert pass_time(standby, NOW + 19 * DAY).is_nothing
     pass_time(standby, NOW + 20 * DAY)
     pass_time(standby, NOW + 20 * DAY)
-    assert not standby.is_known("a")
+    assert standby.node("a") is None
 
 
 def test_retention_settings_have_limits() -> None:

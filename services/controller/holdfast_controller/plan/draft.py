@@ -92,7 +92,7 @@ class JobDraft:
 
     def order_idle(self, ordered_by: str | None = None) -> None:
         """Order all members to run no ranks; this uses up a generation number."""
-        self.update(generation=self.state.generation + 1, ordered_by=ordered_by or self.cause)
+        self.update(generation=self.state.next_generation, ordered_by=ordered_by or self.cause)
         self.order(idle_orders(self.state))
 
     def update(self, **changes: object) -> None:

@@ -85,6 +85,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """The node of each node rank; None where one is missing."""
     generation: int = 0
     """It only grows."""
+    generation_used: int = 0
+    """The newest generation that a node obeyed, if this is older: the database was restored from a backup."""
     claimed_at: datetime | None = None
     """Time of the newest `nodes_requested`."""
     lost_before_granted: dict[str, int] = {}
@@ -128,6 +130,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def job(self) -> str:
         return self.spec.name
+
+    @property
+    def next_generation(self) -> int:
+        """The number of the next generation: above all that nodes and checkpoints may remember."""
+        return max(self.generation, self.generation_used) + 1
 
     @property
     def phase_name(self) -> str:

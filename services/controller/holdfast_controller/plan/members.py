@@ -13,6 +13,9 @@ from holdfast_controller.plan.orders import standing_orders, superseding
 from holdfast_controller.plan.phase import Claiming, Stopping
 from holdfast_controller.plan.transitions import become_starting, end_when_gone
 
+GENERATION_BELIEVED_MAX = 1 << 40
+"""A higher generation of a node's order is forged: no job restarts this often, and the next must be higher still."""
+
 
 def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
     """Fill the vacancies with the granted nodes, and give back those that are not needed."""
@@ -92,7 +95,16 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
 
 
 def order_refused(draft: JobDraft, event: OrderRefused) -> None:
-    """Repeat the order that a node refuses: the newer one that it obeyed was never given by the controller."""
+    """Repeat the order that a node refuses: the newer one that it obeyed was never given by the controller.
+
+    If a restored database forgot the newer one, its generation has a place in the job's checkpoints: the next
+    generation must be above it.
+    """
+    state = draft.state
+    if event.newest_job == state.job and state.generation < event.newest_generation <= GENERATION_BELIEVED_MAX:
+        draft.update(generation_used=max(state.generation_used, event.newest_generation))
+    if event.is_obeyed:
+        return
     for order in standing_orders(draft.state):
         if order.node == event.node and order.fence == (event.epoch, event.generation):
             draft.order([superseding(order, (event.newest_epoch, event.newest_generation))])

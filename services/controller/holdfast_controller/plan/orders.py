@@ -33,7 +33,7 @@ def code_wanted(state: JobState, cause: str | None = None) -> CodeOrder:
 
 def leaving_order(state: JobState, member: Grant) -> NodeOrder:
     """Return the order to a node that leaves the job: run nothing, whatever generation the others are at."""
-    return _order(state.update(generation=state.generation + 1), member, None)
+    return _order(state.update(generation=state.next_generation), member, None)
 
 
 def _members(state: JobState) -> list[tuple[int, Grant]]:

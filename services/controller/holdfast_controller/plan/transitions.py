@@ -58,7 +58,7 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
     deadline = draft.deadline(Awaited.RANKS_STARTED, draft.rules.timeouts.start_s)
     draft.state = draft.state.enter(
         Starting(deadline=deadline),
-        generation=state.generation + 1,
+        generation=state.next_generation,
         restore_at_most=limit,
         next_restore_at_most=None,
         is_past_limit=False,
@@ -176,7 +176,7 @@ def become_completed(draft: JobDraft, reason: str) -> None:
 
 def _leave_training(draft: JobDraft, phase: JobPhase) -> None:
     """Enter a phase that uses up a generation number without training: the incident ignores how its ranks end."""
-    generation = draft.state.generation + 1
+    generation = draft.state.next_generation
     if draft.state.incident:
         draft.update_incident(untrained=draft.state.incident.untrained | {generation})
     draft.state = draft.state.enter(phase, generation=generation)

@@ -1,0 +1,140 @@
+"""Backups of the database: written by pg_dump, and put in the place of the present database by pg_restore.
+
+A backup is restored into a database of its own first. The swap is one transaction of two renames, so that services see
+the database before or the database after, and never half of one. The database before stays under another name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import asyncpg
+
+from holdfast.store import migrate
+
+_TERMINATE = "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()"
+
+
+class DumpFailed(Exception):
+    """A backup could not be written or restored; the message names the cause. The present database is unchanged."""
+
+
+def write(programs: Path, admin_url: str, target: Path) -> int:
+    """Write a backup of the database to `target`, a new file that only this user can read; return its bytes.
+
+    `programs` is the directory of pg_dump and pg_restore. Raises DumpFailed or OSError; then there is no file.
+    """
+    part = target.with_name(f"{target.name}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            _run([programs / "pg_dump", "--format=custom", _without_password(admin_url)], admin_url, stdout=file)
+            file.flush()
+            os.fsync(file.fileno())
+        size_bytes = part.stat().st_size
+        part.rename(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return size_bytes
+
+
+def require_complete(programs: Path, source: Path) -> None:
+    """Raise DumpFailed unless `source` is a whole backup, which is read to its end."""
+    _run([programs / "pg_restore", "--file=/dev/null", source], "")
+
+
+def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
+    """Put the backup in the place of the database at `admin_url`; return the new name of the database before.
+
+    The backup is brought to this version's schema first. Not to be called on an event loop's thread. Raises DumpFailed,
+    migrate.UnknownRevision, sqlalchemy.exc.DBAPIError, asyncpg.PostgresError or OSError; nothing has changed then.
+    """
+    name = urlsplit(admin_url).path.removeprefix("/")
+    stamp = now.strftime("%Y%m%dT%H%M%S%f")
+    fresh, before = f"{name}_restored_{stamp}", f"{name}_before_{stamp}"
+    fresh_url = _with_database(admin_url, fresh)
+    asyncio.run(_create(admin_url, fresh))
+    try:
+        # Two jobs make indexes in parallel.
+        to_fresh = f"--dbname={_without_password(fresh_url)}"
+        _run([programs / "pg_restore", "--exit-on-error", "--jobs=2", to_fresh, source], admin_url)
+        migrate.migrate(fresh_url, {})
+        asyncio.run(_swap(admin_url, name, fresh, before))
+    except BaseException:
+        asyncio.run(_execute(admin_url, f"drop database if exists {_quoted(fresh)} with (force)"))
+        raise
+    return before
+
+
+async def _create(admin_url: str, fresh: str) -> None:
+    await _execute(
+        admin_url,
+        f"create database {_quoted(fresh)} template template0",
+        # As the migrations do once for the database itself, which no backup contains.
+        f"revoke temporary on database {_quoted(fresh)} from public",
+    )
+
+
+async def _swap(admin_url: str, name: str, fresh: str, before: str) -> None:
+    connection = await asyncpg.connect(_with_database(admin_url, "postgres"))
+    try:
+        # A rename needs a database without sessions; new ones are refused as if the server were starting.
+        await connection.execute(f"alter database {_quoted(name)} allow_connections false")
+        try:
+            await connection.fetch(_TERMINATE, name)
+            await connection.fetch(_TERMINATE, fresh)
+            async with connection.transaction():
+                await connection.execute(f"alter database {_quoted(name)} rename to {_quoted(before)}")
+                await connection.execute(f"alter database {_quoted(fresh)} rename to {_quoted(name)}")
+        except BaseException:
+            await connection.execute(f"alter database {_quoted(name)} allow_connections true")
+            raise
+        await connection.execute(f"alter database {_quoted(before)} allow_connections true")
+    finally:
+        await connection.close()
+
+
+async def _execute(admin_url: str, *statements: str) -> None:
+    connection = await asyncpg.connect(_with_database(admin_url, "postgres"))
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _run(command: list[str | Path], url: str, stdout: object = subprocess.DEVNULL) -> None:
+    password = urlsplit(url).password
+    environment = os.environ | ({"PGPASSWORD": unquote(password)} if password else {})
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,  # type: ignore[call-overload]
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise DumpFailed(lines[0] if lines else f"{Path(command[0]).name} ended with {done.returncode}")
+
+
+def _without_password(url: str) -> str:
+    """Return the URL for an argument, which every user of the machine can read."""
+    parts = urlsplit(url)
+    user, _, address = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{address}" if user else address))
+
+
+def _with_database(url: str, name: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def _quoted(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'

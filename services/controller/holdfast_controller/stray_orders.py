@@ -1,0 +1,44 @@
+"""Orders on the bus that give ranks to a job that does not exist: a restored database forgot it, or it is forged.
+
+The nodes that obeyed such an order would run its ranks until another job gets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from holdfast.bus import Bus, BusUnavailable
+from holdfast.orders.base import UnreadableOrder
+from holdfast.orders.node import NodeOrder
+from holdfast.subjects import DESIRED_BUCKET
+
+log = structlog.get_logger(__name__)
+
+
+async def end_stray_orders(bus: Bus, exists: Callable[[str], bool]) -> None:
+    """Replace each order for a job that does not exist by one for no ranks, until cancelled.
+
+    `exists` must already return True for a job when its first order is published.
+    """
+    async for update in bus.watch(DESIRED_BUCKET, NodeOrder.key_of("*")):
+        try:
+            order = NodeOrder.decode(update.body) if update.body is not None else None
+        except UnreadableOrder:
+            # If a job holds this node, its order is repaired; otherwise no agent obeys this one.
+            continue
+        if order is None or order.placement is None or order.job is None or exists(order.job):
+            continue
+        log.warning("an order is for a job that does not exist: ends its ranks", node=order.node, job=order.job)
+        try:
+            await bus.put(DESIRED_BUCKET, update.key, idle(order).encode())
+        except BusUnavailable:
+            # The watch yields the order again once the bus is back.
+            continue
+
+
+def idle(order: NodeOrder) -> NodeOrder:
+    """Return the order that follows this one and asks for no ranks."""
+    return msgspec.structs.replace(order, generation=order.generation + 1, placement=None, supersedes=None)
