@@ -166,7 +166,7 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 
 def _shown_arguments(request: BirthRequest) -> list[bytes]:
     flags = ("--state-dir", request.state_dir, "--address", request.address)
-    return [os.fsencode(word) for word in (sys.executable, "-P", "-m", zygote_main.__package__, *flags)]
+    return [os.fsencode(word) for word in (sys.executable, "-P", "-m", "holdfast_agent.zygote", *flags)]
 
 
 def _fork(child: Callable[[], NoReturn]) -> int:
@@ -186,7 +186,9 @@ def _become_zygote(request: BirthRequest, received: list[int], placed: Sequence[
     code = EXIT_FAILED
     try:
         os.environ.clear()
-        os.environb.update(dict(entry.partition(b"=")[::2] for entry in request.environment))
+        for entry in request.environment:
+            name, _, value = entry.partition(b"=")
+            os.environb[name] = value
         inherited.show(placed)
         directory = Path(request.state_dir)
         zygote_main.serve(directory, request.address, ready, lambda: time.monotonic() - began)
@@ -194,9 +196,8 @@ def _become_zygote(request: BirthRequest, received: list[int], placed: Sequence[
     except BaseException as error:  # noqa: BLE001 - a fork of the nursery ends here whatever happened
         # Reaches the zygote's log, which would otherwise show no cause.
         sys.excepthook(type(error), error, error.__traceback__)
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _reap() -> None:
