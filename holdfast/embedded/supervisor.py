@@ -24,7 +24,7 @@ from holdfast.embedded.control import (
 from holdfast.embedded.errors import ControlRefused, EmbeddedError
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports
 from holdfast.embedded.processes.children import Child, ChildSpec
-from holdfast.embedded.processes.leftovers import clear_node, end_leftovers
+from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.servers import credentials as passwords
 from holdfast.embedded.servers.identity import choose_identity
@@ -98,6 +98,7 @@ class Supervisor:
                     # Processes are left only after a crash of this process.
                     for node in self._nodes:
                         clear_node(layout, node)
+                        free_ledgers(layout, node)
                     if self._info.fabric is not None:
                         fabric.remove(self._info.fabric)
                     self._info = msgspec.structs.replace(self._info, pid=None, children={})

@@ -18,6 +18,7 @@ from holdfast.embedded.control import AddNode, PowerOff, PowerOn, Status, Stop, 
 from holdfast.embedded.errors import ControlRefused, NoCluster
 from holdfast.embedded.layout import ClusterInfo
 from holdfast.embedded.processes.child_process import started_ticks
+from holdfast.embedded.processes.leftovers import SHARED_MEMORY
 from holdfast.embedded.processes.proctree import node_processes
 
 pytestmark = pytest.mark.integration
@@ -229,10 +230,14 @@ def test_stop_with_force_does_not_wait(tmp_path: Path) -> None:
         agent = running.pid("node-0")
         os.kill(agent, signal.SIGSTOP)
         ranks = node_processes(running.layout.node("node-0"), agent)
+        ledgers = SHARED_MEMORY / f"holdfast-{os.getpid()}-of-a-killed-agent"
+        ledgers.mkdir()
+        (running.layout.node("node-0") / "ledgers").symlink_to(ledgers)
         ask(running.layout, Stop(force=True))
         assert running.wait() == 0
         assert "asked to stop" not in running.layout.log("node-0").read_text()
         assert not [pid for pid in ranks if alive(pid)]
+        assert not ledgers.exists()
         with pytest.raises(NoCluster, match="holdfast up"):
             ask(running.layout, Status())
 

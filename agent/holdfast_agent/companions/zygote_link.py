@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.node import process_mark
 from holdfast.node.frames import Frames, WireError, framed
 from holdfast_agent.companions import companion
 from holdfast_agent.companions.nursery_link import Newborn, born
@@ -104,7 +105,18 @@ class ZygoteLink:
         connection.setblocking(False)
         return connection
 
+    async def _end_leftovers(self) -> None:
+        """Kill what a zygote that is gone has left behind; a new generation must not run beside it."""
+        try:
+            count = await asyncio.to_thread(process_mark.end_marked, process_mark.mark_of(self._directory))
+        except TimeoutError as error:
+            log.error("processes of an earlier zygote remain", reason=str(error))
+            return
+        if count:
+            log.warning("killed what an earlier zygote left behind", processes=count)
+
     async def _spawn(self) -> None:
+        await self._end_leftovers()
         log_file = self._directory / LOG_FILE
         newborn = None if self._births_fail else await born(self._directory, self._address, log_file)
         if newborn is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
@@ -15,9 +14,8 @@ from pathlib import Path
 
 from holdfast.events.parts.job import Purpose
 from holdfast_agent.companions.environment import RankFiles
+from holdfast_agent.files.ledger_memory import SHARED_MEMORY, LedgerMemory, free_abandoned
 from holdfast_agent.zygote.wire import Fence
-
-SHARED_MEMORY = Path("/dev/shm")
 
 PID_FILE = "agent.pid"
 
@@ -32,6 +30,7 @@ class AlreadyRunning(RuntimeError):
 class Directories:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self._memory = LedgerMemory(self.root)
 
     @property
     def spool(self) -> Path:
@@ -48,12 +47,14 @@ class Directories:
         for name in ("logs", "errors", "reports"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self._prepare_ledgers()
+        free_abandoned()
 
     def _prepare_ledgers(self) -> None:
         ledgers = self.root / "ledgers"
         if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-            target = self._in_memory()
+            target = self._memory.path
             target.mkdir(mode=0o700, exist_ok=True)
+            self._memory.hold()
             if not ledgers.is_symlink() or ledgers.resolve() != target:
                 ledgers.unlink(missing_ok=True)
                 ledgers.symlink_to(target)
@@ -152,17 +153,10 @@ class Directories:
     def forget_ledgers(self) -> None:
         """Free the memory of the ledgers."""
         if (self.root / "ledgers").is_symlink():
-            shutil.rmtree(self._in_memory(), ignore_errors=True)
+            self._memory.free()
 
     def _generation(self, kind: str, job: str, fence: Fence) -> Path:
         return self.root / kind / job / f"{fence[0]}-{fence[1]}"
-
-    def _in_memory(self) -> Path:
-        # Containers may share /dev/shm and use equal state directory names: path and inode tell them apart.
-        stat = self.root.stat()
-        name = f"{self.root.resolve()} {stat.st_dev} {stat.st_ino}"
-        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-        return SHARED_MEMORY / f"holdfast-{os.getuid()}-{digest}"
 
 
 def _age(path: Path) -> float:

@@ -14,9 +14,10 @@ import msgspec
 import structlog
 
 from holdfast.daemon.process import log_to_stderr
-from holdfast.node import kernel
+from holdfast.node import kernel, process_mark
 from holdfast.node.vault.huge_pages import collapse_heap
 from holdfast.trainer.hooks import install_hooks
+from holdfast_agent.files.ledger_memory import LedgerMemory
 from holdfast_agent.zygote import preload
 from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET, Zygote
 
@@ -53,6 +54,14 @@ def _lock(directory: Path) -> int:
     return descriptor
 
 
+def _mark(directory: Path) -> None:
+    """Mark this process and all that descend from it, so that the agent finds what survives a kill of the zygote."""
+    try:
+        process_mark.put_on_self(process_mark.mark_of(directory))
+    except (OSError, ValueError) as error:
+        log.warning("what ranks leave behind cannot be found after a kill", reason=str(error))
+
+
 def _remembered_ports(directory: Path) -> tuple[int, ...]:
     try:
         return msgspec.json.decode((directory / PORTS_FILE).read_bytes(), type=tuple[int, ...])
@@ -81,6 +90,8 @@ def serve(directory: Path, address: str, ready_fd: int | None, warm: Callable[[]
     lock = _lock(directory)
     preload.hold_threads()
     kernel.become_subreaper()
+    _mark(directory)
+    LedgerMemory(directory).hold()
     listener = listen(directory)
     (directory / PID_FILE).write_text(f"{os.getpid()}\n")
     if ready_fd is not None:

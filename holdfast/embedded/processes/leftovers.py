@@ -2,11 +2,15 @@
 
 import os
 import select
+import shutil
 import signal
+from pathlib import Path
 
 from holdfast.embedded.layout import ChildRecord, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.proctree import kill_all, node_processes
+
+SHARED_MEMORY = Path("/dev/shm")
 
 _LEAVE_WITHIN_S = 20.0
 
@@ -39,6 +43,14 @@ def clear_node(layout: ClusterLayout, node: str, agent: int | None = None) -> in
     killed = kill_all(lambda: node_processes(layout.node(node), agent))
     layout.zygote_pid(node).unlink(missing_ok=True)
     return killed
+
+
+def free_ledgers(layout: ClusterLayout, node: str) -> None:
+    """Free the memory of a node's ledgers, which its agent frees only if it ends in order."""
+    ledgers = layout.node(node) / "ledgers"
+    target = ledgers.resolve()
+    if ledgers.is_symlink() and target.parent == SHARED_MEMORY and target.name.startswith("holdfast-"):
+        shutil.rmtree(target, ignore_errors=True)
 
 
 def _open(record: ChildRecord) -> int | None:

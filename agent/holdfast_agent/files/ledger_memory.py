@@ -1,0 +1,79 @@
+"""The ledgers' directory in shared memory: whose it is, and when it is nobody's any more.
+
+Its agent and its zygote hold a shared lock on a file in it. Memory that nobody holds was left by a kill; any agent of
+the same user on the machine frees it. It waits a while: the node's own agent, started again, reads in the ledgers how
+far its ranks had come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+
+ABANDONED_S = 3600.0
+"""Time since a generation last began there, before memory that nobody holds is freed."""
+
+_LOCK = ".held"
+
+
+class LedgerMemory:
+    """The directory in memory for the ledgers of the node whose state lies in `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._held: int | None = None
+
+    @property
+    def path(self) -> Path:
+        # Containers may share /dev/shm and use equal state directory names: path and inode tell them apart.
+        stat = self._root.stat()
+        name = f"{self._root.resolve()} {stat.st_dev} {stat.st_ino}"
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+        return SHARED_MEMORY / f"{_prefix()}{digest}"
+
+    def hold(self) -> None:
+        """Hold the directory until this process ends, and note that it is in use now."""
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # Never waits: only an agent that frees abandoned memory locks for itself, for a moment, what nobody holds.
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            os.utime(descriptor)
+            if self._held is not None:
+                os.close(self._held)
+            self._held = descriptor
+
+    def free(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def free_abandoned(memory: Path = SHARED_MEMORY) -> int:
+    """Free what killed agents of this user left; return the number of directories."""
+    return sum(_free_if_abandoned(folder) for folder in memory.glob(f"{_prefix()}*"))
+
+
+def _free_if_abandoned(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if time.time() - os.fstat(descriptor).st_mtime < ABANDONED_S:
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _prefix() -> str:
+    return f"holdfast-{os.getuid()}-"

@@ -1,0 +1,70 @@
+"""Ledgers in shared memory that a kill has left are freed; those of living agents and zygotes never are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent.files import ledger_memory
+from holdfast_agent.files.ledger_memory import ABANDONED_S, LedgerMemory, free_abandoned
+
+HOLD = """
+import sys
+from pathlib import Path
+from holdfast_agent.files import ledger_memory
+ledger_memory.SHARED_MEMORY = Path(sys.argv[1])
+ledger_memory.LedgerMemory(Path(sys.argv[2])).hold()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(ledger_memory, "SHARED_MEMORY", folder)
+    return folder
+
+
+@pytest.fixture
+def holder(memory: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that holds the memory of the state directory `node`."""
+    (tmp_path / "node").mkdir()
+    LedgerMemory(tmp_path / "node").path.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(memory), str(tmp_path / "node")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def grow_old(folder: Path) -> None:
+    lock = folder / ".held"
+    then = lock.stat().st_mtime - ABANDONED_S - 1
+    os.utime(lock, (then, then))
+
+
+def test_only_what_nobody_holds_for_a_while_is_freed(
+    memory: Path, tmp_path: Path, holder: subprocess.Popen[bytes]
+) -> None:
+    folder = LedgerMemory(tmp_path / "node").path
+    grow_old(folder)
+    assert free_abandoned(memory) == 0
+    holder.kill()
+    holder.wait()
+    os.utime(folder / ".held")
+    assert free_abandoned(memory) == 0
+    grow_old(folder)
+    foreign = memory / f"holdfast-{os.getuid()}-unknown"
+    foreign.mkdir()
+    assert free_abandoned(memory) == 1
+    assert list(memory.iterdir()) == [foreign]
