@@ -236,7 +236,8 @@ async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) 
             message = await answer
     except TimeoutError:
         raise BusUnavailable(
-            f"NATS at {link.address} did not confirm a message on {subject} in {ANSWER_TIMEOUT_S:g} s"
+            f"NATS at {link.address} did not confirm a message on {subject} in {ANSWER_TIMEOUT_S:g} s: "
+            "does it still run, and is there space on its disk?"
         ) from None
     if message is None:
         raise LinkLost(f"connection to NATS at {link.address} lost before a message on {subject} was confirmed")

@@ -29,6 +29,7 @@ from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.servers import credentials as passwords
 from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
+from holdfast.embedded.servers.nats_disk import restart_after_write_errors
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
 from holdfast.embedded.services import ClusterPlan
@@ -163,6 +164,10 @@ class Supervisor:
             host=self._nats_host(self._info.fabric),
         )
         await self._bring_up(self._servers, [spec])
+        watch = restart_after_write_errors(
+            self._servers["nats"], self._info.nats_monitor_url, self._layout.nats, self._report
+        )
+        self._runs.append(self._tasks.create_task(watch, name="disk of nats"))
 
     def _agent(self, node: str) -> ChildSpec:
         self._layout.node(node).mkdir(mode=0o700, exist_ok=True)

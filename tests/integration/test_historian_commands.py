@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from holdfast.bus.nats import connect
 from holdfast.cli.main import main
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
-from holdfast.events import MessageRejected, RanksStarted
+from holdfast.events import BusWentBack, MessageRejected, RanksStarted
 from holdfast.fresh_ids import uuid7
 from tests.integration.commands_scene import NOT_RECORDED, Scene, data, holdfast
 from tests.integration.historian_scene import new_database, record
@@ -286,6 +287,18 @@ def test_the_overview(scene: Scene, embedded_nats: str) -> None:
         *("controller", "holdfast.v1.x", "not JSON", 5),
     )
     assert [rejection.error for rejection in after.rejections] == ["not JSON"]
+
+
+def test_the_overview_names_what_the_bus_lost(scene: Scene, embedded_nats: str) -> None:
+    now = datetime.now(UTC)
+    lost = [
+        BusWentBack(id=uuid7(), at=now, source=source, stream="DECISIONS", sequence=7)
+        for source in ("controller", "standby")
+    ]
+    asyncio.run(record(scene.urls["historian"], lost))
+    text = overview_section(asyncio.run(cluster_overview(scene.urls["reader"], embedded_nats)))
+    assert "The bus lost messages of stream DECISIONS" in text
+    assert "2 publishers published theirs again" in text
 
 
 def test_the_overview_names_what_does_not_answer(scene: Scene, embedded_nats: str) -> None:

@@ -165,7 +165,8 @@ def _refused_writes(facts: Facts) -> Iterator[Finding]:
             kind="writes",
             about="NATS",
             what=f"the bus refuses writes: {facts.bus.write_error}",
-            cure="make room on its disk, then restart nats-server: it keeps a write error until it is restarted",
+            cure="make room on its disk, then restart nats-server (`holdfast up` and the health check of compose do): "
+            "it keeps a write error until then",
         )
 
 

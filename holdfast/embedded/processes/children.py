@@ -127,6 +127,11 @@ class Child:
         if self._process is None:
             self._unwanted.set()  # There is no process, but maybe a delay before a restart to end.
 
+    def end_process(self) -> None:
+        """Signal its process to stop; it is started again, unless it is switched off."""
+        if self._process is not None:
+            self._process.send_signal(self.spec.stop_signal)
+
     def kill(self) -> None:
         """Switch it off with SIGKILL."""
         self.switch_off()
