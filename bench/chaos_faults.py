@@ -21,7 +21,7 @@ from holdfast.embedded.fabric import DEVICE
 from holdfast.embedded.layout import SERVICES, ClusterLayout
 from holdfast.faults.kinds.network import DropTraffic, LinkDown
 
-PROCESSES = ("rank", "zygote", "vault", "agent", *SERVICES, "nats", "postgres")
+PROCESSES = ("rank", "nursery", "zygote", "vault", "agent", *SERVICES, "nats", "postgres")
 LASTS_S = (0.5, 6.0)
 """Shortest and longest duration of a fault that is undone."""
 DISK_BYTES = 512 << 20
@@ -103,9 +103,11 @@ class Faults:
             self._training.read()
             return f"rank {rank}", "", [_alive(self._training.pids[rank], f"rank {rank}")]
         node = self._a_node()
+        if process == "nursery":
+            return "", "", [_oldest("holdfast_agent.zygote.nursery", str(self._layout.root / "nursery.sock"))]
         if process in ("zygote", "vault"):
             module = {"zygote": "holdfast_agent.zygote", "vault": "holdfast_vault"}[process]
-            return node, node, [self._companion(node, module)]
+            return node, node, [_oldest(module, str(self._layout.node(node)))]
         name = node if process == "agent" else process
         record = self._running.info.children.get(name)
         pid = _alive(record.pid if record else 0, name)
@@ -118,20 +120,6 @@ class Faults:
             with contextlib.suppress(NotNow):
                 return self._chance.choice(self._members())
         return self._chance.choice(self._running.info.nodes)
-
-    def _companion(self, node: str, module: str) -> int:
-        wanted = os.fsencode(self._running.node_directory(node))
-        found = {}
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if module.encode() in words and wanted in words:
-                    found[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        # Ranks that are forked keep the command line of their zygote.
-        oldest = [pid for pid, parent in found.items() if parent not in found]
-        if not oldest:
-            raise NotNow(f"{node} has no {module}")
-        return oldest[0]
 
     def _lose_node(self, kind: str) -> Injected:
         node = self._chance.choice(self._members())
@@ -247,6 +235,20 @@ def _alive(pid: int, name: str) -> int:
     if not pid or not Path(f"/proc/{pid}/exe").exists():
         raise NotNow(f"{name} does not run")
     return pid
+
+
+def _oldest(*words: str) -> int:
+    """Return the process with these words in its command line, not those that it forked. Raises NotNow."""
+    wanted = {os.fsencode(word) for word in words}
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if wanted <= {*Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")}:
+                found[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    for pid, parent in found.items():
+        if parent not in found:
+            return pid
+    raise NotNow(f"no {words[0]} runs")
 
 
 def _open(pid: int) -> int | None:

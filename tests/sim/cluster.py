@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from holdfast import events
-from holdfast.bus import Message, event_message
+from holdfast.bus import BusUnavailable, Message, StreamPosition
+from holdfast.daemon.order_repair import EVERY_S, repair_orders
+from holdfast.daemon.relay import Relay
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.events import DeadlinePassed, Event, GenerationStarted, JobFinished, JobSubmitted
 from holdfast.events.parts.job import JobSpec
@@ -18,10 +21,12 @@ from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.store.in_memory import MemoryStore
+from holdfast_controller.order_repair import truths
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Inventory
+from tests.sim.bus import PublishingBus, SimBus, SimOutbox
 from tests.sim.network import Chaos, SimDelivery, World
 from tests.sim.nodes import SimNode
 from tests.sim.training import Training
@@ -29,26 +34,8 @@ from tests.sim.zygote import LAST_STEP
 
 REDELIVER_S = 3.0
 WITHIN_S = 0.1
+TICK_S = 0.5
 _KEY_PREFIX = "$KV.desired.node."
-
-
-class SimBus:
-    """What the shell asks of the bus itself: since when it holds."""
-
-    message_bytes_max = 1 << 20
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._since = world.now()
-        self.is_up = True
-
-    @property
-    def connected_since(self) -> datetime | None:
-        return self._since if self.is_up else None
-
-    def come_back(self) -> None:
-        self.is_up = True
-        self._since = self._world.now()
 
 
 class SimService:
@@ -57,7 +44,7 @@ class SimService:
     def __init__(self, cluster: SimCluster, make: Callable[[], Controller | Standby]) -> None:
         self.cluster = cluster
         self.make = make
-        self.store = MemoryStore()
+        self.store = MemoryStore(now=cluster.world.now)
         self.crashes = 0
         self.up = True
         self.frozen = False
@@ -65,6 +52,7 @@ class SimService:
         self.shell = self._new_shell()
 
     def _new_shell(self) -> ServiceShell:
+        self._relay = Relay(self.store, PublishingBus(self.cluster.bus, self._dies), now=self.cluster.world.now)  # type: ignore[arg-type]
         return ServiceShell(self.make(), self.cluster.bus, self.store, self.cluster.world.now)  # type: ignore[arg-type]
 
     @property
@@ -75,6 +63,8 @@ class SimService:
         world, chaos = self.cluster.world, self.cluster.chaos
         if self.frozen or not self.cluster.bus.is_up:
             self._waiting.append((world.seconds, delivery))
+            return
+        if not delivery.is_stored():
             return
         if self.up:
             await self.shell.handle(delivery)
@@ -96,6 +86,12 @@ class SimService:
             self.relay_soon()
         elif self.cluster.chaos.happens(0.02):
             await self.crash()
+
+    async def _dies(self) -> bool:
+        if self.cluster.chaos.happens(0.02):
+            await self.crash()
+            return True
+        return False
 
     def freeze(self) -> None:
         """The process stands still for a while, as under SIGSTOP, or waiting for its store."""
@@ -130,16 +126,11 @@ class SimService:
         self.cluster.world.after(0.001, self.relay)
 
     async def relay(self) -> None:
-        """The outbox onto the bus; a crash between publishing and noting it publishes again."""
+        """The outbox onto the bus."""
         if not self.up or self.frozen or not self.cluster.bus.is_up:
             return
-        pending = await self.store.pending(100)
-        for _, message in pending:
-            self.cluster.publish(message)
-        if self.cluster.chaos.happens(0.02):
-            await self.crash()
-            return
-        await self.store.published(dict.fromkeys(position for position, _ in pending))
+        with contextlib.suppress(BusUnavailable):
+            await self._relay.publish_pending()
 
 
 class SimCluster:
@@ -149,9 +140,11 @@ class SimCluster:
         """`jobs`: name -> (nodes, ranks per node)."""
         self.world = World(seed)
         self.chaos = Chaos(self.world)
-        self.bus = SimBus(self.world)
+        self.bus = SimBus(self)
         self.published: dict[str, bytes] = {}
         self.log: list[Event] = []
+        self._logged: set[str] = set()
+        self._outboxes: dict[str, SimOutbox] = {}
         self.judged: dict[bytes, datetime] = {}
         self.members: dict[tuple[str, int], tuple[str, ...]] = {}
         self.begun: set[str | None] = set(jobs)
@@ -176,18 +169,26 @@ class SimCluster:
             )
             for number in range(nodes)
         ]
-        self.world.after(0.5, self._tick)
+        self.world.after(TICK_S, self._tick)
 
     def _make_standby(self) -> Standby:
         standby = Standby(self.timeouts, PoolPolicy())
         standby.last_heard = self.heard
         return standby
 
-    def bus_outage(self) -> None:
-        """The bus is away for everybody; what was said waits where it was said."""
+    def bus_outage(self, loses_s: float = 0.0) -> None:
+        """The bus is away for everybody; what was said waits where it was said.
+
+        `loses_s`: it comes back without what it had stored in these last seconds.
+        """
         if not self.bus.is_up:
             return
         self.bus.is_up = False
+        lost, keys = self.bus.disk.lose_since(self.world.seconds - loses_s) if loses_s else ([], {})
+        for id in lost:
+            del self.published[id]
+        for node, body in keys.items():
+            self.desired[node] = body or b""
         cut_off = [node for node in self.nodes if node.connected]
         for node in cut_off:
             node.connected = False
@@ -198,6 +199,8 @@ class SimCluster:
                 node.connected = True
             for service in self.services:
                 service.go_on()
+            for outbox in self._outboxes.values():
+                self.world.after(0.001, outbox.relay)
 
         self.world.after(self.world.random.uniform(1.0, 60.0), back)
 
@@ -229,7 +232,9 @@ class SimCluster:
         self.world.after(self.world.random.uniform(0.5, 5.0), say)
 
     def _say(self, event: Event) -> None:
-        self.publish(event_message(event))
+        if event.source not in self._outboxes:
+            self._outboxes[event.source] = SimOutbox(self, event.source)
+        self._outboxes[event.source].say(event)
 
     def _heartbeat(self, node: str) -> None:
         self.heard[node] = self.world.now()
@@ -239,6 +244,13 @@ class SimCluster:
             await service.tick()
         decider = self.controller.shell.decider
         assert isinstance(decider, Controller)
+        if (
+            self.bus.is_up
+            and self.controller.up
+            and not self.controller.frozen
+            and self.world.seconds % EVERY_S < TICK_S
+        ):
+            await repair_orders(self.bus, lambda: truths(decider.standing_orders()))  # type: ignore[arg-type]
         for job, state in decider.jobs.items():
             waits_for = state.incident.failed_step if state.incident else -1
             assert waits_for <= LAST_STEP, f"{job} waits for step {waits_for}, which only a replaced generation made"
@@ -246,21 +258,23 @@ class SimCluster:
             # Level-triggered: whatever was missed, the key still says it.
             if node.connected and (body := self.desired.get(node.name)):
                 node.remember(body)
-        self.world.after(0.5, self._tick)
+        self.world.after(TICK_S, self._tick)
 
     # --- the bus ----------------------------------------------------------------------------------
 
-    def publish(self, message: Message) -> None:
+    def publish(self, message: Message) -> StreamPosition:
         """Store a message once under its id; deliver it to everyone concerned, now and then more than once."""
+        if message.subject.startswith(_KEY_PREFIX):
+            return self._put(message.subject.removeprefix(_KEY_PREFIX), message)
+        position = self.bus.disk.store(message.subject, message.id, self.world.seconds)
         if message.id in self.published:
             assert self.published[message.id] == message.body, "one id, two bodies"
-            return
+            return position
         self.published[message.id] = message.body
-        if message.subject.startswith(_KEY_PREFIX):
-            self._put(message.subject.removeprefix(_KEY_PREFIX), message.body)
-            return
         event = events.decode(message.body)
-        self.log.append(event)
+        if event.id not in self._logged:
+            self._logged.add(event.id)
+            self.log.append(event)
         if isinstance(event, GenerationStarted):
             self.members[event.job or "", event.generation or 0] = event.nodes
         if isinstance(event, JobSubmitted):
@@ -275,26 +289,38 @@ class SimCluster:
                 self._deliver(service, message)
                 if self.chaos.happens(0.05):
                     self._deliver(service, message)
+        return position
 
-    def _put(self, node: str, body: bytes) -> None:
+    def _put(self, node: str, message: Message) -> StreamPosition:
+        body = message.body
+        if message.id and message.id in self.published:
+            return StreamPosition("KV_desired", 0)
+        self.published[message.id] = body
+        position = self.bus.disk.note_put(node, self.desired.get(node), self.world.seconds)
         self.desired[node] = body
         target = next(candidate for candidate in self.nodes if candidate.name == node)
 
+        life = target.life
+
         def arrive() -> None:
-            if target.connected:
+            # An agent that starts reads the newest value first.
+            if target.connected and target.life == life:
                 target.obey(body)
 
         if not self.chaos.happens(0.05):
             self.world.after(self.chaos.delay_s(), arrive)
+        return position
 
     def _deliver(self, service: SimService, message: Message) -> None:
         delivery = SimDelivery(message.subject, message.body, lambda it: self.redeliver(service, it), 1)
+        delivery.is_stored = lambda: message.id in self.published
         self.world.after(self.chaos.delay_s(), lambda: service.receive(delivery))
 
     def redeliver(self, service: SimService, before: SimDelivery) -> None:
         again = SimDelivery(
             before.subject, before.body, lambda it: self.redeliver(service, it), before.deliveries + service.up
         )
+        again.is_stored = before.is_stored
         self.world.after(self.chaos.delay_s(), lambda: service.receive(again))
 
     @property

@@ -54,6 +54,7 @@ class SimDelivery:
         self.deliveries = deliveries
         self._again = again
         self.settled = False
+        self.is_stored: Callable[[], bool] = lambda: True
 
     async def ack(self) -> None:
         self.settled = True

@@ -78,6 +78,7 @@ class SimNode:
         self.pids = 0
         self.ledgers: dict[tuple[Fence, int], tuple[int, int]] = {}
         self.disk = Durable()
+        self._written: list[tuple[float, Durable]] = []
         self.spool: list[Event] = []
         self.fences: list[Fence] = []
         self.zygote: Zygote | None = None
@@ -104,6 +105,11 @@ class SimNode:
         self.zygote = self.zygote or Zygote(self)
         self._later(self._attach)
         self.world.after(0.1, lambda: self._heartbeat(life))
+
+    @property
+    def life(self) -> int:
+        """Changes when the agent starts or is gone."""
+        return self._life
 
     def _attach(self) -> None:
         zygote, agent = self.zygote, self.agent
@@ -165,7 +171,9 @@ class SimNode:
             return
         outcome = plan(self.agent, seen, self.world.now(), self.timeouts)
         self.agent = outcome.state
-        self.disk = outcome.state.durable
+        if outcome.state.durable is not self.disk:
+            self.disk = outcome.state.durable
+            self._written.append((self.world.seconds, self.disk))
         for action in outcome.actions:
             if isinstance(action, Emit):
                 self._speak(action.event)
@@ -304,8 +312,18 @@ class SimNode:
             self.zygote = Zygote(self)
             self._later(self._attach)
 
-    def power_off(self) -> None:
-        """The node is gone with everything on it but its disk."""
+    def power_off(self, loses_s: float = 0.0) -> None:
+        """The node is gone with everything on it but its disk, which may lose what was written in these last seconds:
+        the agent does not wait until its commits are on the disk.
+        """
+        if loses_s:
+            written = [(at, disk) for at, disk in self._written if at < self.world.seconds - loses_s]
+            self._written, self.disk = written, written[-1][1] if written else Durable()
+            # It does not know what it ran, nor does anything of it run: it may do that once more.
+            forgotten = [fence for fence in self.fences if fence > self.disk.settled]
+            self.fences = self.fences[: len(self.fences) - len(forgotten)]
+            for training in self.trainings.values():
+                training.forget(self.name, {generation for _, generation in forgotten})
         self.agent = None
         self._life += 1
         self._lose_zygote()

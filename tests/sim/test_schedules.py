@@ -24,12 +24,26 @@ BATCH = 50
 NICENESS = 5
 """Its time is its own: it takes what tests beside it, whose processes live in real time, leave of the cores."""
 FAULTS = (
-    *("rank", "rank", "agent", "agent", "zygote", "node", "rack", "partition"),
-    *("controller", "standby", "freeze", "bus", "stop", "nan", "unfit", "alert", "service", "hang", "slow", "slow"),
+    *("rank", "rank", "agent", "agent", "zygote", "node", "forgetful node", "rack", "partition"),
+    *(
+        "controller",
+        "standby",
+        "freeze",
+        "bus",
+        "forgetful bus",
+        "stop",
+        "nan",
+        "unfit",
+        "alert",
+        "service",
+        "hang",
+        "slow",
+        "slow",
+    ),
 )
 
 
-async def run_schedule(seed: int) -> SimCluster:
+async def run_schedule(seed: int, faults: tuple[str, ...] = FAULTS) -> SimCluster:
     """One history: two jobs on five of seven nodes, faults for a while, then calm until both have ended."""
     cluster = SimCluster(seed, nodes=7, jobs={"large": (3, 2), "small": (2, 1)})
     world = cluster.world
@@ -37,7 +51,7 @@ async def run_schedule(seed: int) -> SimCluster:
     for _ in range(world.random.randint(0, 16)):
         node = world.random.choice(cluster.nodes)
         at = world.random.uniform(1.0, 50.0)
-        fault = world.random.choice(FAULTS)
+        fault = world.random.choice(faults)
         if fault == "rank":
             world.after(at, node.kill_rank)
         elif fault == "service":
@@ -46,6 +60,10 @@ async def run_schedule(seed: int) -> SimCluster:
             world.after(at, node.restart_agent)
         elif fault == "node":
             world.after(at, node.power_off)
+            world.after(at + world.random.uniform(1.0, 30.0), node.power_on)
+        elif fault == "forgetful node":
+            loses_s = world.random.uniform(0.0, 5.0)
+            world.after(at, lambda node=node, loses_s=loses_s: node.power_off(loses_s))
             world.after(at + world.random.uniform(1.0, 30.0), node.power_on)
         elif fault == "rack":
             # More nodes at once than the pool can replace: a job's claim grows while the one before is under way.
@@ -82,6 +100,9 @@ async def run_schedule(seed: int) -> SimCluster:
             world.after(at, world.random.choice(cluster.services).freeze)
         elif fault == "bus":
             world.after(at, cluster.bus_outage)
+        elif fault == "forgetful bus":
+            loses_s = world.random.uniform(0.0, 10.0)
+            world.after(at, lambda loses_s=loses_s: cluster.bus_outage(loses_s))
         else:
             world.after(at, (cluster.controller if fault == "controller" else cluster.standby).crash)
     world.after(80.0, lambda: setattr(cluster.chaos, "active", False))

@@ -45,6 +45,11 @@ class Training:
         self.ran[generation, rank] = node
         self.alive.setdefault(generation, set()).add(rank)
 
+    def forget(self, node: str, generations: set[int]) -> None:
+        """A node that lost power does not know of these generations."""
+        for generation, rank in [it for it, where in self.ran.items() if where == node and it[0] in generations]:
+            del self.ran[generation, rank]
+
     def restored(self, generation: int, at_most: int | None) -> int:
         """The step from which all ranks of a generation go on."""
         if generation not in self.began_with:
