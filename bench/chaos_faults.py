@@ -68,6 +68,8 @@ class Faults:
         self.kinds |= {"lose node": self._lose_node, "kill supervisor": self._kill_supervisor}
         if running.info.fabric is not None:
             self.kinds |= {"cut bus": self._cut_bus, "cut nodes": self._cut_nodes, "pull link": self._pull_link}
+        else:
+            self.kinds |= {"kill nursery": self._kill, "stop nursery": self._stop}
         if os.path.ismount(self._layout.nats):
             self.kinds |= {"fill nats": self._fill, "fill node": self._fill}
 

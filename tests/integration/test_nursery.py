@@ -21,6 +21,7 @@ from holdfast.events.parts.job import JobSpec
 from holdfast_agent.companions import nursery_link
 from holdfast_agent.zygote.zygote import PID_FILE
 from tests.integration.agent_node import Node, gone, node, parent_of, until
+from tests.integration.servers import stands
 from tests.nursery import public_environment, start_nursery
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -195,15 +196,22 @@ def unfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
     process.wait()
 
 
-async def test_a_nursery_that_does_not_answer_is_not_waited_for(
+async def test_a_stopped_nursery_is_not_waited_for(unfit: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    unfit.send_signal(signal.SIGSTOP)
+    await until(lambda: stands(unfit.pid))
+    with pytest.raises(nursery_link.NoBirth, match="stopped"):
+        await nursery_link.ask(tmp_path / "nursery.sock", tmp_path, "127.0.0.1", tmp_path / "zygote.log")
+    unfit.send_signal(signal.SIGCONT)
+    # The agent starts its zygote itself now: there must not be a second one.
+    await until(lambda: "the agent no longer waits" in (tmp_path / "nursery.log").read_text())
+
+
+async def test_without_an_answer_in_time_the_agent_starts_its_zygote_itself(
     unfit: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery_link, "REPLY_WITHIN_S", 0.2)
+    monkeypatch.setattr(nursery_link, "REPLY_WITHIN_S", nursery_link.LOOK_EVERY_S / 2)
     unfit.send_signal(signal.SIGSTOP)
     assert await nursery_link.born(tmp_path, "127.0.0.1", tmp_path / "zygote.log") is None
-    unfit.send_signal(signal.SIGCONT)
-    # The agent has started its zygote itself by now: there must not be a second one.
-    await until(lambda: "the agent no longer waits" in (tmp_path / "nursery.log").read_text())
 
 
 async def test_a_nursery_without_torch_declines_and_leaves_in_order(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ import structlog
 
 from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.node.frames import Frames, WireError, framed
+from holdfast.node.kernel import is_stopped
 from holdfast_agent.companions import companion
 from holdfast_agent.companions.environment import public_environment
 from holdfast_agent.zygote import inherited
@@ -19,6 +21,9 @@ from holdfast_agent.zygote.birth import BirthReply, BirthRequest, Declined
 
 REPLY_WITHIN_S = 30.0
 """Time for the nursery to import torch and fork; an import by the agent itself would take as long."""
+
+LOOK_EVERY_S = 0.5
+"""Interval at which the agent checks that the nursery, which does not reply yet, is not stopped."""
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +100,7 @@ async def _exchange(connection: socket.socket, request: BirthRequest, descriptor
     pidfds: list[int] = []
     try:
         while True:
-            await companion.readable(connection.fileno())
+            await _reply(connection)
             data, received, _, _ = socket.recv_fds(connection, 1 << 16, 1)
             pidfds += received
             if not data:
@@ -108,3 +113,16 @@ async def _exchange(connection: socket.socket, request: BirthRequest, descriptor
     finally:
         for descriptor in pidfds:
             os.close(descriptor)
+
+
+async def _reply(connection: socket.socket) -> None:
+    """Wait until the nursery has replied or closed. Raises NoBirth if it is stopped: that may last."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    nursery = int(struct.unpack("3i", credentials)[0])
+    while True:
+        try:
+            async with asyncio.timeout(LOOK_EVERY_S):
+                return await companion.readable(connection.fileno())
+        except TimeoutError:
+            if is_stopped(nursery):
+                raise NoBirth("the nursery is stopped") from None
