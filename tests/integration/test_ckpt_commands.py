@@ -24,7 +24,8 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from holdfast.cli.main import main
 from holdfast.trainer.checkpoint import Checkpointer
 from holdfast.trainer.checkpoint.exchange import export
-from holdfast.trainer.checkpoint.layout.manifest import decode_index, decode_manifest
+from holdfast.trainer.checkpoint.layout.manifest import decode_manifest
+from holdfast.trainer.checkpoint.layout.manifest_checks import decode_index
 from tests.integration.historian_scene import new_database
 
 pytestmark = pytest.mark.integration

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 import torch
 
 from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.agreement import RankGroup
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint, Superseded
-from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, decode_manifest
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, decode_manifest, encode_manifest
 from holdfast.trainer.checkpoint.storage.directory import Storage, newest_first
 from holdfast.trainer.checkpoint.storage.folder import StepState
 
@@ -34,7 +33,7 @@ class RestoreChoice:
             except Exception:
                 self._ranks.broadcast(torch.tensor([-1]))
                 raise
-            record = b"" if manifest is None else msgspec.json.encode(manifest)
+            record = b"" if manifest is None else encode_manifest(manifest)
             self._ranks.broadcast(torch.tensor([len(record)]))
             if record:
                 self._ranks.broadcast(torch.frombuffer(bytearray(record), dtype=torch.uint8))

@@ -9,15 +9,16 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Hashable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.checkpoint.layout.dtensors import DPart, KeyPath, Spread, leaves, local_of, spread_of
+from holdfast.trainer.checkpoint.layout.manifest_checks import DIMENSIONS_MAX, ITEM_BYTES, PACKED_ITEM_BYTES
 from holdfast.trainer.checkpoint.layout.part_format import set_element
 from holdfast.trainer.checkpoint.layout.recipe import (
     ObjectKind,
@@ -141,13 +142,24 @@ def put_together(index: bytes, objects: bytes, memory: Bytes) -> dict[str, Any]:
     """Return the state that was taken apart: tensors are views of `memory`, of DTensors there are this rank's parts."""
     state: dict[str, Any] = {}
     for entry in _index.decode(index).entries:
+        nbytes = _nbytes_of(entry, memory.size)
         dtype = getattr(torch, entry.dtype)
-        nbytes = int(np.prod(entry.shape, dtype=np.int64)) * dtype.itemsize
         tensor = view(memory[entry.offset : entry.offset + nbytes], dtype, entry.shape)
         set_element(state, entry.path, tensor if entry.spread is None else DPart(tensor, entry.spread))
     for it in decode_objects(objects):
         set_element(state, it.path, _value(it))
     return state
+
+
+def _nbytes_of(entry: ShardEntry, shard_bytes: int) -> int:
+    """Return the bytes of a tensor; raise ValueError if a shard of this size has no such tensor."""
+    itemsize = ITEM_BYTES.get(entry.dtype) or PACKED_ITEM_BYTES.get(entry.dtype)
+    if itemsize is None or min(entry.shape, default=0) < 0 or len(entry.shape) > DIMENSIONS_MAX:
+        raise ValueError(f"{entry.path}: there is no tensor of {entry.dtype!r} and shape {entry.shape}")
+    nbytes = prod(entry.shape) * itemsize
+    if entry.offset < 0 or entry.offset + nbytes > shard_bytes:
+        raise ValueError(f"{entry.path}: {nbytes} bytes from {entry.offset} on are not in a shard of {shard_bytes}")
+    return nbytes
 
 
 def _value(kept: StateObject) -> Any:

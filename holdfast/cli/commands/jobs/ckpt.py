@@ -156,6 +156,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
     checked_bytes: int
     damage: tuple[Damage, ...]
+    has_unsummed_manifest: bool = False
 
 
 @ckpt.command("verify")
@@ -236,6 +237,7 @@ def _verified(found: FoundCheckpoint, threads: int, *, show: bool) -> Verified:
         whole=not verdict.damage,
         checked_bytes=verdict.checked_bytes,
         damage=verdict.damage,
+        has_unsummed_manifest=verdict.has_unsummed_manifest,
     )
 
 
@@ -245,6 +247,7 @@ def _in_words(one: Verified) -> list[str]:
         return [head]
     return [
         f"{head} ({cell(one.where)})",
+        *(["  its manifest has no checksum: an older version wrote it"] if one.has_unsummed_manifest else []),
         *(f"  {cell(it.file)}, bytes {it.begin} to {it.end}: {cell(it.what)}" for it in one.damage),
     ]
 

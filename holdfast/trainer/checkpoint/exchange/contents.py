@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import OBJECT, ValueEntry, decode_index
+from holdfast.trainer.checkpoint.layout.manifest import OBJECT, ValueEntry
+from holdfast.trainer.checkpoint.layout.manifest_checks import decode_index
 from holdfast.trainer.checkpoint.storage.folder import Folder, whole_manifest
 
 APART = ("shard/", "rank/")

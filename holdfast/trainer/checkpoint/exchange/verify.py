@@ -12,11 +12,12 @@ import msgspec
 from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
 from holdfast.trainer.checkpoint.layout.manifest import (
     MANIFEST,
+    UNSUMMED_FORMAT,
     CheckpointManifest,
     CheckpointPart,
     ValueEntry,
-    decode_index,
 )
+from holdfast.trainer.checkpoint.layout.manifest_checks import decode_index
 from holdfast.trainer.checkpoint.storage.folder import Folder, missing_or_cut, read_manifest
 
 BLOCK_BYTES = 8 << 20
@@ -37,6 +38,8 @@ class VerifiedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     damage: tuple[Damage, ...]
     checked_bytes: int
+    has_unsummed_manifest: bool = False
+    """An older version wrote the manifest, without a checksum: only its numbers were checked."""
 
 
 def verify(folder: Folder, *, threads: int, on_bytes: Callable[[int], None]) -> VerifiedCheckpoint:
@@ -61,7 +64,11 @@ def verify(folder: Folder, *, threads: int, on_bytes: Callable[[int], None]) -> 
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return VerifiedCheckpoint(damage=(*cut, *found), checked_bytes=sum(part.size for part in whole))
+    return VerifiedCheckpoint(
+        damage=(*cut, *found),
+        checked_bytes=sum(part.size for part in whole),
+        has_unsummed_manifest=manifest.format == UNSUMMED_FORMAT,
+    )
 
 
 def _cut(folder: Folder, manifest: CheckpointManifest) -> Iterator[Damage]:

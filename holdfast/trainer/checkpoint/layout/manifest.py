@@ -12,7 +12,10 @@ import msgspec
 from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
+UNSUMMED_FORMAT = 1
+"""Manifests of this format have no checksum of their own."""
+_CHECKSUM = b',"crc32":'
 
 ALIGNMENT = 64
 """Bytes. Tensors are read as views into the file's bytes, so each must start at a multiple of its element size."""
@@ -64,16 +67,26 @@ class ValueEntry(msgspec.Struct, frozen=True, array_like=True):
     crc32: int
 
 
-decode_manifest = msgspec.json.Decoder(CheckpointManifest).decode
+_manifest = msgspec.json.Decoder(CheckpointManifest)
 decode_part = msgspec.json.Decoder(CheckpointPart).decode
-_entries = msgspec.json.Decoder(tuple[ValueEntry, ...])
+decode_entries = msgspec.json.Decoder(tuple[ValueEntry, ...]).decode
 
 
-def decode_index(part: CheckpointPart, index: memoryview | bytes) -> tuple[ValueEntry, ...]:
-    """Return the entries of a part, in the order in which they lie there. Raises DamagedCheckpoint."""
-    if zlib.crc32(index) != part.index_crc32:
-        raise DamagedCheckpoint(f"part {part.name}: the index fails its checksum")
-    return _entries.decode(index)
+def encode_manifest(manifest: CheckpointManifest) -> bytes:
+    """Return the manifest as JSON whose last field is the checksum of all bytes before it."""
+    body = msgspec.json.encode(manifest).removesuffix(b"}")
+    return body + _CHECKSUM + str(zlib.crc32(body)).encode() + b"}"
+
+
+def decode_manifest(record: bytes) -> CheckpointManifest:
+    """Return the manifest. Raises msgspec.DecodeError, DamagedCheckpoint: it is not as it was written."""
+    body, marker, checksum = record.rpartition(_CHECKSUM)
+    if marker and checksum != str(zlib.crc32(body)).encode() + b"}":
+        raise DamagedCheckpoint("it fails its checksum")
+    manifest = _manifest.decode(record)
+    if not marker and manifest.format == FORMAT:
+        raise DamagedCheckpoint("its checksum is missing")
+    return manifest
 
 
 class PartLayout:

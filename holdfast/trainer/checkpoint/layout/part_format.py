@@ -36,8 +36,8 @@ from holdfast.trainer.checkpoint.layout.manifest import (
     CheckpointPart,
     PartLayout,
     ValueEntry,
-    decode_index,
 )
+from holdfast.trainer.checkpoint.layout.manifest_checks import check_path, decode_index
 from holdfast.trainer.checkpoint.layout.recipe import KeyPath, TensorChunk
 from holdfast.trainer.checkpoint.storage.directory import Storage
 
@@ -83,7 +83,11 @@ class LoadPlanner(DefaultLoadPlanner):
 
 
 def set_element(container: Any, path: tuple[str | int, ...], value: object) -> None:
-    """Put a value into nested dicts and lists along ``path``, making what is missing: an int is a place in a list."""
+    """Put a value into nested dicts and lists along ``path``, making what is missing: an int is a place in a list.
+
+    Raises ValueError if no state has such a place.
+    """
+    check_path(path)
     for here, following in pairwise(path):
         missing: dict[str, Any] | list[Any] = [] if isinstance(following, int) else {}
         if isinstance(container, list):

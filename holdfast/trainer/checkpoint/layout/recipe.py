@@ -15,6 +15,7 @@ from enum import IntEnum
 import msgspec
 
 from holdfast.node.vault.seals import Bytes
+from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointPart, PartLayout
 
 KeyPath = tuple[str | int, ...]
@@ -97,6 +98,10 @@ class SealedPart:
         """Yield the part in order, no piece of it larger than `PIECE_BYTES` but an object that is."""
         for row in self._recipe.rows:
             crc32, end = 0, row.offset + row.nbytes
+            if not 0 <= row.offset <= end <= self._memory.size:
+                raise DamagedCheckpoint(
+                    f"{row.chunk.key!r}: bytes {row.offset} to {end} are not in a shard of {self._memory.size}"
+                )
             for start in range(row.offset, end, PIECE_BYTES):
                 piece = self._memory[start : min(start + PIECE_BYTES, end)].data
                 crc32 = zlib.crc32(piece, crc32)

@@ -25,11 +25,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import MANIFEST, CheckpointManifest
+from holdfast.trainer.checkpoint.layout.manifest import MANIFEST, CheckpointManifest, encode_manifest
 from holdfast.trainer.checkpoint.objects import catalogue
 from holdfast.trainer.checkpoint.objects.journal import Journal
 from holdfast.trainer.checkpoint.storage.directory import SET_ASIDE_MAX, sizes
@@ -84,7 +83,7 @@ class ObjectStorage:
         with self._explained("published"):
             before = self._claim()
             location = self._next(before, manifest.step)
-            self._fs.pipe_file(f"{self._root}/{location}/{MANIFEST}", msgspec.json.encode(manifest))
+            self._fs.pipe_file(f"{self._root}/{location}/{MANIFEST}", encode_manifest(manifest))
             after = self._journal.change(lambda current: catalogue.published(current, manifest.step, location))
         self._remove_replaced(set(before.locations()) - set(after.locations()), location, manifest)
         return f"{self._url}/{location}"

@@ -25,13 +25,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.layout.manifest import (
     MANIFEST,
     CheckpointManifest,
     decode_part,
+    encode_manifest,
 )
 from holdfast.trainer.checkpoint.storage.folder import (
     DirectoryFolder,
@@ -182,7 +181,7 @@ class DirectoryStorage:
         staging, target = self._staging(manifest.step), self._published(manifest.step)
         with self._workplace.in_use():
             with open(staging / MANIFEST, "wb") as file:
-                file.write(msgspec.json.encode(manifest))
+                file.write(encode_manifest(manifest))
                 file.flush()
                 os.fsync(file.fileno())
             sync_directory(staging)

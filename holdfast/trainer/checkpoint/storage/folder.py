@@ -13,7 +13,14 @@ import msgspec
 import numpy as np
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import FORMAT, MANIFEST, CheckpointManifest, decode_manifest
+from holdfast.trainer.checkpoint.layout.manifest import (
+    FORMAT,
+    MANIFEST,
+    UNSUMMED_FORMAT,
+    CheckpointManifest,
+    decode_manifest,
+)
+from holdfast.trainer.checkpoint.layout.manifest_checks import check_manifest
 
 
 class Folder(Protocol):
@@ -59,13 +66,14 @@ def read_manifest(folder: Folder) -> CheckpointManifest:
     record = folder.get(MANIFEST)
     try:
         manifest = decode_manifest(record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, DamagedCheckpoint) as error:
         raise DamagedCheckpoint(f"{folder.name}: {MANIFEST} cannot be read: {error}") from error
-    if manifest.format != FORMAT:
+    if manifest.format not in (UNSUMMED_FORMAT, FORMAT):
         raise CheckpointMismatch(
             f"{folder.name} has checkpoint format {manifest.format}, this Holdfast reads {FORMAT}: restore it "
             "with the version that wrote it, or name another directory"
         )
+    check_manifest(manifest, folder.name)
     return manifest
 
 

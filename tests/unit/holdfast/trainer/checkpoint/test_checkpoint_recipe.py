@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from holdfast.node.vault.seals import Bytes
-from holdfast.trainer.checkpoint.layout.manifest import CheckpointPart, ValueEntry, decode_index
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointPart, ValueEntry
+from holdfast.trainer.checkpoint.layout.manifest_checks import decode_index
 from holdfast.trainer.checkpoint.layout.part_format import PartWriter, plan_part
 from holdfast.trainer.checkpoint.layout.recipe import PIECE_BYTES, SealedPart, recipe_of
 from holdfast.trainer.checkpoint.layout.state_marks import KeyedState, PerRank, PerShard, RngState

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
-from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
+from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart, encode_manifest
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, newest_first
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import Owner
@@ -101,7 +102,7 @@ def test_a_part_that_only_rank_0_sees_is_no_damage_but_a_directory_that_is_not_s
 def test_another_format_is_no_damage(storage: DirectoryStorage) -> None:
     publish(storage, 7)
     path = storage.root / "step-00000007" / "manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":9'))
+    path.write_bytes(encode_manifest(msgspec.structs.replace(storage.manifest(7), format=9)))
     with pytest.raises(CheckpointMismatch, match="format 9"):
         storage.manifest(7)
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from threading import Lock
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -13,7 +14,14 @@ from holdfast.cli.main import main
 from holdfast.trainer.checkpoint.errors import CheckpointMismatch
 from holdfast.trainer.checkpoint.exchange import verify as checkpoint_verify
 from holdfast.trainer.checkpoint.exchange.verify import Damage, verify
-from holdfast.trainer.checkpoint.layout.manifest import ALIGNMENT, CheckpointManifest, CheckpointPart, PartLayout
+from holdfast.trainer.checkpoint.layout.manifest import (
+    ALIGNMENT,
+    FORMAT,
+    CheckpointManifest,
+    CheckpointPart,
+    PartLayout,
+    encode_manifest,
+)
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
 from holdfast.trainer.checkpoint.storage.folder import DirectoryFolder
 
@@ -27,7 +35,8 @@ def write(root: Path, step: int = 1) -> tuple[DirectoryFolder, CheckpointManifes
         layout, data = PartLayout(), b""
         for number, size in enumerate(SIZES):
             value = bytes((number + byte) % 256 for byte in range(size))
-            data += value + layout.add(f"model.{number}", ("model", str(number)), value, dtype="uint8", shape=(size,))
+            path, piece = ("model", str(number)), {"shape": (size,), "chunk_offset": (0,), "chunk_shape": (size,)}
+            data += value + layout.add(".".join(path), path, value, dtype="uint8", **piece)
         index = layout.index()
         size = storage.write(step, name, [data, index])
         at, crc32 = layout.index_offset, layout.index_crc32
@@ -112,14 +121,14 @@ def test_what_is_missing_or_cut_is_named_and_the_rest_is_read(tmp_path: Path) ->
 
 
 def test_a_broken_manifest_is_damage_and_another_version_is_not(tmp_path: Path) -> None:
-    folder, _ = write(tmp_path)
+    folder, manifest = write(tmp_path)
     path = Path(folder.name, "manifest.json")
     text = path.read_text()
     path.write_text(text[:20])
     (only,) = damage(folder)
     assert (only.file, only.begin, only.end) == ("manifest.json", 0, 20)
-    path.write_text(text.replace('"format":1', '"format":2'))
-    with pytest.raises(CheckpointMismatch, match="format 2"):
+    path.write_bytes(encode_manifest(msgspec.structs.replace(manifest, format=FORMAT + 1)))
+    with pytest.raises(CheckpointMismatch, match=f"format {FORMAT + 1}"):
         damage(folder)
 
 
