@@ -11,6 +11,7 @@ from holdfast.daemon import process
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.ids import checked_name
+from holdfast.node.user_rights import JobUserRefused, find_job_user
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.service import Agent
 
@@ -35,7 +36,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 async def _run(daemon: Daemon) -> None:
     directory: Path = daemon.flags.state_dir
     directory.mkdir(parents=True, exist_ok=True)
-    directories = Directories(directory)
+    try:
+        directories = Directories(directory, find_job_user(daemon.settings.jobs.run_as))
+    except JobUserRefused as error:
+        raise SystemExit(str(error)) from error
     # The lock is held until the process exits.
     directories.lock()
     directories.prepare()

@@ -104,7 +104,7 @@ class Agent:
         )
         self._reports.on_welcome = self._register
         self._zygote = ZygoteLink(directories.root, address, timeouts.orphan_s, self._reports.take, self._reports.lost)
-        self._vault = VaultLink(directories.root, address, timeouts.orphan_s, checkpoint)
+        self._vault = VaultLink(directories.root, address, timeouts.orphan_s, checkpoint, directories.user)
         self._vault.on_ready = self._register
         self._backups = Backups(node, self._vault, publish, self._reject, now)
         self._backups.placed(reconciler.state.durable.order)

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from holdfast.daemon.process import log_to_stderr
+from holdfast.node.user_rights import find_job_user
 from holdfast_vault.limits import add_flags, limits_of
 from holdfast_vault.local_server import LocalServer
 from holdfast_vault.node_vault import NodeVault
@@ -19,6 +20,7 @@ def main() -> None:
     parser.add_argument("--state-dir", type=Path, required=True, help="where the ranks find its socket")
     parser.add_argument("--copy-threads", type=int, default=1, help="how many copy one rank's state")
     parser.add_argument("--orphan-s", type=float, default=60.0, help="end after so long without agent and ranks")
+    parser.add_argument("--ranks-user", default="", help="user of ranks, if it is not ours")
     parser.add_argument("--address", default="127.0.0.1", help="where it answers the vaults of other nodes")
     add_flags(parser)
     parser.add_argument("--ready-fd", type=int, help="closed as soon as ranks can connect")
@@ -26,8 +28,15 @@ def main() -> None:
     log_to_stderr("holdfast_vault")
     # Masked before any thread starts, so that none of them is interrupted.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    node = NodeVault(arguments.state_dir, arguments.address, limits_of(arguments))
-    vault = LocalServer(arguments.state_dir, node, orphan_s=arguments.orphan_s, copy_threads=arguments.copy_threads)
+    user = find_job_user(arguments.ranks_user)
+    node = NodeVault(arguments.state_dir, arguments.address, limits_of(arguments), user)
+    vault = LocalServer(
+        arguments.state_dir,
+        node,
+        orphan_s=arguments.orphan_s,
+        copy_threads=arguments.copy_threads,
+        ranks_gid=None if user is None else user.gid,
+    )
     if arguments.ready_fd is not None:
         os.close(arguments.ready_fd)
     serving = threading.Thread(target=vault.serve)

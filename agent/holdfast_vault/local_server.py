@@ -17,15 +17,25 @@ from holdfast_vault.node_vault import NodeVault
 class LocalServer:
     """The sockets on which a node's ranks and its agent ask, and other vaults."""
 
-    def __init__(self, directory: Path, node: NodeVault, *, orphan_s: float, copy_threads: int = 1) -> None:
-        """`orphan_s`: seconds without any agent or rank after which the vault ends."""
+    def __init__(
+        self,
+        directory: Path,
+        node: NodeVault,
+        *,
+        orphan_s: float,
+        copy_threads: int = 1,
+        ranks_gid: int | None = None,
+    ) -> None:
+        """`orphan_s`: seconds without any agent or rank after which the vault ends; `ranks_gid`: group of the user
+        of ranks, None if it is ours.
+        """
         self._node = node
         self._orphan_s = orphan_s
         self._copy_threads = copy_threads
         self._lock = threading.Lock()
         self._served = 0
         self._lonely: threading.Timer | None = None
-        self._acceptor = Acceptor(listen(directory))
+        self._acceptor = Acceptor(listen(directory, ranks_gid))
 
     def serve(self) -> None:
         """Serve each connection on a thread, until `close`."""

@@ -37,7 +37,7 @@ from holdfast.node.vault.messages import (
     requests,
 )
 from holdfast.node.vault.seals import seal
-from holdfast.node.vault.vault_socket import peer_pid
+from holdfast.node.vault.vault_socket import is_peer_ours, peer_pid
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.peers.fetching.pull import NotFetched
@@ -69,6 +69,8 @@ class LocalSession:
         try:
             while True:
                 request, descriptor = receive(self._link, requests)
+                if isinstance(request, Follow | Assign) and not is_peer_ours(self._link):
+                    raise WireError("only the agent may ask this")
                 if isinstance(request, Follow):
                     self._node.notices.send_to(self._link)
                     return

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.node.job_user import JobUser
 from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES
 from holdfast.orders.backup import BackupOrder
@@ -36,7 +37,8 @@ log = structlog.get_logger(__name__)
 class NodeVault:
     """One job's shards at a time, and everything that happens to them."""
 
-    def __init__(self, directory: Path, address: str, limits: VaultLimits) -> None:
+    def __init__(self, directory: Path, address: str, limits: VaultLimits, user: JobUser | None = None) -> None:
+        """`user` is that of ranks, None if it is ours."""
         self.notices = Notices()
         self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left)
         self._receptions = Receptions()
@@ -47,7 +49,7 @@ class NodeVault:
         self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)
         self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self.ledgers.are_in_collective))
         self.persister = Persister(
-            self._shelves, self._assignments, self.ledgers, self.notices, limits.persist_bytes_per_s
+            self._shelves, self._assignments, self.ledgers, self.notices, limits.persist_bytes_per_s, user
         )
         self.peers = PeerServer(directory, address, self._token_of, self._serve_peer)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.embedded.errors import EmbeddedError
+from holdfast.node.job_user import JobUser
+from holdfast.node.user_rights import JobUserRefused, find_job_user
 from holdfast.settings import load
 from holdfast.settings.load import Setting
 from holdfast.settings.timeouts import Timeouts
@@ -23,6 +25,7 @@ class Configuration:
     file: Path | None = None
     """Absolute path, None without a file."""
     timeouts: Timeouts = field(default_factory=Timeouts)
+    ranks_user: JobUser | None = None
     settings: tuple[Setting, ...] = field(default=(), compare=False)
     """All settings for display, without the addresses, which belong to the cluster and hold passwords."""
 
@@ -37,12 +40,14 @@ def find_configuration(environ: Mapping[str, str], named: str | Path | None = No
     """
     try:
         settings, listed = load.load(environ, file=named)
-    except load.ConfigRefused as error:
+        ranks_user = find_job_user(settings.jobs.run_as)
+    except (load.ConfigRefused, JobUserRefused) as error:
         raise EmbeddedError(str(error)) from error
     given = named or environ.get(CONFIG_VARIABLE)
     file = Path(given or load.DEFAULT_FILE)
     return Configuration(
         file=file.absolute() if given or file.is_file() else None,
         timeouts=settings.timeouts,
+        ranks_user=ranks_user,
         settings=tuple(row for row in listed if row.key not in load.ADDRESSES),
     )

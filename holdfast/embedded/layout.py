@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
+from holdfast.node.job_user import JobUser
+from holdfast.node.user_rights import admit
 from holdfast.settings.load import Setting
 
 DEFAULT_DIRECTORY = ".holdfast"
@@ -120,12 +122,18 @@ class ClusterLayout:
                 f"directory with --dir or {DIRECTORY_VARIABLE}."
             )
 
-    def create(self) -> None:
-        """Create the directories, closed to other users. Raises EmbeddedError if that is not permitted."""
+    def create(self, ranks_user: JobUser | None = None) -> None:
+        """Create the directories, closed to other users but for the way of `ranks_user` to the nodes' directories.
+
+        Raises EmbeddedError if that is not permitted.
+        """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for directory in (self.logs, self.postgres, self.nats, self.nodes):
                 directory.mkdir(mode=0o700, exist_ok=True)
+            if ranks_user is not None:
+                admit(ranks_user, self.root)
+                admit(ranks_user, self.nodes)
         except OSError as error:
             raise EmbeddedError(
                 f"cannot keep the cluster's state in {self.root}: {error.strerror}. "

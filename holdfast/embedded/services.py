@@ -15,6 +15,7 @@ from holdfast.embedded.configuration import CONFIG_VARIABLE, FILE_SUFFIX, Config
 from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
+from holdfast.node.job_user import JobUser
 from holdfast.settings.load import Setting, variable_of
 
 NATS_VARIABLE = "HOLDFAST_NATS_URL"
@@ -108,6 +109,8 @@ class ClusterPlan:
     services: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
     agent: Callable[[ClusterLayout, ClusterInfo, str], ChildSpec]
     settings: tuple[Setting, ...] = ()
+    ranks_user: JobUser | None = None
+    """The user that ranks run as; None: that of the cluster."""
 
 
 def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
@@ -122,4 +125,5 @@ def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: 
         services=services,
         agent=partial(agent_spec, configuration),
         settings=configuration.settings,
+        ranks_user=configuration.ranks_user,
     )

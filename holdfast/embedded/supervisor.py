@@ -76,7 +76,7 @@ class Supervisor:
         started. However it ends, no process is left and the data can be used again.
         """
         layout = self._layout
-        layout.create()
+        layout.create(self._plan.ranks_user)
         with layout.lock():
             before = layout.remembered()
             nodes = self._choose_nodes(before)

@@ -7,8 +7,10 @@ import os
 import signal
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,6 +31,16 @@ def die_with_parent(parent: int) -> None:
 def become_subreaper() -> None:
     """Take over the descendants whose parents end, instead of losing sight of them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def give_up_new_privileges() -> None:
+    """Make setuid programs and file capabilities powerless for this process and its descendants."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def allow_tracing() -> None:
+    """Let processes of the same user, and root, read this process's memory and its files in /proc."""
+    _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def set_process_name(name: str) -> None:

@@ -32,6 +32,8 @@
     floor_s = 20
     [telemetry]
     every_s = 10
+    [jobs]
+    run_as = "trainer"
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on; a table is JSON there.
 A value may be read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -54,6 +56,7 @@ from holdfast.settings.code import CodePolicy
 from holdfast.settings.corruption import CorruptionPolicy
 from holdfast.settings.hang import HangPolicy
 from holdfast.settings.inspections import CommandCheck, InspectionPolicy
+from holdfast.settings.jobs import JobsPolicy
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.pool import PoolPolicy
@@ -90,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hang: HangPolicy = HangPolicy()
     telemetry: TelemetryPolicy = TelemetryPolicy()
     slow: SlowPolicy = SlowPolicy()
+    jobs: JobsPolicy = JobsPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

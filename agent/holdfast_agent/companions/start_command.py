@@ -23,7 +23,12 @@ def start_command(order: NodeOrder, directories: Directories, code_place: Callab
     purpose = placement.purpose
     if purpose != "train":
         directories.begin_checks(job.name, order.fence, purpose)
+    # Checks are programs of Holdfast, and test devices that only root may open.
+    user = directories.user if purpose != "checks" else None
+    if user is not None:
+        directories.begin_job(Path(job.directory))
     plans = []
+    variables = {name: job.env.get(name, value) for name, value in (user.variables() if user else {}).items()}
     for rank in placement.ranks:
         files = directories.rank_files(job.name, order.fence, rank)
         stem = directories.log_stem(job.name, rank)
@@ -33,7 +38,7 @@ def start_command(order: NodeOrder, directories: Directories, code_place: Callab
             RankPlan(
                 rank=rank,
                 local_rank=rank - placement.ranks.start,
-                environment=rank_environment(os.environ, order, placement, rank, files, code),
+                environment=rank_environment(os.environ, order, placement, rank, files, code) | variables,
                 cwd=job.cwd,
                 script=script,
                 args=job.args,
@@ -41,6 +46,7 @@ def start_command(order: NodeOrder, directories: Directories, code_place: Callab
                 start=job.start,
                 log_stem=str(stem),
                 error_file=str(files.error),
+                user=user,
             )
         )
     return StartRanks(fence=order.fence, order=order.encode(), ranks=tuple(plans))

@@ -15,6 +15,7 @@ import structlog
 
 from holdfast.node import frames
 from holdfast.node.frames import WireError
+from holdfast.node.job_user import JobUser
 from holdfast.node.vault import messages, vault_socket
 from holdfast.node.vault.messages import Assign, Follow, Notice, Refused
 from holdfast.orders.backup import BackupOrder
@@ -30,7 +31,16 @@ log = structlog.get_logger(__name__)
 class VaultLink:
     """Connection that carries the vault's notices and shows that it lives; orders go over connections of their own."""
 
-    def __init__(self, directory: Path, address: str, orphan_s: float, policy: CheckpointPolicy | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        address: str,
+        orphan_s: float,
+        policy: CheckpointPolicy | None,
+        user: JobUser | None = None,
+    ) -> None:
+        """`user` is that of ranks, None if it is ours."""
+        self._user = user
         self._policy = policy or CheckpointPolicy()
         self._directory = directory
         self._address = address
@@ -135,5 +145,6 @@ class VaultLink:
             *("--memory-steps", str(self._policy.memory_steps)),
             *("--memory-bytes", str(self._policy.memory_bytes)),
             *("--persist-bytes-per-s", str(self._policy.persist_bytes_per_s)),
+            *(() if self._user is None else ("--ranks-user", self._user.name)),
         )
         return self._connect()

@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 
 from holdfast.events.parts.job import Purpose
+from holdfast.node.job_user import JobUser
+from holdfast.node.user_rights import admit, own
 from holdfast_agent.companions.environment import RankFiles
 from holdfast_agent.files.ledger_memory import SHARED_MEMORY, LedgerMemory, free_abandoned
 from holdfast_agent.zygote.wire import Fence
@@ -28,9 +30,11 @@ class AlreadyRunning(RuntimeError):
 
 
 class Directories:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, user: JobUser | None = None) -> None:
+        """`user` is that of ranks, None if it is ours: it reaches what ranks need, and nothing else."""
         self.root = root.absolute()
         self._memory = LedgerMemory(self.root)
+        self.user = user
 
     @property
     def spool(self) -> Path:
@@ -43,11 +47,16 @@ class Directories:
     def prepare(self) -> None:
         """Make the directories, closed to other users: they hold the secrets of jobs and what ranks print."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.root.chmod(0o700)
-        for name in ("logs", "errors", "reports"):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
+        if self.user is None:
+            self.root.chmod(0o700)
+        for path in (self.root / "logs", self.root / "errors", self.root / "reports", self.code):
+            path.mkdir(parents=True, exist_ok=True)
         self._prepare_ledgers()
         free_abandoned()
+        if self.user is not None:
+            (self.root / "logs").chmod(0o700)
+            for path in (self.root, self.root / "errors", self.root / "reports", self.code):
+                admit(self.user, path)
 
     def _prepare_ledgers(self) -> None:
         ledgers = self.root / "ledgers"
@@ -58,8 +67,12 @@ class Directories:
             if not ledgers.is_symlink() or ledgers.resolve() != target:
                 ledgers.unlink(missing_ok=True)
                 ledgers.symlink_to(target)
+            if self.user is not None:
+                admit(self.user, target)
         else:
             ledgers.mkdir(exist_ok=True)
+            if self.user is not None:
+                admit(self.user, ledgers)
 
     def lock(self) -> int:
         """Lock the state directory while the process lives. Raises AlreadyRunning if another agent holds the lock."""
@@ -119,6 +132,9 @@ class Directories:
         for kind in ("ledgers", "errors"):
             folder = self._generation(kind, job, fence)
             folder.mkdir(parents=True, exist_ok=True)
+            if self.user is not None:
+                admit(self.user, folder.parent)
+                own(self.user, folder)
             others = sorted((path for path in folder.parent.parent.glob("*/*") if path != folder), key=_age)
             for old in others[:-1]:
                 shutil.rmtree(old)
@@ -126,10 +142,21 @@ class Directories:
                 # It may contain the generation that is kept.
                 with contextlib.suppress(OSError):
                     emptied.rmdir()
+        if self.user is not None:
+            self.reports(job).touch()
+            own(self.user, self.reports(job))
         logs = self.log_stem(job, 0).parent
         logs.mkdir(parents=True, exist_ok=True)
         # The modification time records when a generation of the job last began here; see `jobs`.
         os.utime(logs)
+
+    def begin_job(self, directory: Path) -> None:
+        """Make the job's own directory if ranks run as a user that may not; an existing one is left as it is."""
+        if self.user is None or directory.exists():
+            return
+        with contextlib.suppress(OSError):
+            directory.mkdir(parents=True)
+            own(self.user, directory)
 
     def jobs(self) -> dict[str, float]:
         """Return the jobs that have logs here, with the time at which each last began."""

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -16,7 +17,9 @@ import numpy as np
 import torch
 
 from holdfast.node.frames import Frames
+from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import die_with_parent, set_process_name
+from holdfast.node.user_rights import JobUserRefused, become, closed_part
 from holdfast.trainer import rank as trainer_rank
 from holdfast_agent.zygote.preload import rehearse
 from holdfast_agent.zygote.wire import RankPlan
@@ -42,7 +45,7 @@ def fork_child(child: Callable[[int], NoReturn]) -> int:
 def become_rank(plan: RankPlan, parent: int, output: int, errors: int) -> NoReturn:
     """Turn this fork into the rank; `output` and `errors` are the write ends of its pipes."""
     _leave_zygote(parent, output, errors)
-    _run(plan)
+    _run(plan, parent)
 
 
 def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
@@ -54,7 +57,7 @@ def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
     os.close(orders)
     if plan is None:
         os._exit(0)
-    _run(plan)
+    _run(plan, parent)
 
 
 def _read_plan(orders: int) -> RankPlan | None:
@@ -75,21 +78,48 @@ def _leave_zygote(parent: int, output: int, errors: int, keep: int | None = None
     return kept
 
 
-def _run(plan: RankPlan) -> NoReturn:
+def _run(plan: RankPlan, parent: int) -> NoReturn:
     set_process_name(f"rank-{plan.rank}")
     try:
         os.environ.clear()
         os.environ.update(plan.environment)
+        if plan.user is not None:
+            become(plan.user, parent)
+            _require_reachable(plan, plan.user)
         os.chdir(plan.cwd)
         if plan.start == "exec":
             _execute(plan)
         _freshen()
+    except JobUserRefused as error:
+        sys.stderr.write(f"holdfast: {error}\n")
+        os._exit(EXIT_SETUP_FAILED)
     except BaseException as error:  # noqa: BLE001 - a child of the zygote ends here whatever happened
         # Reaches the rank's log, which would otherwise show no cause.
         sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
         os._exit(EXIT_SETUP_FAILED)
     trainer_rank.run(plan.script, plan.args, is_module=plan.is_module)
+
+
+def _require_reachable(plan: RankPlan, user: JobUser) -> None:
+    """Raise JobUserRefused if the rank's user cannot reach what the rank needs; warn of what it may need."""
+    needed = {"working directory": (plan.cwd, os.X_OK)} | ({} if plan.is_module else {"script": (plan.script, os.R_OK)})
+    if plan.start == "exec":
+        needed["Python"] = (sys.executable, os.X_OK)
+    for what, (path, mode) in needed.items():
+        if (closed := closed_part(Path(path).absolute(), mode)) is not None:
+            raise JobUserRefused(
+                f"the user {user.name}, as whom ranks run ([jobs] run_as), cannot reach the {what} {path}: {closed} is "
+                "closed to it"
+            )
+    if plan.local_rank:
+        return
+    wished = {"Python's library": (os.__file__, os.R_OK), "PyTorch": (str(torch.__file__), os.R_OK)}
+    if os.path.isdir(directory := plan.environment.get("HOLDFAST_JOB_DIR", "")):
+        wished["job's directory, for checkpoints,"] = (directory, os.W_OK)
+    for what, (path, mode) in wished.items():
+        if (closed := closed_part(Path(path), mode)) is not None:
+            sys.stderr.write(f"holdfast: the user {user.name} cannot use the {what} {path}: {closed} is closed to it\n")
 
 
 def take_streams(output: int, errors: int, keep: int | None = None) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.events.parts.ranks import RankException
+from holdfast.node.job_user import JobUser
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
@@ -39,6 +40,8 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     start: str
     log_stem: str
     error_file: str
+    user: JobUser | None = None
+    """The user that it runs as; None: the zygote's."""
 
 
 class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from holdfast.node.job_user import JobUser
 from holdfast.node.vault.messages import PersistTo
 from holdfast.node.vault.seals import Seal
 
@@ -40,6 +41,8 @@ class PersistTask(msgspec.Struct, frozen=True, kw_only=True):
     ledgers: tuple[str, ...] = ()
     bytes_per_s: float = 0.0
     certified_up_to: int | None = None
+    user: JobUser | None = None
+    """The user of ranks, who writes it; None: the vault's."""
 
 
 class _TaggedOutcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -19,6 +19,7 @@ import structlog
 
 from holdfast.daemon.process import log_to_stderr
 from holdfast.node.kernel import die_with_parent
+from holdfast.node.user_rights import become
 from holdfast.node.vault import seals
 from holdfast.node.vault.messages import ShardName
 from holdfast.node.vault.seals import BrokenSeal, Bytes
@@ -147,10 +148,14 @@ def _dropped(storage: Storage, step: int, reason: str) -> StepDropped:
 
 def main() -> None:
     """Entry point. The task comes on stdin, outcomes go out on stdout."""
-    die_with_parent(int(sys.argv[1]))
+    vault = int(sys.argv[1])
+    die_with_parent(vault)
     log_to_stderr("holdfast_vault.disk.persist_writer")
     os.nice(NICE)
-    for outcome in run(decode_task(sys.stdin.buffer.read())):
+    task = decode_task(sys.stdin.buffer.read())
+    if task.user is not None:
+        become(task.user, vault)
+    for outcome in run(task):
         sys.stdout.buffer.write(to_line(outcome))
         sys.stdout.buffer.flush()
 

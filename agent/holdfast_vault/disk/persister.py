@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import structlog
 
+from holdfast.node.job_user import JobUser
 from holdfast.node.vault.messages import DamageNotice, NotPersisted, Persisted, PersistTo, SealedStep, ShardName
 from holdfast_vault.assignments import Assignment, Assignments, job_of
 from holdfast_vault.disk.persist_plan import GatheredStep, PersistTurn, turn_of
@@ -97,7 +98,10 @@ class Persister:
         ledgers: RankLedgers,
         notices: Notices,
         bytes_per_s: float = 0.0,
+        user: JobUser | None = None,
     ) -> None:
+        """`user` is that of ranks, None if it is ours: the directory is theirs, and links in it must not lead us."""
+        self._user = user
         self._shelves = shelves
         self._assignments = assignments
         self._ledgers = ledgers
@@ -210,6 +214,7 @@ class Persister:
             ledgers=tuple(self._ledgers.path(name) for name in step.names.values()),
             bytes_per_s=self._bytes_per_s,
             certified_up_to=certified_up_to,
+            user=self._user,
         )
 
     def _give_up(self, reason: str) -> None:

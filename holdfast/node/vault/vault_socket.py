@@ -30,8 +30,8 @@ def connect(directory: Path, *, blocking: bool = True) -> socket.socket:
     return link
 
 
-def listen(directory: Path) -> socket.socket:
-    """Return a socket that only this user can reach; one that a dead vault left behind is replaced."""
+def listen(directory: Path, ranks_gid: int | None = None) -> socket.socket:
+    """Return a socket that only this user and the group of ranks can reach; one of a dead vault is replaced."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     (directory / NAME).unlink(missing_ok=True)
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -41,14 +41,27 @@ def listen(directory: Path) -> socket.socket:
     finally:
         os.umask(before)
         os.close(folder)
+    if ranks_gid is not None:
+        os.chown(directory / NAME, -1, ranks_gid)
+        (directory / NAME).chmod(0o660)
     listening.listen(64)
     return listening
 
 
 def peer_pid(link: socket.socket) -> int:
     """Return the process at the other end, as the kernel knows it."""
+    return _peer(link)[0]
+
+
+def is_peer_ours(link: socket.socket) -> bool:
+    """Return True if the process at the other end is of this process's user."""
+    return _peer(link)[1] == os.geteuid()
+
+
+def _peer(link: socket.socket) -> tuple[int, int, int]:
     credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[0])
+    pid, uid, gid = struct.unpack("3i", credentials)
+    return int(pid), int(uid), int(gid)
 
 
 def port(directory: Path) -> int | None:

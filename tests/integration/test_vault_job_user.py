@@ -1,0 +1,99 @@
+"""A vault whose ranks have a user of their own: what it writes for them, and what it refuses them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import vault_nodes
+from test_vault_persist import ORDER, rank_of
+from vault_nodes import VaultNode
+
+from holdfast.node.vault.messages import NotPersisted, Persisted
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+]
+node = vault_nodes.node
+
+USER = "nobody"
+
+ASK = f"""
+import os, socket, sys
+from holdfast.node import frames
+from holdfast.node.user_rights import become, find_job_user
+from holdfast.node.vault import messages
+from holdfast.node.vault.messages import AskCertified, Follow, Join, ShardName
+folder = os.open(sys.argv[1], os.O_PATH)
+become(find_job_user({USER!r}), os.getppid())
+def ask(*requests):
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(f"/proc/self/fd/{{folder}}/vault.sock")
+    try:
+        for request in requests:
+            frames.send(link, request)
+            answer, _ = frames.receive(link, messages.answers)
+    except frames.WireError:
+        return "refused"
+    return type(answer).__name__
+name = ShardName(job="job", submitted_ms=1, world_size=1, rank=0)
+print(ask(Join(name=name, generation=1, pid=os.getpid(), ledger=""), AskCertified()), ask(Follow()))
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that other users can pass through, wherever temporary files of tests lie."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-vault-user-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def served(node: Callable[..., VaultNode]) -> VaultNode:
+    one = node("one", "--ranks-user", USER)
+    one.assign(ORDER)
+    return one
+
+
+def test_what_it_writes_for_ranks_is_their_users(served: VaultNode, place: Path) -> None:
+    user = pwd.getpwnam(USER)
+    checkpoints = place / "checkpoints"
+    checkpoints.mkdir(mode=0o700)
+    os.chown(checkpoints, user.pw_uid, user.pw_gid)
+    told = served.follow()
+    with rank_of(served, 0, checkpoints, world_size=1) as rank:
+        rank.keep(3)
+        assert isinstance(notice := told(), Persisted), notice
+    written = list(checkpoints.rglob("*"))
+    assert any(path.name == "step-00000003" for path in written)
+    assert {path.stat().st_uid for path in written} == {user.pw_uid}
+
+
+def test_it_does_not_write_where_their_user_may_not(served: VaultNode, place: Path) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o755)
+    (place / "link").symlink_to(closed)
+    told = served.follow()
+    with rank_of(served, 0, place / "link", world_size=1) as rank:
+        rank.keep(3)
+        assert isinstance(notice := told(), NotPersisted), notice
+    assert "Permission denied" in notice.reason
+    assert list(closed.iterdir()) == []
+
+
+def test_their_user_asks_for_shards_but_is_not_the_agent(served: VaultNode) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, str(served.directory)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["Certified", "refused"]
