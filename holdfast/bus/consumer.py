@@ -8,6 +8,7 @@ killed one does not wait for `ack_wait` (measured: 1 ms).
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ HEARTBEAT_S = 4
 SILENCE_S = 2.5 * HEARTBEAT_S
 """Without any heartbeat for this long the consumer is gone (deleted, perhaps with its stream): create it again."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STREAM_NOT_FOUND = 10059
 _CONSUMER_NOT_FOUND = 10014
 _CONSUMER_IN_USE = (10013, 10148)
@@ -49,6 +51,13 @@ def deliveries_of(reply: str) -> int:
     """Return the number of deliveries from the subject for the acknowledgement (ADR-15, with or without domain)."""
     tokens = reply.split(".")
     return int(tokens[4] if len(tokens) == 9 else tokens[6])
+
+
+def stored_at_of(reply: str) -> datetime:
+    """Return the time at which the stream stored a message, from the same subject."""
+    tokens = reply.split(".")
+    nanoseconds = int(tokens[7] if len(tokens) == 9 else tokens[9])
+    return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
 
 
 async def attach_consumer(link: Link, stream: str, consumer: str, filters: list[str]) -> Inflow:

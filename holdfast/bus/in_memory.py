@@ -39,6 +39,10 @@ class MemoryDelivery:
     def headers(self) -> dict[str, str]:
         return {"Nats-Msg-Id": self._stored.message.id, **self._stored.message.headers}
 
+    @property
+    def stored_at(self) -> datetime:
+        return self._stored.at
+
     async def ack(self) -> None:
         if self._may_settle():
             self._consumer.done(self._stored.sequence)

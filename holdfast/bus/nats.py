@@ -22,6 +22,7 @@ from holdfast.bus.consumer import (
     is_delete,
     key_update,
     settled_up_to,
+    stored_at_of,
 )
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
@@ -87,6 +88,10 @@ class NatsDelivery:
     def deliveries(self) -> int:
         """Number of deliveries to this consumer, those to lost connections and killed processes included."""
         return deliveries_of(self._message.reply)
+
+    @property
+    def stored_at(self) -> datetime:
+        return stored_at_of(self._message.reply)
 
     async def ack(self) -> None:
         await self._settle(b"+ACK")

@@ -37,6 +37,8 @@ HANDLING_TRIES_MAX = 5
 
 _PRUNE_EVERY_S = 3600.0
 _QUEUE_MAX = 512
+_IGNORED_PER_LINE = 1000
+"""A consumer that was deleted and made again receives weeks of messages."""
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -116,6 +118,8 @@ class ServiceShell:
         self._turn = asyncio.Lock()
         self._liveness = BusLiveness(bus, now)
         self._failures: Counter[str] = Counter()
+        self._forgotten_before: datetime | None = None
+        self._ignored = 0
         self.loaded = asyncio.Event()
         """Set once the decider has read its state."""
 
@@ -146,6 +150,7 @@ class ServiceShell:
                 return {table.name: await tx.load_all(table) for table in self.decider.tables}
 
         self.decider.load(await self._retrying(read))
+        self._forgotten_before = await self._retrying(self.store.forgotten_before)
 
     async def ask(self, request: AnyRequest) -> Answer:
         """Handle one request; refuse it on any error, which must not end the service."""
@@ -179,6 +184,9 @@ class ServiceShell:
             return await decide(*args)
 
     async def handle(self, delivery: Delivery) -> None:
+        if self._may_be_forgotten(delivery):
+            await delivery.ack()
+            return
         try:
             event = events.decode(delivery.body)
             if event_subject(event) != delivery.subject:
@@ -201,6 +209,20 @@ class ServiceShell:
         else:
             await delivery.ack()
         self._failures.pop(event.id, None)
+
+    def _may_be_forgotten(self, delivery: Delivery) -> bool:
+        """Return True if this message may have been handled before the inbox forgot it: it must not act again."""
+        if self._forgotten_before is None or delivery.stored_at >= self._forgotten_before:
+            return False
+        if self._ignored % _IGNORED_PER_LINE == 0:
+            log.warning(
+                "messages from before the inbox was pruned may have been handled: they are not acted on",
+                subject=delivery.subject,
+                stored_at=delivery.stored_at.isoformat(),
+                ignored=self._ignored + 1,
+            )
+        self._ignored += 1
+        return True
 
     async def _decide_event(self, event: AnyEvent) -> None:
         async def attempt() -> None:
@@ -309,3 +331,4 @@ class ServiceShell:
         while True:
             await asyncio.sleep(_PRUNE_EVERY_S)
             await self._retrying(lambda: self.store.prune(self.now()))
+            self._forgotten_before = await self._retrying(self.store.forgotten_before)

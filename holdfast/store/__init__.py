@@ -118,4 +118,10 @@ class Store(Outbox, Protocol):
         """Delete what the inbox and the outbox no longer need; raises StoreUnavailable without a connection."""
         ...
 
+    async def forgotten_before(self) -> datetime | None:
+        """Return the time before which the inbox has forgotten messages; None: it has all. Raises StoreUnavailable
+        without a connection.
+        """
+        ...
+
     async def close(self) -> None: ...

@@ -33,6 +33,7 @@ class MemoryDatabase:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], _Row] = {}
         self.inbox: dict[str, datetime] = {}
+        self.forgotten_before: datetime | None = None
         self.unpublished: dict[int, Message] = {}
         self.published: dict[int, _PublishedRow] = {}
         self.positions = itertools.count(1)
@@ -110,10 +111,15 @@ class MemoryStore:
     async def prune(self, now: datetime) -> None:
         self._require_available()
         database = self.database
+        database.forgotten_before = now - INBOX_KEPT
         database.inbox = {id_: at for id_, at in database.inbox.items() if at >= now - INBOX_KEPT}
         database.published = {
             position: row for position, row in database.published.items() if row.at >= now - OUTBOX_KEPT
         }
+
+    async def forgotten_before(self) -> datetime | None:
+        self._require_available()
+        return self.database.forgotten_before
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""

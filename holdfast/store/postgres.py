@@ -128,6 +128,12 @@ class PostgresStore:
                 await connection.execute(self._sql.prune_inbox, now - INBOX_KEPT)
                 await connection.execute(self._sql.prune_outbox, now - OUTBOX_KEPT)
 
+    async def forgotten_before(self) -> datetime | None:
+        async with self._work.one() as connection:
+            with translated():
+                moment: datetime | None = await connection.fetchval(self._sql.forgotten_before)
+        return moment
+
     async def close(self) -> None:
         await self._work.close()
         await self._relay.close()

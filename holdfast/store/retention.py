@@ -3,6 +3,6 @@
 from datetime import timedelta
 
 INBOX_KEPT = timedelta(days=7)
-"""A repeated message is taken for new after this time; the bus repeats its messages within minutes."""
+"""The bus repeats its messages within minutes; what it stored before the last pruning is not acted on at all."""
 OUTBOX_KEPT = timedelta(days=1)
 """Published messages stay this long: what the bus loses within it is published again."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+FORGOTTEN_MARK = "forgotten before"
+"""Id of the row of the inbox with the time before which rows were deleted."""
+
 
 def quoted(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
@@ -40,7 +43,13 @@ class SchemaSql:
             f"update {outbox} set published_at = null, stream = null, sequence = null "
             "where stream = $1 and sequence >= $2"
         )
-        self.prune_inbox = f"delete from {inbox} where handled_at < $1"
+        # The mark is a row of the inbox itself: it must be pruned, restored and truncated with the others.
+        self.prune_inbox = (
+            f"with mark as (insert into {inbox} as present (id, handled_at) values ('{FORGOTTEN_MARK}', $1) "
+            "on conflict (id) do update set handled_at = greatest(present.handled_at, excluded.handled_at)) "
+            f"delete from {inbox} where handled_at < $1 and id <> '{FORGOTTEN_MARK}'"
+        )
+        self.forgotten_before = f"select handled_at from {inbox} where id = '{FORGOTTEN_MARK}'"
         self.prune_outbox = f"delete from {outbox} where published_at < $1"
 
     def load(self, table: str) -> str:

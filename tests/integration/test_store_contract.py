@@ -259,10 +259,12 @@ async def test_what_is_old_is_forgotten(world: World) -> None:
         await tx.emit([message(b"1"), message(b"2")])
     ((position, _),) = await store.pending(1)
     await store.published({position: None})
+    assert await store.forgotten_before() is None
     await store.prune(now + timedelta(days=6))
     async with store.transaction() as tx:
         assert not await tx.first_time("m1")
     await store.prune(now + timedelta(days=8))
+    assert await (await world.store()).forgotten_before() == now + timedelta(days=1)
     async with store.transaction() as tx:
         assert await tx.first_time("m1")
     assert [item.body for _, item in await store.pending(10)] == [b"2"]

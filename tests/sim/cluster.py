@@ -145,6 +145,7 @@ class SimCluster:
         self.log: list[Event] = []
         self._logged: set[str] = set()
         self._outboxes: dict[str, SimOutbox] = {}
+        self.stored: list[tuple[datetime, Message]] = []
         self.judged: dict[bytes, datetime] = {}
         self.members: dict[tuple[str, int], tuple[str, ...]] = {}
         self.begun: set[str | None] = set(jobs)
@@ -272,6 +273,7 @@ class SimCluster:
             return position
         self.published[message.id] = message.body
         event = events.decode(message.body)
+        self.stored.append((self.world.now(), message))
         if event.id not in self._logged:
             self._logged.add(event.id)
             self.log.append(event)
@@ -312,13 +314,19 @@ class SimCluster:
         return position
 
     def _deliver(self, service: SimService, message: Message) -> None:
-        delivery = SimDelivery(message.subject, message.body, lambda it: self.redeliver(service, it), 1)
+        delivery = SimDelivery(
+            message.subject, message.body, lambda it: self.redeliver(service, it), 1, self.world.now()
+        )
         delivery.is_stored = lambda: message.id in self.published
         self.world.after(self.chaos.delay_s(), lambda: service.receive(delivery))
 
     def redeliver(self, service: SimService, before: SimDelivery) -> None:
         again = SimDelivery(
-            before.subject, before.body, lambda it: self.redeliver(service, it), before.deliveries + service.up
+            before.subject,
+            before.body,
+            lambda it: self.redeliver(service, it),
+            before.deliveries + service.up,
+            before.stored_at,
         )
         again.is_stored = before.is_stored
         self.world.after(self.chaos.delay_s(), lambda: service.receive(again))

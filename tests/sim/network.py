@@ -47,11 +47,14 @@ class World:
 class SimDelivery:
     """One delivery of a message to one consumer; unsettled or retried, it comes again."""
 
-    def __init__(self, subject: str, body: bytes, again: Callable[[SimDelivery], None], deliveries: int) -> None:
+    def __init__(
+        self, subject: str, body: bytes, again: Callable[[SimDelivery], None], deliveries: int, stored_at: datetime
+    ) -> None:
         self.subject = subject
         self.body = body
         self.headers: dict[str, str] = {}
         self.deliveries = deliveries
+        self.stored_at = stored_at
         self._again = again
         self.settled = False
         self.is_stored: Callable[[], bool] = lambda: True

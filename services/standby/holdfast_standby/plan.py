@@ -252,8 +252,8 @@ class InventoryPlanner:
 
     def _evicted(self, draft: InventoryDraft, event: Eviction) -> None:
         node = draft.nodes.get(event.node or "")
-        if node is None or (node.job is not None and (node.job != event.job or 0 < event.epoch < node.epoch)):
-            return  # a later grant has given it to another job
+        if node is None or 0 < event.epoch < node.epoch or (node.job is not None and node.job != event.job):
+            return  # a later grant has given it to another job, which may have released it since
         until = draft.now + timedelta(seconds=event.blocked_for_s)
         if node.state is NodeState.EVICTED:
             draft.nodes[node.id] = msgspec.structs.replace(node, blocked_until=until, reason=event.reason)
