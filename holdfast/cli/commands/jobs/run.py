@@ -140,7 +140,8 @@ def run(
     that git ignores, such as data, are found beside the script as before.
 
     Values of --env travel over the bus and are stored with the job. Users who may only read the database cannot see
-    them, but secrets belong in files or in the environment of the nodes.
+    them, but secrets belong in files or in the environment of the nodes. Ranks run as the agent's user, or as the one
+    that the setting [jobs] run_as names (docs/security.md).
 
     Exit codes: the job's; 130 after Ctrl-C; 141 if the output is no longer read; 1 if the job was not accepted.
     """
