@@ -28,6 +28,12 @@ _DURABLE_KEY = "standing"
 log = structlog.get_logger(__name__)
 
 
+def recall_durable(spool: Spool) -> Durable:
+    """Return the durable state of the agent before. Raises msgspec.DecodeError if it cannot be read."""
+    recalled = spool.recall(_DURABLE_KEY)
+    return msgspec.json.decode(recalled, type=Durable) if recalled else Durable()
+
+
 class Reconciler:
     """The node's state and every change of it. `carry_out` gets each plan with the state before it."""
 
@@ -44,9 +50,7 @@ class Reconciler:
         self._timeouts = timeouts
         self._now = now
         self._carry_out = carry_out
-        recalled = spool.recall(_DURABLE_KEY)
-        durable = msgspec.json.decode(recalled, type=Durable) if recalled else Durable()
-        self.state = AgentState(node=node, instance=uuid7(), durable=durable)
+        self.state = AgentState(node=node, instance=uuid7(), durable=recall_durable(spool))
 
     def learn(self, seen: Input) -> None:
         before = self.state

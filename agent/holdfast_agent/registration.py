@@ -1,4 +1,4 @@
-"""Events about the node itself: its registration, code in place, unreadable orders."""
+"""Events about the node itself: its registration, code in place, unreadable orders, a damaged spool."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from holdfast.bus import KeyUpdate, Message
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
-from holdfast.events import CodeInPlace, Event, NodeInspected, NodeRegistered
+from holdfast.events import CodeInPlace, Event, NodeInspected, NodeRegistered, SpoolSetAside
 from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.fresh_ids import uuid7
 from holdfast.subjects import DESIRED_BUCKET, kv_subject
 from holdfast_agent.files.code_store import FetchedCode
+from holdfast_agent.files.spool import SetAside
 from holdfast_agent.plan.node_state import AgentState
 
 
@@ -36,6 +37,10 @@ def code_in_place(node: str, brought: FetchedCode, now: datetime) -> Event:
         fetched_bytes=brought.fetched_bytes,
         took_s=brought.took_s,
     )
+
+
+def spool_set_aside(node: str, aside: SetAside, now: datetime) -> Event:
+    return SpoolSetAside(id=uuid7(), **_common(node, now), path=str(aside.path), detail=aside.reason)
 
 
 def unreadable_order(

@@ -31,15 +31,15 @@ from holdfast_agent.effects import Effects
 from holdfast_agent.files.code_store import CodeStore, FetchedCode
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.file_retention import FileRetention
-from holdfast_agent.files.spool import Spool
+from holdfast_agent.files.spool import open_spool
 from holdfast_agent.inspections.reporting import InspectionSetup, NodeInspections
 from holdfast_agent.node_facts import node_facts, self_check
 from holdfast_agent.node_hold import Holding, NodeHold, place_of
 from holdfast_agent.order_watch import orders_for
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen, ShutdownRequested
 from holdfast_agent.publisher import Publisher
-from holdfast_agent.reconciler import Reconciler
-from holdfast_agent.registration import code_in_place, registration
+from holdfast_agent.reconciler import Reconciler, recall_durable
+from holdfast_agent.registration import code_in_place, registration, spool_set_aside
 from holdfast_agent.slow_tests.probing import Probing
 from holdfast_agent.tracer.tracing import Tracing
 from holdfast_agent.watching.live_lines import LiveLines
@@ -83,8 +83,11 @@ class Agent:
         self._on_ready = on_ready
         self._now = now
         self._bus: Bus | None = None
-        self._spool = Spool(directories.spool)
+        self._spool, set_aside = open_spool(directories.spool, recall_durable)
         self._publisher = publisher = Publisher(self._spool, node)
+        if set_aside is not None:
+            log.error("a damaged spool was set aside", path=str(set_aside.path), reason=set_aside.reason)
+            publisher.publish(spool_set_aside(node, set_aside, now()))
         self._contact = BusContact(timeouts.heartbeat_s, now, self._on_reconnect)
         self._reconciler = reconciler = Reconciler(
             node, self._spool, publisher, timeouts, now, lambda plan, before: self._effects.carry_out(plan, before)

@@ -51,6 +51,14 @@ class NodeRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     holder_instance: Id
 
 
+class SpoolSetAside(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent found its spool damaged and began an empty one: events that were not published are lost."""
+
+    path: str
+    """Where the damaged file is kept."""
+    detail: str
+
+
 class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """A rank ended with an error, or its process is gone although it should run.
 
@@ -363,6 +371,7 @@ AnyEvidence = (
     | NodeInspected
     | NodeDeparted
     | NodeRefused
+    | SpoolSetAside
     | ProcessExited
     | LogSignature
     | FirstStep

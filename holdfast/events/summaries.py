@@ -43,6 +43,7 @@ from holdfast.events.evidence import (
     ReplayResult,
     ShardDamaged,
     SlownessTested,
+    SpoolSetAside,
     StackDump,
     StepNotPersisted,
     StepsKept,
@@ -88,6 +89,7 @@ _TEMPLATES: dict[type[Event], str] = {
     BusWentBack: "the bus lost messages of stream {0.stream} from number {0.sequence} on; publishing them again",
     MessageRejected: "{0.consumer} rejected a message on {0.subject}: {0.error}",
     NodeDeparted: "agent shut down on purpose",
+    SpoolSetAside: "the agent's spool was damaged ({0.detail}) and is kept as {0.path}; unpublished events are lost",
     NodeRefused: "agent with pid {0.place.pid} on {0.place.hostname} refused: the node is held by the agent with "
     "pid {0.holder.pid} on {0.holder.hostname}",
     NodeRegistered: "agent started on {0.facts.hostname}",

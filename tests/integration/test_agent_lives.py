@@ -22,6 +22,7 @@ from holdfast.events import (
     RanksFinished,
     RanksStarted,
     RanksStopped,
+    SpoolSetAside,
     StepsMeasured,
 )
 from holdfast.events.parts.job import JobSpec
@@ -198,6 +199,22 @@ async def test_a_killed_zygote_takes_its_ranks_and_is_replaced(
         assert parent_of(it.zygote) == it.process.pid
         await run(it, job, 2)
         await first_step(it, 2)
+
+
+async def test_an_agent_whose_spool_is_damaged_starts_with_an_empty_one_and_adopts_its_ranks(
+    node_place: Path, scripts: Path, embedded_nats: str
+) -> None:
+    async with node("n-spool", node_place, embedded_nats) as it:
+        started = await run(it, spec(scripts, "train.py", "100000", ranks=2))
+        it.kill_agent()
+        # From a log that is whole SQLite would mend it.
+        (node_place / "agent.db-wal").unlink()
+        (node_place / "agent.db").write_bytes(b"torn" * 1000)
+        it.start()
+        aside = await it.heard.wait(SpoolSetAside)
+        assert Path(aside.path).read_bytes() == b"torn" * 1000
+        adopted = await it.heard.wait(RanksStarted, lambda event: event.adopted)
+        assert [rank.pid for rank in adopted.ranks] == [rank.pid for rank in started.ranks]
 
 
 async def test_an_agent_that_leaves_stops_its_ranks_and_says_so(

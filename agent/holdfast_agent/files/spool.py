@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.bus import Message, StreamPosition
 from holdfast.store import Published
+from holdfast_agent.files.wal_sync import WalSync
 
 MEASUREMENTS_MAX = 20_000
 """Maximum number of unpublished measurements; the oldest are dropped, because a cut may last long."""
@@ -45,6 +48,10 @@ create table if not exists memory (key text primary key, value blob not null) wi
 """
 
 
+_COMPANIONS = ("-wal", "-shm")
+"""Files of SQLite beside the database."""
+
+
 class Lane(IntEnum):
     """Publishing order is kept within a lane only."""
 
@@ -56,16 +63,27 @@ _KEPT_MAX = {Lane.EVIDENCE: EVIDENCE_KEPT_MAX, Lane.MEASUREMENTS: MEASUREMENTS_K
 
 
 class Spool:
-    """The spool file. Calls take tenths of a millisecond; none waits for the disk."""
+    """The spool file. Calls take tenths of a millisecond; none waits for the disk.
+
+    A commit survives the agent's end at once, and a power cut a moment later: another thread syncs the log. Raises
+    sqlite3.DatabaseError if the file is damaged; `open_spool` sets it aside.
+    """
 
     def __init__(self, path: Path) -> None:
         _close_to_others(path)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("pragma journal_mode = wal")
-        # A commit survives the agent's end, which is enough: a power cut ends the ranks as well.
-        self._db.execute("pragma synchronous = normal")
-        self._db.execute("pragma busy_timeout = 2000")
-        self._db.executescript(_SCHEMA)
+        try:
+            self._db.execute("pragma journal_mode = wal")
+            # Commits do not sync, checkpoints do.
+            self._db.execute("pragma synchronous = normal")
+            self._db.execute("pragma busy_timeout = 2000")
+            self._db.executescript(_SCHEMA)
+            if (found := self._db.execute("pragma quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(found)
+            self._sync = WalSync(_beside(path, "-wal"))
+        except BaseException:
+            self._db.close()
+            raise
 
     def commit(
         self,
@@ -82,6 +100,8 @@ class Spool:
                 )
             if memory:
                 self._db.executemany("insert or replace into memory values (?, ?)", list(memory.items()))
+        if lane == Lane.EVIDENCE or memory:
+            self._sync.request()
 
     def recall(self, key: str) -> bytes | None:
         row = self._db.execute("select value from memory where key = ?", (key,)).fetchone()
@@ -103,15 +123,48 @@ class Spool:
         return LaneOutbox(self._db, lane)
 
     def close(self) -> None:
+        self._sync.close()
         self._db.close()
+
+
+class SetAside(NamedTuple):
+    """A damaged spool, moved out of the way."""
+
+    path: Path
+    reason: str
+
+
+def open_spool(path: Path, check: Callable[[Spool], object]) -> tuple[Spool, SetAside | None]:
+    """Open the spool. One that is damaged, or that `check` cannot decode, is set aside and replaced by an empty one."""
+    try:
+        spool = Spool(path)
+        try:
+            check(spool)
+        except BaseException:
+            spool.close()
+            raise
+    except sqlite3.OperationalError:
+        # A full disk, or a missing right: the file may be whole.
+        raise
+    except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+        aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+        for suffix in ("", *_COMPANIONS):
+            with suppress(FileNotFoundError):
+                _beside(path, suffix).rename(_beside(aside, suffix))
+        return Spool(path), SetAside(aside, str(error))
+    return spool, None
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}{suffix}")
 
 
 def _close_to_others(path: Path) -> None:
     """Give the file to its owner only: orders hold the secrets of jobs. SQLite gives its other files the same mode."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+    for suffix in ("", *_COMPANIONS):
         with suppress(FileNotFoundError):
-            file.chmod(0o600)
+            _beside(path, suffix).chmod(0o600)
 
 
 class LaneOutbox:
