@@ -1,6 +1,6 @@
 """Backups of the database: written by pg_dump, and put in the place of the present database by pg_restore.
 
-A backup is restored into a database of its own first. The swap is one transaction of two renames, so that services see
+A backup is restored into a second database first. The swap is one transaction of two renames, so that services see
 the database before or the database after, and never half of one. The database before stays under another name.
 """
 

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` has read of a cluster. A part that could not be read is None, with the reason beside it. Pure.
+"""Facts that `holdfast doctor` has read of a cluster. A part that could not be read is None, with a reason. Pure.
 
 All ages are in seconds by one clock, that of the database, so that clocks that differ do not distort them.
 """
@@ -64,7 +64,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """How many machines of a job may be lost alone without the loss of a shard, and what its backup plan says."""
+    """The number of machines of a job that may be lost alone without the loss of a shard, and its plan's reason."""
 
     job: str
     machines: int
@@ -97,7 +97,7 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged: int
     """Sequence up to which it has acknowledged everything."""
     has_moved: bool = True
-    """Whether it acknowledged anything between two looks."""
+    """True if it acknowledged anything between two looks."""
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,10 +129,10 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     nodes_ahead_s: dict[str, float] = {}
     """Clocks of nodes, compared with that of this machine, by their heartbeats."""
     write_error: str = ""
-    """What the server's own health check reports."""
+    """Report of the server's own health check."""
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that `holdfast up` supervises."""
 
     name: str
@@ -157,5 +157,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     bus: BusFacts | None = None
     bus_problem: str = ""
     supervisor_problem: str = ""
-    processes: tuple[Process, ...] = ()
+    processes: tuple[SupervisedProcess, ...] = ()
     disks: tuple[Disk, ...] = ()

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, why, and what to do: rules over what was read of it. Pure."""
+"""Rules that find what is wrong with a cluster, why, and what to do, from what was read of it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.cli.doctor.facts import SERVICES, Facts, JobRow
 OUTBOX_S_MAX = 15.0
 """A relay publishes at once, and tries again within half a second; its slowest poll is 5 s."""
 IDLE_S_MAX = 30.0
-"""A consumer with messages that acknowledges none for this long stands still."""
+"""A consumer with messages that acknowledges none for this long is stuck."""
 WAITING_MAX = 20_000
 """The historian records some 10,000 events a second: more than this is a backlog."""
 CLOCKS_APART_S_MAX = 5.0

@@ -19,8 +19,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 async def read_cluster(where: Whereabouts, *, listen: bool = True, now: Now = system_now) -> Facts:
-    """Return what is found. Without `listen` it takes a moment only, but clocks of nodes and consumers that stand still
-    are not noticed.
+    """Return what is found. Without `listen` it takes a moment only, but clocks of nodes and stuck consumers are not
+    noticed.
     """
     database, database_problem = await read_database(where.database_url, now)
     nodes = [it.node for it in database.nodes if it.state != "lost"] if database else []

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.cli.doctor.facts import Disk, Process
+from holdfast.cli.doctor.facts import Disk, SupervisedProcess
 from holdfast.embedded.control import Status, ask
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterLayout
@@ -63,7 +63,7 @@ def _disk(path: Path) -> tuple[int, Disk]:
     return os.stat(path).st_dev, disk
 
 
-def read_supervisor(layout: ClusterLayout) -> tuple[tuple[Process, ...], str]:
+def read_supervisor(layout: ClusterLayout) -> tuple[tuple[SupervisedProcess, ...], str]:
     """Return the processes of the cluster on this machine, or the reason why they are not known."""
     try:
         reply = within(lambda: ask(layout, Status(), within_s=ANSWER_S_MAX), 2 * ANSWER_S_MAX)
@@ -72,7 +72,7 @@ def read_supervisor(layout: ClusterLayout) -> tuple[tuple[Process, ...], str]:
     except (EmbeddedError, TimeoutError) as error:
         return (), f"its supervisor does not answer: {error}"
     return tuple(
-        Process(
+        SupervisedProcess(
             name=child.name,
             state=child.state,
             restarts=child.restarts,

@@ -1,4 +1,4 @@
-"""Where the cluster is that a command names, whether or not it runs."""
+"""Addresses of the cluster that a command names, whether or not it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.embedded.layout import ClusterLayout
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a cluster is; `layout` is None for one that `holdfast up` did not start here."""
+    """Addresses of a cluster; `layout` is None for one that `holdfast up` did not start here."""
 
     nats_url: str
     database_url: str

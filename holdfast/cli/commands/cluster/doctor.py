@@ -33,7 +33,7 @@ def doctor(directory: Path, nats_url: str | None, database_url: str | None, as_j
         holdfast doctor --json | jq '.findings[] | select(.severity == "error")'
 
     It reads, and changes nothing: services and agents that do not answer, messages that the bus does not take or has
-    lost, consumers that lag, dead letters, jobs that stand still or would lose a step with one machine, clocks, disks.
+    lost, consumers that lag, dead letters, jobs that are stuck or would lose a step with one machine, clocks, disks.
     Postgres, NATS or any service may be away: that is a finding. It takes some four seconds, and half a minute at most.
 
     Exit codes: 0 nothing is wrong, 1 something is, 2 it could not look.

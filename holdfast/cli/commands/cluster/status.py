@@ -33,7 +33,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     children: list[ChildStatus]
     overview: Overview | None = None
     findings: list[Finding] = []
-    """What `holdfast doctor` finds without a longer look."""
+    """Findings of `holdfast doctor` that need no longer look."""
 
 
 @click.command()

@@ -20,9 +20,9 @@ from holdfast.cli.doctor.facts import (
     MachineLoss,
     NodeRow,
     Outbox,
-    Process,
     PublishedMessage,
     Stream,
+    SupervisedProcess,
     WentBack,
 )
 from holdfast.cli.doctor.findings import Finding, Severity, findings_of
@@ -43,9 +43,9 @@ def _job(**changes: Any) -> JobRow:
     return JobRow(**({"job": "gpt", "phase": "running", "unchanged_s": 9000.0, "step_seen_s": 2.0} | changes))
 
 
-def _process(**changes: Any) -> Process:
+def _process(**changes: Any) -> SupervisedProcess:
     fields = {"name": "controller", "state": "ready", "restarts": 0, "last_exit": None, "ready_s": 900.0}
-    return Process(**(fields | changes))
+    return SupervisedProcess(**(fields | changes))
 
 
 DATABASE = DatabaseFacts(
