@@ -16,6 +16,7 @@ from holdfast.store.connections import Connection, Connections, translated
 from holdfast.store.jsonb import storable_json, storable_value
 from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
 from holdfast.store.sql import SchemaSql
+from holdfast.subjects import STREAMS
 
 ABSENT = 0
 """The version of a row that is not there."""
@@ -104,12 +105,12 @@ class PostgresStore:
                 await connection.execute(self._sql.published, list(stored), streams, sequences)
 
     async def newest_published(self) -> list[Published]:
-        return await self._published(self._sql.newest_published)
+        return await self._published(self._sql.newest_published, [stream.name for stream in STREAMS])
 
     async def published_in(self, stream: str) -> list[Published]:
         return await self._published(self._sql.published_in, stream)
 
-    async def _published(self, statement: str, *values: str) -> list[Published]:
+    async def _published(self, statement: str, *values: object) -> list[Published]:
         async with self._relay.one() as connection:
             with translated():
                 records = await connection.fetch(statement, *values)

@@ -32,9 +32,11 @@ class SchemaSql:
             "from unnest($1::bigint[], $2::text[], $3::bigint[]) as stored (position, stream, sequence) "
             "where outbox.position = stored.position"
         )
+        # One look into the index for each stream: `distinct on` would read all rows.
         self.newest_published = (
-            f"select distinct on (stream) stream, sequence, id from {outbox} "
-            "where sequence is not null order by stream, sequence desc"
+            "select given.stream, newest.sequence, newest.id from unnest($1::text[]) as given (stream), "
+            f"lateral (select sequence, id from {outbox} where outbox.stream = given.stream and sequence is not null "
+            "order by sequence desc limit 1) as newest"
         )
         self.published_in = (
             f"select stream, sequence, id from {outbox} where stream = $1 and sequence is not null order by sequence"

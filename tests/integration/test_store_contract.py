@@ -12,7 +12,8 @@ import pytest
 from servers import PostgresServer
 from store_worlds import JOBS, PASSWORDS, Job, MemoryWorld, PostgresWorld, World, loaded, message, saved
 
-from holdfast.store import StaleState, StoreUnavailable
+from holdfast.bus import StreamPosition
+from holdfast.store import Published, StaleState, StoreUnavailable
 from holdfast.store.migrate import migrate
 
 pytestmark = pytest.mark.integration
@@ -224,6 +225,25 @@ async def test_the_outbox_keeps_what_was_said_in_order(world: World) -> None:
     assert [item for _, item in await (await world.store()).pending(10)] == said[2:]
     await store.published(dict.fromkeys(position for position, _ in await store.pending(10)))
     assert await store.pending(10) == []
+
+
+async def test_published_messages_can_be_pending_again(world: World) -> None:
+    store = await world.store()
+    said = [message(b"%d" % number) for number in range(6)]
+    async with store.transaction() as tx:
+        await tx.emit(said)
+    places = [StreamPosition("DECISIONS", number) for number in (3, 4, 8, 9)]
+    positions = [position for position, _ in await store.pending(5)]
+    # An order has no place, and the last message is not published.
+    await store.published(dict(zip(positions, [*places, None], strict=True)))
+    ids = [item.id for item in said]
+    published = [Published(place, id_) for place, id_ in zip(places, ids, strict=False)]
+    assert await store.newest_published() == published[-1:]
+    assert await store.published_in("DECISIONS") == published
+    assert await store.published_in("EVIDENCE") == []
+    assert await store.publish_again(StreamPosition("DECISIONS", 4)) == 3
+    assert [item.id for _, item in await store.pending(10)] == [ids[1], ids[2], ids[3], ids[5]]
+    assert await store.newest_published() == published[:1]
 
 
 async def test_the_store_comes_back_after_the_database_was_away(world: World) -> None:
