@@ -60,7 +60,11 @@ def become(user: JobUser, parent: int) -> None:
 
 
 def closed_part(path: Path, mode: int = os.R_OK) -> Path | None:
-    """Return the first part of the path that this process cannot pass, or `path` if it lacks `mode`; None: neither."""
+    """Return the first part of the path that this process cannot pass, or its end if it lacks `mode`; None: neither.
+
+    Links are followed: what is closed is named, not what leads there.
+    """
+    path = Path(os.path.realpath(path))
     for part in reversed(path.parents):
         if not os.access(part, os.X_OK):
             return part

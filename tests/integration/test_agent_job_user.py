@@ -93,6 +93,8 @@ def spec(place: Path, it: Node, *args: str, script: str = "look.py") -> JobSpec:
         folder.mkdir(exist_ok=True)
         folder.chmod(mode)
         (folder / "look.py").write_text(LOOK)
+    with contextlib.suppress(FileExistsError):
+        (place / "link.py").symlink_to(place / "closed" / "look.py")
     return JobSpec(
         name="job-1",
         script=str(place / script),
@@ -129,7 +131,7 @@ async def test_a_rank_runs_as_its_user_and_reaches_only_what_is_its_own(
         assert stopped.ranks == (0,), "the agent ends ranks of another user"
         await order(it, spec(place, it), 3)
         await it.heard.wait(RanksFinished, lambda event: event.generation == 3)
-        await order(it, spec(place, it, script="closed/look.py"), 4)
+        await order(it, spec(place, it, script="link.py"), 4)
         exited = await it.heard.wait(ProcessExited)
         assert exited.exit_code == EXIT_SETUP_FAILED
         assert f"the user {USER}, as whom ranks run" in exited.log_tail

@@ -107,7 +107,7 @@ def _require_reachable(plan: RankPlan, user: JobUser) -> None:
     if plan.start == "exec":
         needed["Python"] = (sys.executable, os.X_OK)
     for what, (path, mode) in needed.items():
-        if (closed := closed_part(Path(path).absolute(), mode)) is not None:
+        if (closed := closed_part(Path(path), mode)) is not None:
             raise JobUserRefused(
                 f"the user {user.name}, as whom ranks run ([jobs] run_as), cannot reach the {what} {path}: {closed} is "
                 "closed to it"
