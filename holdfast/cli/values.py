@@ -17,7 +17,7 @@ class WholeNumber(click.IntRange):
     """An integer in a range. int() would also accept digits of other scripts, and underscores."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not _WHOLE.fullmatch(value):
+        if _is_unlike(value, _WHOLE):
             self.fail(f"{value!r} is not a whole number", param, ctx)
         number = super().convert(value, param, ctx)
         if number > _WHOLE_MAX:
@@ -29,7 +29,7 @@ class FiniteNumber(click.FloatRange):
     """A number in a range. NaN is in every range for Click, because it compares as neither too small nor too large."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not _FLOAT.fullmatch(value):
+        if _is_unlike(value, _FLOAT):
             self.fail(f"{value!r} is not a number", param, ctx)
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
@@ -55,3 +55,8 @@ class NonEmptyText(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         if value == "":
             self.fail("the value is empty", param, ctx)
         return str(value)
+
+
+def _is_unlike(value: object, pattern: re.Pattern[str]) -> bool:
+    """Return True for text of another form. A default is a number already."""
+    return isinstance(value, str) and not pattern.fullmatch(value)
