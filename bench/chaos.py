@@ -5,14 +5,14 @@
     python bench/chaos.py --seed 7 --minutes 10 --faults kill,"stop vault"
     python bench/chaos.py --namespaces           each node has a network of its own: links are cut and pulled, too
 
-A job keeps every step in memory. In each round one or two processes are killed or stopped, a node is lost, a link cut,
-a disk filled; two faults are up to five seconds apart. A round is over when the job trains, every process is ready and
-every incident closed. After each round and at the end `chaos_checks.py` compares the record with what its own
-subscriber received, and the steps lost with what may be lost; at the end it compares every loss with an undisturbed
-training, and looks for what `holdfast down` left behind. A violation is printed with its evidence, and the exit code is
-1.
+A job keeps every step in memory. In each round one or two processes are killed or stopped, a node is lost, a link
+cut, a disk filled, a clock put forward or back; two faults are up to five seconds apart. A round is over when the job
+trains, every process is ready and every incident closed. After each round and at the end `chaos_checks.py` compares
+the record with what its own subscriber received, and the steps lost with what may be lost; at the end it compares
+every loss with an undisturbed training, and looks for what `holdfast down` left behind. A violation is printed with
+its evidence, and the exit code is 1.
 
-The clocks of the machine are not touched. A process that was stopped sees both its clocks jump when it goes on.
+The machine's clock is not touched: where there is a C compiler, wall clocks of single processes jump (chaos_clocks.py).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from typing import Any
 import asyncpg
 import machine
 from chaos_checks import Database, Restore, Subscriber, Training, judge_events, judge_losses, leftovers, shared_memory
+from chaos_clocks import Clocks, build
 from chaos_faults import Faults, Injected, NotNow, matching, small_disks
 from chaos_figures import Round, figures, show
 from launchers import FOREVER, WORKLOAD, Cluster, LauncherFailed, Place, torchrun
@@ -49,6 +50,7 @@ JOB = "chaos"
 MEMBERS, NODES = 2, 3
 SHAPE = ("--ckpt-every", "0")
 DECISIONS_SHOWN = 20
+CLOCKS = "clocks"
 PAUSE_S = 0.05
 """Idle time of a step: the undisturbed training, which has none, takes a fraction of the soak."""
 PERSIST_EVERY = 100
@@ -83,7 +85,7 @@ class Soak:
         self.training = Training(place.record, MEMBERS)
         self.subscriber = Subscriber(lambda: running.info.nats_url)
         self.database = Database(lambda: running.info.database_urls["reader"])
-        self._faults = Faults(running, self.training, self._chance, up)
+        self._faults = Faults(running, self.training, self._chance, up, Clocks(place.record.parents[1] / CLOCKS))
         self.kinds = matching(self._faults.kinds, args.faults)
         self._checked: set[str] = set()
         self.shared: set[str] = set()
@@ -292,6 +294,7 @@ def fresh_cluster(up: tuple[str, ...]) -> Iterator[tuple[Cluster, Path]]:
     """A cluster in a temporary directory, which stays if anything is wrong: for its logs."""
     root = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     running = Cluster(root / "cluster", NODES)
+    running.environment = build(root / CLOCKS)
     with small_disks(running.directory):
         try:
             running.holdfast("up", "--detach", *up)

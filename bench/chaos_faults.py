@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import machine
 from chaos_checks import Training
+from chaos_clocks import Clocks
 from launchers import Cluster
 
 from holdfast.embedded.control import PowerOff, PowerOn, ask
@@ -22,6 +23,9 @@ from holdfast.embedded.layout import SERVICES, ClusterLayout
 from holdfast.faults.kinds.network import DropTraffic, LinkDown
 
 PROCESSES = ("rank", "nursery", "zygote", "vault", "agent", *SERVICES, "nats", "postgres")
+WITH_CLOCKS = ("vault", "agent", *SERVICES)
+JUMP_S = (-600, 600)
+"""Farthest jumps of a clock."""
 LASTS_S = (0.5, 6.0)
 """Shortest and longest duration of a fault that is undone."""
 DISK_BYTES = 512 << 20
@@ -50,22 +54,27 @@ class Injected(NamedTuple):
         return self.until - self.at
 
     def __str__(self) -> str:
-        return self.kind + (f" of {self.target}" if self.target else "")
+        return f"{self.kind} {self.target}".strip()
 
 
 class Faults:
     """The faults that this cluster and this machine allow."""
 
-    def __init__(self, running: Cluster, training: Training, chance: random.Random, up: tuple[str, ...]) -> None:
+    def __init__(
+        self, running: Cluster, training: Training, chance: random.Random, up: tuple[str, ...], clocks: Clocks
+    ) -> None:
         self._running = running
         self._training = training
         self._chance = chance
         self._up = up
+        self._clocks = clocks
         self._layout = ClusterLayout(running.directory)
         self.kinds: dict[str, Callable[[str], Injected]] = {}
         self.kinds |= {f"kill {name}": self._kill for name in PROCESSES}
         self.kinds |= {f"stop {name}": self._stop for name in PROCESSES}
         self.kinds |= {"lose node": self._lose_node, "kill supervisor": self._kill_supervisor}
+        if running.environment:
+            self.kinds |= {f"jump {name}": self._jump for name in WITH_CLOCKS}
         if running.info.fabric is not None:
             self.kinds |= {"cut bus": self._cut_bus, "cut nodes": self._cut_nodes, "pull link": self._pull_link}
         else:
@@ -97,6 +106,19 @@ class Faults:
                 os.close(pidfd)
 
         return Injected(kind, name, at, at + self._duration_s(), undo)
+
+    def _jump(self, kind: str) -> Injected:
+        name, _, pids = self._victims(kind.removeprefix("jump "))
+        ahead_s = self._chance.randint(*JUMP_S)
+        at = time.time()
+        if not self._clocks.set_ahead(pids[0], ahead_s):
+            raise NotNow(f"{name} has no clock of its own")
+
+        def undo() -> None:
+            self._clocks.set_ahead(pids[0], 0)
+
+        target = f"{name} by {ahead_s} s".strip()
+        return Injected(kind, target, at, at + self._duration_s(), undo)
 
     def _victims(self, process: str) -> tuple[str, str, list[int]]:
         """Return a name, the node, and the processes of one victim."""
@@ -186,7 +208,7 @@ class Faults:
             while file.write(bytes(1 << 20)):
                 pass
 
-        return Injected(kind, directory.name, at, at + self._duration_s(), lambda: ballast.unlink(missing_ok=True))
+        return Injected(kind, "", at, at + self._duration_s(), lambda: ballast.unlink(missing_ok=True))
 
     def _members(self) -> list[str]:
         """Return the nodes of the ranks that run now."""

@@ -98,6 +98,8 @@ class Cluster:
     def __init__(self, directory: Path, nodes: int) -> None:
         self.directory = directory
         self.nodes = nodes
+        self.environment: dict[str, str] = {}
+        """Variables of all commands besides those of this process."""
         # One connection for all queries: a new one each time would have Postgres fork while something is measured.
         self._reader = asyncio.Runner()
         self._connection: asyncpg.Connection | None = None
@@ -116,7 +118,7 @@ class Cluster:
         try:
             done = subprocess.run(
                 command,
-                env=os.environ | {"HOLDFAST_DIR": str(self.directory)},
+                env=os.environ | self.environment | {"HOLDFAST_DIR": str(self.directory)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
