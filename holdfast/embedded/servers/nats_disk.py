@@ -52,8 +52,9 @@ async def restart_after_write_errors(
     reported = False
     while True:
         await asyncio.sleep(CHECK_EVERY_S)
+        process = nats.record
         error = await write_error(monitor_url)
-        if error is None:
+        if error is None or nats.record != process:
             reported = False
         elif shutil.disk_usage(directory).free >= FREE_BYTES_MIN:
             report(f"nats refuses writes ({error}), and its disk has space: restarting it")
