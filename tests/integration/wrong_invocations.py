@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from holdfast.cli.main import COMMANDS
+
 DATABASE = "--database-url postgresql://x:y@127.0.0.1:1/h"
 BUS = "--nats-url nats://127.0.0.1:1"
 EXPORT = "--path dir --to out --format safetensors"
@@ -30,7 +32,7 @@ WRONG = {
         *("migrate", "update x", "ckpt export newest nosuch", "ckpt import dir --path dir", f"migrate {DATABASE}"),
     ],
     "unexpected extra argument": ["up extra", "down extra", "status extra", "doctor extra", "config extra", "show x y"],
-    "No such option": ["up --nope", "run --nope t.py", "xid -5", "ckpt ls --nope", "sql --nope"],
+    "No such option": ["xid -5", "ckpt ls --nope", "nodes add --nope", "breaker show --nope"],
     "Usage:": ["ckpt", "telemetry"],
     "is not in the range": [
         *("up --nodes 0", "up --nodes -1", "up --nodes 1001", "up --nodes 99999999999999999999"),
@@ -197,6 +199,8 @@ WRONG = {
     ],
     "is not a step": [f"ckpt export {step} {EXPORT}" for step in ("x", "''", "١", "1.5", "newest1")],
     "is neither a directory of torch": [f"ckpt import {it} --path dir --step 1" for it in ("t.py", "binary", "dir")],
+    "exists: name a new file": ["backup dir", "backup t.py"],
+    "cannot be restored": [f"restore {file} --yes {DATABASE}" for file in ("t.py", "binary", "empty")],
     "there is no fault": ["inject nosuch", "inject ''"],
     "give NAME=VALUE": ["inject kill-rank --rank 0 -o x", "inject kill-rank --rank 0 -o =1"],
     "no fault nosuch is active": ["inject --undo nosuch"],
@@ -215,7 +219,12 @@ WRONG = {
 
 def invocations() -> list[tuple[list[str], str]]:
     """Return the arguments of every wrong invocation, and the cause that its message names."""
-    return [(shlex.split(text), cause) for cause, texts in WRONG.items() for text in texts]
+    written = [(shlex.split(text), cause) for cause, texts in WRONG.items() for text in texts]
+    return written + [([command, "--no-such-option"], "No such option") for command in every_command()]
+
+
+def every_command() -> list[str]:
+    return [command for commands in COMMANDS.values() for command in commands]
 
 
 def make_files(folder: Path) -> None:

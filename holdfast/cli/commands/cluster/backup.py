@@ -8,11 +8,12 @@ import click
 
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.record import admin_url, admin_url_option, postgres_programs
+from holdfast.cli.values import FilePath
 from holdfast.store import dump
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FilePath(path_type=Path))
 @directory_option
 @admin_url_option
 def backup(file: Path, directory: Path, database_url: str | None) -> None:

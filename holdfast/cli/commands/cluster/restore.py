@@ -10,13 +10,14 @@ import sqlalchemy.exc
 
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.record import admin_url, admin_url_option, postgres_programs
+from holdfast.cli.values import FilePath
 from holdfast.clock import system_now
 from holdfast.store import dump
 from holdfast.store.migrate import UnknownRevision
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=FilePath(exists=True, dir_okay=False, path_type=Path))
 @directory_option
 @admin_url_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
