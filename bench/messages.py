@@ -28,12 +28,13 @@ import msgspec
 from report import final_line, percentile, rounded, table, tell
 
 from holdfast.bus import Message
+from holdfast.bus.accounts import OPERATOR, users
 from holdfast.bus.nats import connect
 from holdfast.daemon.process import log_to_stderr
 from holdfast.daemon.relay import Relay
 from holdfast.embedded.processes.child_process import start
 from holdfast.embedded.processes.children import ChildSpec
-from holdfast.embedded.servers.credentials import HOST, NATS_USER
+from holdfast.embedded.servers.credentials import HOST
 from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.ports import reserve_ports
@@ -44,6 +45,7 @@ from holdfast.store.migrate import migrate
 from holdfast.store.postgres import PostgresStore
 
 PASSWORD = "for-this-benchmark"
+BUS = dict.fromkeys(users(()), PASSWORD)
 ROLE = "holdfast_controller"
 START_S = 60.0
 WARM_UP = 20
@@ -102,13 +104,13 @@ def servers(root: Path) -> Iterator[Servers]:
     asyncio.run(initialise(files, password=PASSWORD, identity=identity, log=files / "initdb.log"))
     with (
         reserve_ports({}, None) as ports,
-        running(nats_spec(root / "nats", port=ports.nats, monitor_port=ports.nats_monitor, password=PASSWORD)),
+        running(nats_spec(root / "nats", port=ports.nats, monitor_port=ports.nats_monitor, passwords=BUS)),
         running(postgres_spec(files, port=ports.postgres, password=PASSWORD, identity=identity)),
     ):
         asyncio.run(ensure_database(ports.postgres, PASSWORD))
         migrate(admin_url(ports.postgres, PASSWORD), {ROLE: PASSWORD})
         database = admin_url(ports.postgres, PASSWORD).replace("//postgres:", f"//{ROLE}:")
-        yield Servers(f"nats://{NATS_USER}:{PASSWORD}@{HOST}:{ports.nats}", database)
+        yield Servers(f"nats://{OPERATOR}:{PASSWORD}@{HOST}:{ports.nats}", database)
 
 
 def message(subject: str, size: int = 500) -> Message:

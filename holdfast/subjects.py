@@ -16,6 +16,9 @@ DESIRED_BUCKET = "desired"
 DESIRED_KEPT_S = 6 * 24 * 3600
 """Orders for nodes that no longer exist must expire. Until then a node that was cut off finds its order on return; the
 controller puts an expired order in force again at once."""
+JOBS_BUCKET = "jobs"
+"""Orders for whoever runs a job. Every node may read all of them, and of `desired` only what is addressed to it."""
+KEY_BUCKETS = (DESIRED_BUCKET, JOBS_BUCKET)
 CODE_BUCKET = "code"
 """The object store of code versions: manifests and contents of files, each under its hash."""
 CODE_KEPT_S = 30 * 24 * 3600
@@ -76,6 +79,16 @@ def kv_subject(bucket: str, key: str) -> str:
     return f"$KV.{bucket}.{key}"
 
 
+def stored_subject(bucket: str, key: str) -> str:
+    """Return the subject on which the server announces a key's new value, once it is stored."""
+    return f"{ROOT}.{bucket}.{key}"
+
+
+def stream_info_subject(stream: str) -> str:
+    """Return the subject on which nodes, whose account has no streams, ask for the state of a stream."""
+    return f"{ROOT}.streaminfo.{stream}"
+
+
 def heartbeat_subject(node: str) -> str:
     """Return the subject of a node's heartbeats, over core NATS: only the newest matters."""
     return f"{ROOT}.heartbeat.{node}"
@@ -89,9 +102,9 @@ def holder_subject(node: str) -> str:
 ALL_HEARTBEATS = heartbeat_subject("*")
 
 
-def log_subject(job: str, rank: int) -> str:
+def log_subject(job: str, rank: int | str, node: str) -> str:
     """Return the subject of a rank's live log lines, over core NATS; the files on the node have all of them."""
-    return f"{ROOT}.log.{job}.{rank}"
+    return f"{ROOT}.log.{job}.{rank}.{node}"
 
 
 def request_subject(service: str, verb: str) -> str:
@@ -99,11 +112,16 @@ def request_subject(service: str, verb: str) -> str:
     return f"{ROOT}.request.{service}.{verb}"
 
 
-def dead_letter_subject(consumer: str) -> str:
-    """Return the subject for messages that a consumer cannot read or handle."""
-    return f"{DEAD_LETTER_ROOT}.{consumer}"
+def dead_letter_subject(consumer: str, node: str | None = None) -> str:
+    """Return the subject for messages that a consumer, of a node or a service, cannot read or handle."""
+    return f"{DEAD_LETTER_ROOT}.{consumer}.{node}" if node else f"{DEAD_LETTER_ROOT}.{consumer}"
 
 
 def ping_subject(process: str) -> str:
     """Return the subject on which a process (a service's name, or `agent-<node>`) answers that it is ready."""
-    return f"{ROOT}.ping.{process}"
+    kind, _, node = process.partition("agent-")
+    return f"{ROOT}.ping.{process}" if kind or not node else agent_ping_subject(node)
+
+
+def agent_ping_subject(node: str) -> str:
+    return f"{ROOT}.ping.agent.{node}"

@@ -151,10 +151,10 @@ def _message(event: type[Event]) -> dict[str, Any]:
 
 def _order_channel(order: type[Order]) -> dict[str, Any]:
     return {
-        "address": subjects.kv_subject(subjects.DESIRED_BUCKET, order.key_of(f"{{{order.addressee}}}")),
+        "address": subjects.kv_subject(order.bucket(), order.key_of(f"{{{order.addressee}}}")),
         "title": order.__name__,
         "summary": _first_line(order),
-        "description": f"The newest value of each key of the key-value bucket `{subjects.DESIRED_BUCKET}` holds.",
+        "description": f"The newest value of each key of the key-value bucket `{order.bucket()}` holds.",
         "parameters": _parameters(order.addressee),
         "messages": {order.__name__: {"$ref": f"#/components/messages/{order.__name__}"}},
     }
@@ -193,10 +193,10 @@ def _other_channels() -> dict[str, Any]:
                 "messages": {"Heartbeat": {"$ref": "#/components/messages/Heartbeat"}},
             },
             "LogLines": {
-                "address": f"{ROOT}.log.{{job}}.{{rank}}",
+                "address": subjects.log_subject("{job}", "{rank}", "{node}"),
                 "title": "LogLines",
                 "summary": _LOG_LINES["description"],
-                "parameters": _parameters("job", "rank"),
+                "parameters": _parameters("job", "rank", "node"),
                 "messages": {"LogLines": {"$ref": "#/components/messages/LogLines"}},
             },
             "DeadLetter": {

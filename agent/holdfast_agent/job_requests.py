@@ -12,7 +12,7 @@ from holdfast.bus import Bus
 from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.slow import SlowOrder
 from holdfast.orders.trace import TraceOrder
-from holdfast.subjects import DESIRED_BUCKET
+from holdfast.subjects import JOBS_BUCKET
 from holdfast_agent.plan.node_state import Crew
 
 log = structlog.get_logger(__name__)
@@ -25,7 +25,7 @@ async def orders_for_crew(
     bus: Bus, kind: type[T], crew: Callable[[], Crew | None], now: Callable[[], datetime]
 ) -> AsyncIterator[tuple[T, Crew]]:
     """Yield each order of this kind for this node's crew, perhaps twice. Log unreadable orders, ignore expired ones."""
-    async for update in bus.watch(DESIRED_BUCKET, kind.key_of("*")):
+    async for update in bus.watch(JOBS_BUCKET, kind.key_of("*")):
         if update.body is None:
             continue
         try:

@@ -101,7 +101,7 @@ class Agent:
             node, directories, self._spool, reconciler.learn, self._contact.cut_off_s, now, reads_logs
         )
         self._watcher.on_commit = publisher.wake
-        self._lines = LiveLines(reconciler.training_job)
+        self._lines = LiveLines(node, reconciler.training_job)
         self._reports = ZygoteReports(
             self._watcher, self._lines, crew, reconciler.learn, lambda command: self._zygote.send(command)
         )

@@ -28,11 +28,12 @@ class ConnectionClosed(BusUnavailable):
 
 
 class Connection:
-    """A link, opened again whenever it is lost. Each time its streams are made, since a restarted server has lost those
-    in memory.
+    """A link, opened again whenever it is lost. With `makes_streams`, streams are made each time, since a restarted
+    server has lost those in memory.
     """
 
-    def __init__(self, url: str, name: str, now: Now) -> None:
+    def __init__(self, url: str, name: str, now: Now, *, makes_streams: bool) -> None:
+        self._makes_streams = makes_streams
         self._url = url
         self._name = name
         self._now = now
@@ -92,7 +93,11 @@ class Connection:
             self._keeper.exception()
 
     async def arriving(
-        self, attach: Callable[[Link], Awaitable[Inflow]], silence_s: float | None = None
+        self,
+        attach: Callable[[Link], Awaitable[Inflow]],
+        silence_s: float | None = None,
+        *,
+        expects_silence: bool = False,
     ) -> AsyncGenerator[Msg, None]:
         """Yield the messages of a subscription that is renewed on every link and after `silence_s` of silence.
 
@@ -111,6 +116,8 @@ class Connection:
                     except LinkLost:
                         break
                     except TimeoutError:
+                        if expects_silence:
+                            break
                         log.warning("a subscription fell silent; renewing it", name=self._name)
                         # Messages were missed, as after a loss of the connection.
                         self._since = self._now()
@@ -127,12 +134,15 @@ class Connection:
                 return await attach(link)
             except StreamMissing as missing:
                 pause.tell(missing)
-                await self._mend(link)
+                await self.mend(link)
             except BusUnavailable as error:
                 pause.tell(error)
             await pause.wait()
 
-    async def _mend(self, link: Link) -> None:
+    async def mend(self, link: Link) -> None:
+        """Make missing streams again, if this process makes streams."""
+        if not self._makes_streams:
+            return
         try:
             await ensure_streams(link)
         except BusUnavailable as error:
@@ -171,7 +181,8 @@ class Connection:
             link: Link | None = None
             try:
                 link = await Link.open(self._url, self._name)
-                await ensure_streams(link)
+                if self._makes_streams:
+                    await ensure_streams(link)
             except BaseException as error:
                 if link is not None:
                     await link.close()

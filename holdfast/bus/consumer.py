@@ -1,6 +1,6 @@
-"""Durable consumers and key watches on a NATS link.
+"""Durable consumers on a NATS link.
 
-Both are push consumers. A pull consumer costs a request for every batch, or a standing one to renew; push delivers
+They are push consumers. A pull consumer costs a request for every batch, or a standing one to renew; push delivers
 the moment a message is stored, and `max_ack_pending` bounds what is under way. It also hands over at once: a durable
 consumer that gets a new deliver subject redelivers everything unsettled immediately, so a process that replaces a
 killed one does not wait for `ack_wait` (measured: 1 ms).
@@ -13,11 +13,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.bus import BusError, KeyUpdate
+from holdfast.bus import BusError
 from holdfast.bus.link import ApiRefusal, Inflow, Link
-from holdfast.bus.nats_py import Msg
-from holdfast.bus.streams import NS, StreamMissing, bucket_stream
-from holdfast.subjects import kv_subject
+from holdfast.bus.streams import NS, StreamMissing
 
 ACK_WAIT_S = 30
 """A message neither settled nor handed over to a new process is delivered again after this."""
@@ -137,51 +135,3 @@ async def delete_consumer(link: Link, stream: str, consumer: str) -> None:
     except ApiRefusal as refusal:
         if refusal.error.err_code not in (_STREAM_NOT_FOUND, _CONSUMER_NOT_FOUND):
             raise
-
-
-async def attach_watch(link: Link, bucket: str, key: str) -> Inflow:
-    """Receive the newest value of a key (wildcards allowed), then each new one, without acknowledging.
-
-    Raises StreamMissing or BusUnavailable if it cannot now, BusError if the server refuses for good.
-    """
-    inbox = link.new_inbox()
-    name = inbox.rpartition(".")[2]
-    stream = bucket_stream(bucket)
-    config = {
-        "name": name,
-        "deliver_policy": "last_per_subject",
-        "ack_policy": "none",
-        "max_deliver": 1,
-        "filter_subjects": [kv_subject(bucket, key)],
-        "deliver_subject": inbox,
-        "idle_heartbeat": HEARTBEAT_S * NS,
-        "inactive_threshold": 30 * NS,
-        "mem_storage": True,
-        "num_replicas": 1,
-    }
-    inflow = await link.subscribe(inbox)
-    try:
-        await link.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config}, _ConsumerAnswer)
-    except ApiRefusal as refusal:
-        await inflow.close()
-        if refusal.error.err_code == _STREAM_NOT_FOUND:
-            raise StreamMissing(f"bucket {bucket} does not exist at {link.address}") from refusal
-        raise
-    except BaseException:
-        await inflow.close()
-        raise
-    return inflow
-
-
-def is_delete(message: Msg) -> bool:
-    return (message.headers or {}).get("KV-Operation") in ("DEL", "PURGE")
-
-
-def key_update(bucket: str, message: Msg) -> KeyUpdate:
-    tokens = message.reply.split(".")
-    sequence = int(tokens[5] if len(tokens) == 9 else tokens[7])
-    return KeyUpdate(
-        key=message.subject.removeprefix(kv_subject(bucket, "")),
-        body=None if is_delete(message) else message.data,
-        revision=sequence,
-    )

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.bus import KeyUpdate, Message, StreamPosition
 from holdfast.clock import Now, system_now
-from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, STREAMS, StreamSpec, kv_subject
+from holdfast.subjects import CODE_BUCKET, KEY_BUCKETS, STREAMS, StreamSpec, kv_subject
 
 DUPLICATE_WINDOW = timedelta(seconds=120)
 IN_FLIGHT_MAX = 1000
@@ -187,7 +187,7 @@ class Broker:
     def __init__(self, *, now: Now = system_now, max_payload: int = 1 << 20) -> None:
         self.max_payload = max_payload
         self.streams = {spec.name: Stream(spec) for spec in STREAMS}
-        self.buckets: dict[str, dict[str, KeyUpdate]] = {DESIRED_BUCKET: {}}
+        self.buckets: dict[str, dict[str, KeyUpdate]] = {bucket: {} for bucket in KEY_BUCKETS}
         self.objects: dict[str, dict[str, bytes]] = {CODE_BUCKET: {}}
         self.servers: dict[str, deque[Mailbox[Question]]] = {}
         self.listeners: set[Mailbox[tuple[str, bytes]]] = set()

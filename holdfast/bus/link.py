@@ -87,6 +87,12 @@ class Inflow:
             self._arrived.get_nowait()
         self._arrived.put_nowait(message)
 
+    def put_first(self, messages: list[Msg]) -> None:
+        """Deliver these before what arrived already."""
+        arrived = [self._arrived.get_nowait() for _ in range(self._arrived.qsize())]
+        for message in (*messages, *arrived):
+            self._arrived.put_nowait(message)
+
     def end(self) -> None:
         """Wake the waiting tasks: the link is lost."""
         self._arrived.put_nowait(None)
@@ -142,6 +148,16 @@ def address_of(url: str) -> str:
     return ", ".join(urlsplit(part).netloc.rpartition("@")[2] or part for part in url.split(","))
 
 
+def inbox_prefix(url: str) -> str:
+    """Return the prefix of this user's inboxes: accounts let nobody subscribe to those of others."""
+    try:
+        user = urlsplit(url.split(",")[0]).username
+    except ValueError:
+        user = None
+    return f"_INBOX.{user}" if user and re.fullmatch(r"[\w-]+", user, re.ASCII) else "_INBOX"
+
+
+_DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]*)"')
 _HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")
 
 
@@ -166,7 +182,7 @@ class Link:
         self.inflows: set[Inflow] = set()
         self.ended = asyncio.Event()
         self._client = HardenedClient()
-        self._answers: dict[str, asyncio.Future[Msg | None]] = {}
+        self._answers: dict[str, tuple[str, asyncio.Future[Msg | None]]] = {}
         self._tokens = itertools.count()
         self._inbox = ""
         self._last_error: Exception | None = None
@@ -183,6 +199,7 @@ class Link:
             await client.connect(
                 servers=url.split(","),
                 name=name,
+                inbox_prefix=inbox_prefix(url),
                 allow_reconnect=False,
                 # For nats-py, 0 means no limit.
                 max_reconnect_attempts=1,
@@ -219,8 +236,15 @@ class Link:
         self._last_error = error
         log.debug("nats", address=self.address, error=str(error) or type(error).__name__)
         if "permissions violation" in str(error):
-            # The server reports a denied publish only here; the publisher sees a missing answer.
             log.error("the NATS server denies an operation", address=self.address, error=str(error))
+            self._refuse_denied(str(error))
+
+    def _refuse_denied(self, error: str) -> None:
+        """Raise in the publishers whose messages the server denied: no answer comes, it says so only by this error."""
+        denied = _DENIED_PUBLISH.search(error)
+        for subject, answer in list(self._answers.values()):
+            if denied is not None and subject.lower() == denied[1].lower() and not answer.done():
+                answer.set_exception(BusError(f"the NATS server at {self.address} denies these credentials {subject}"))
 
     async def _on_closed(self) -> None:
         self.mark_ended()
@@ -228,16 +252,16 @@ class Link:
     def mark_ended(self) -> None:
         """Wake all tasks that wait on this link."""
         self.ended.set()
-        for answer in list(self._answers.values()):
+        for _, answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_result(None)
         for inflow in list(self.inflows):
             inflow.end()
 
     async def _on_answer(self, message: Msg) -> None:
-        answer = self._answers.pop(message.subject.rpartition(".")[2], None)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
+        asked = self._answers.pop(message.subject.rpartition(".")[2], None)
+        if asked is not None and not asked[1].done():
+            asked[1].set_result(message)
 
     def new_inbox(self) -> str:
         return self._client.new_inbox()
@@ -265,7 +289,7 @@ class Link:
         token = str(next(self._tokens))
         answer: asyncio.Future[Msg | None] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda _: self._answers.pop(token, None))
-        self._answers[token] = answer
+        self._answers[token] = subject, answer
         try:
             await self.send(subject, body, reply=f"{self._inbox}.{token}", headers=headers)
         except BaseException:

@@ -11,23 +11,21 @@ from functools import partial
 
 import msgspec
 
-from holdfast.bus import BusUnavailable, KeyUpdate, Message, NoResponder, StreamPosition, StreamState
+from holdfast.bus import BusUnavailable, KeyUpdate, Message, StreamPosition, StreamState
 from holdfast.bus.connection import Connection
 from holdfast.bus.consumer import (
     SILENCE_S,
     attach_consumer,
-    attach_watch,
     delete_consumer,
     deliveries_of,
-    is_delete,
-    key_update,
     settled_up_to,
     stored_at_of,
 )
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.bus.objects import get_objects, object_messages, objects_there
-from holdfast.bus.streams import bucket_stream, message_at, message_lost, stream_state
+from holdfast.bus.streams import StreamMissing, message_at, message_lost, stream_state
+from holdfast.bus.watch import LOOK_AGAIN_S, Watch, is_delete, key_update, newest_value
 from holdfast.clock import Now, system_now
 from holdfast.subjects import kv_subject
 
@@ -51,13 +49,16 @@ class _Acknowledgement(msgspec.Struct, frozen=True):
 _acknowledgement = msgspec.json.Decoder(_Acknowledgement)
 
 
-async def connect(url: str, name: str, *, now: Now = system_now, timeout_s: float | None = None) -> NatsBus:
-    """Connect as `name` and make the streams exist; waits for the server, without limit unless `timeout_s` is given.
+async def connect(
+    url: str, name: str, *, makes_streams: bool = True, now: Now = system_now, timeout_s: float | None = None
+) -> NatsBus:
+    """Connect as `name` and make the streams exist, unless these credentials are not for that; waits for the server,
+    without limit unless `timeout_s` is given.
 
     `url` may name several servers, separated by commas. Raises BusUnavailable without a usable server within
     `timeout_s`, BusError if the server refuses these credentials, or the streams.
     """
-    connection = Connection(url, name, now)
+    connection = Connection(url, name, now, makes_streams=makes_streams)
     await connection.start(timeout_s)
     return NatsBus(connection)
 
@@ -159,10 +160,11 @@ class NatsBus:
     async def get(self, bucket: str, key: str) -> bytes | None:
         link = self._connection.link_now()
         try:
-            message = await link.answer(f"$JS.API.DIRECT.GET.{bucket_stream(bucket)}.{kv_subject(bucket, key)}", b"")
-        except NoResponder:
-            raise BusUnavailable(f"bucket {bucket} is not there at {link.address}") from None
-        return None if status_of(message) == "404" or is_delete(message) else message.data
+            message = await newest_value(link, bucket, key)
+        except StreamMissing:
+            await self._connection.mend(link)
+            raise
+        return None if message is None or is_delete(message) else message.data
 
     async def put_objects(self, bucket: str, objects: Mapping[str, bytes]) -> None:
         batch: list[Message] = []
@@ -187,10 +189,12 @@ class NatsBus:
                 yield NatsDelivery(self, message)
 
     async def watch(self, bucket: str, key: str) -> AsyncIterator[KeyUpdate]:
-        attach = partial(attach_watch, bucket=bucket, key=key)
-        async with aclosing(self._connection.arriving(attach, SILENCE_S)) as messages:
+        watch = Watch(bucket, key)
+        silence_s = None if watch.has_wildcard else LOOK_AGAIN_S
+        async with aclosing(self._connection.arriving(watch.attach, silence_s, expects_silence=True)) as messages:
             async for message in messages:
-                yield key_update(bucket, message)
+                if (update := key_update(bucket, key, message)) is not None and watch.is_new(update):
+                    yield update
 
     async def broadcast(self, subject: str, body: bytes) -> None:
         try:

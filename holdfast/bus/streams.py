@@ -8,17 +8,19 @@ from typing import Any
 import msgspec
 
 from holdfast.bus import BusError, BusUnavailable, Message, NoResponder, StreamPosition, StreamState
-from holdfast.bus.link import ApiRefusal, Link, status_of
+from holdfast.bus.link import ApiRefusal, Link, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.subjects import (
     CODE_BUCKET,
     CODE_BYTES_MAX,
     CODE_KEPT_S,
-    DESIRED_BUCKET,
     DESIRED_KEPT_S,
+    KEY_BUCKETS,
     STREAMS,
     StreamSpec,
     kv_subject,
+    stored_subject,
+    stream_info_subject,
 )
 
 NS = 1_000_000_000
@@ -65,6 +67,8 @@ def bucket_config(bucket: str) -> dict[str, Any]:
         "allow_direct": True,
         "allow_rollup_hdrs": True,
         "deny_delete": True,
+        # Watches hear of new values by this: a consumer's deliver subject would be any that its maker names.
+        "republish": {"src": kv_subject(bucket, ">"), "dest": stored_subject(bucket, ">")},
     }
 
 
@@ -147,7 +151,7 @@ async def ensure_streams(link: Link) -> None:
     Raises BusUnavailable while JetStream is not up, BusError when the server refuses for good.
     """
     code = object_bucket_config(CODE_BUCKET, keep_s=CODE_KEPT_S, bytes_max=CODE_BYTES_MAX)
-    for config in [*(stream_config(spec) for spec in STREAMS), bucket_config(DESIRED_BUCKET), code]:
+    for config in [*(stream_config(spec) for spec in STREAMS), *map(bucket_config, KEY_BUCKETS), code]:
         await ensure_stream(link, config)
 
 
@@ -185,10 +189,18 @@ async def message_lost(link: Link, position: StreamPosition, message_id: str) ->
     if found is not None:
         return (found.headers or {}).get("Nats-Msg-Id") != message_id
     try:
-        counts = (await link.api(f"STREAM.INFO.{position.stream}", {}, _StreamInfo)).state
+        return (await _counts(link, position.stream)).first_seq <= position.sequence
     except ApiRefusal as refusal:
         raise BusUnavailable(str(refusal)) from refusal
-    return counts.first_seq <= position.sequence
+
+
+async def _counts(link: Link, stream: str) -> _StreamCounts:
+    try:
+        answer = (await link.answer(stream_info_subject(stream), b"")).data
+    except NoResponder:
+        return (await link.api(f"STREAM.INFO.{stream}", {}, _StreamInfo)).state
+    raise_refusal(f"STREAM.INFO.{stream}", answer)
+    return msgspec.json.decode(answer, type=_StreamInfo).state
 
 
 async def _message_at(link: Link, stream: str, sequence: int) -> Msg | None:

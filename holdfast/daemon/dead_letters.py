@@ -43,7 +43,7 @@ def rejection(unhandled: UnhandledMessage, now: datetime, message_bytes_max: int
     room = 0 if unhandled.subject.startswith(_ORDERS) else max(0, message_bytes_max - HEADERS_BYTES_MAX)
     letter = Message(
         id=f"dead-{fingerprint.hex()}",
-        subject=dead_letter_subject(unhandled.consumer),
+        subject=dead_letter_subject(unhandled.consumer, unhandled.node),
         body=unhandled.body[:room],
         headers={
             "Nats-Msg-Id": f"dead-{fingerprint.hex()}",

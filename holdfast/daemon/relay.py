@@ -12,7 +12,7 @@ from holdfast.clock import Now, system_now
 from holdfast.daemon import lost_messages
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.store import Outbox, StoreUnavailable
-from holdfast.subjects import STREAMS
+from holdfast.subjects import DEAD_LETTER_STREAM, STREAMS
 
 BATCH_MAX = 500
 POLL_S = 5.0
@@ -49,6 +49,8 @@ class Relay:
         self._bus = bus
         self._source = source
         self._node = node
+        # Nodes may not read dead letters.
+        self._compared = _KEEPING - {DEAD_LETTER_STREAM} if node else _KEEPING
         self._now = now
         self._compared_at: datetime | None = None
         # Start of the connection on which the streams were last compared.
@@ -103,7 +105,7 @@ class Relay:
                 raise BusUnavailable("the connection changed while messages were published")
             await self._outbox.published(
                 {
-                    position: place if place and place.stream in _KEEPING else None
+                    position: place if place and place.stream in self._compared else None
                     for (position, _), place in zip(pending, stored, strict=True)
                 }
             )
@@ -143,6 +145,7 @@ class Relay:
                 log.error("the bus refuses a message", id=message.id, subject=message.subject, error=str(error))
                 unhandled = UnhandledMessage(
                     consumer="relay",
+                    node=self._node,
                     subject=message.subject,
                     body=message.body,
                     error=str(error),

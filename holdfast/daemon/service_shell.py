@@ -30,7 +30,7 @@ from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event
 from holdfast.requests import REGISTER, Answer, AnyRequest
 from holdfast.store import DatabaseReplaced, StaleState, Store, StoreUnavailable, Table
-from holdfast.subjects import DESIRED_BUCKET, event_subject, kv_subject, ping_subject, stream_of, type_filter
+from holdfast.subjects import event_subject, kv_subject, ping_subject, stream_of, type_filter
 
 HANDLING_TRIES_MAX = 5
 """A message whose handling fails this often in one life of the process goes to the dead letters."""
@@ -47,7 +47,7 @@ log = structlog.get_logger()
 def messages_of(effect: Effect) -> list[Message]:
     """Return the messages of an effect, events before the orders that follow from them."""
     return [event_message(event) for event in effect.events] + [
-        Message(id=order.message_id, subject=kv_subject(DESIRED_BUCKET, order.key), body=order.encode())
+        Message(id=order.message_id, subject=kv_subject(order.bucket(), order.key), body=order.encode())
         for order in effect.orders
     ]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.bus.accounts import SERVICES as SERVICES
+from holdfast.bus.link import address_of
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
 from holdfast.node.job_user import JobUser
 from holdfast.node.user_rights import admit
@@ -15,7 +17,6 @@ from holdfast.settings.load import Setting
 
 DEFAULT_DIRECTORY = ".holdfast"
 DIRECTORY_VARIABLE = "HOLDFAST_DIR"
-SERVICES = ("controller", "analyzer", "standby", "ckpt", "historian")
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +64,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor, None after an orderly stop. Stale after a kill: the control socket tells whether one runs."""
     ports: Ports
     nats_url: str
+    """As the operator, the user of the command line."""
     nats_monitor_url: str
     database_urls: dict[str, str]
     """Keys: admin, controller, analyzer, standby, ckpt, historian and reader."""
@@ -74,6 +76,10 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`holdfast inject` may break it."""
     fabric: Fabric | None = None
     """The separate networks of its nodes, None without --namespaces."""
+
+    def bus_url(self, user: str, password: str) -> str:
+        """Return the address of the bus as another user."""
+        return f"nats://{user}:{password}@{address_of(self.nats_url)}"
 
     @classmethod
     def load(cls, directory: str | Path) -> "ClusterInfo":

@@ -4,11 +4,13 @@ import asyncio
 import datetime
 import importlib.metadata
 import os
+import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.bus.accounts import node_user
 from holdfast.embedded import fabric
 from holdfast.embedded.control import (
     AddNode,
@@ -32,6 +34,7 @@ from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.nats_disk import restart_after_write_errors
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
+from holdfast.embedded.servers.readiness import nats_admits
 from holdfast.embedded.services import ClusterPlan
 from holdfast.store.migrate import UnknownRevision
 
@@ -47,6 +50,8 @@ class ClusterOptions:
     nats_port: int | None = None
     allow_faults: bool = False
     """`holdfast inject` may break things."""
+    new_passwords: bool = False
+    """All users get new passwords."""
     namespaces: bool = False
     """Each node gets a separate network."""
 
@@ -88,7 +93,8 @@ class Supervisor:
                     await asyncio.to_thread(fabric.remove, before.fabric)
             given = {"postgres": self._options.postgres_port, "nats": self._options.nats_port}
             with reserve_ports(given, None if before is None else before.ports) as ports:
-                self._passwords = passwords.load_or_create(layout)
+                renew = self._options.new_passwords and before is not None
+                self._passwords = passwords.load_or_create(layout, nodes, renew=renew)
                 self._info = self._describe(ports, nodes, None if before is None else before.fabric)
                 self._report(f"cluster in {layout.root}, supervisor pid {os.getpid()}")
                 try:
@@ -132,7 +138,7 @@ class Supervisor:
     async def _start(self, on_ready: Callable[[ClusterInfo], None]) -> None:
         try:
             await self._start_servers()
-            await self._bring_up(self._services, self._plan.services(self._layout, self._info))
+            await self._bring_up(self._services, self._plan.services(self._layout, self._info, self._passwords.bus))
             await self._bring_up(self._nodes, [self._agent(node) for node in self._info.nodes])
         except EmbeddedError as failure:
             self._failure = failure
@@ -156,24 +162,39 @@ class Supervisor:
         except UnknownRevision as error:
             raise EmbeddedError(str(error)) from error
         self._report("database up to date")
-        spec = nats_spec(
-            self._layout.nats,
-            port=ports.nats,
-            monitor_port=ports.nats_monitor,
-            password=self._passwords.nats,
-            host=self._nats_host(self._info.fabric),
-        )
-        await self._bring_up(self._servers, [spec])
+        await self._bring_up(self._servers, [self._nats()])
         watch = restart_after_write_errors(
             self._servers["nats"], self._info.nats_monitor_url, self._layout.nats, self._report
         )
         self._runs.append(self._tasks.create_task(watch, name="disk of nats"))
 
+    def _nats(self) -> ChildSpec:
+        ports = self._info.ports
+        return nats_spec(
+            self._layout.nats,
+            port=ports.nats,
+            monitor_port=ports.nats_monitor,
+            passwords=self._passwords.bus,
+            nodes=self._info.nodes,
+            host=self._nats_host(self._info.fabric),
+        )
+
+    async def _admit(self, node: str) -> None:
+        """Give a new node its user on the bus."""
+        self._passwords = passwords.load_or_create(self._layout, self._info.nodes)
+        self._nats()
+        server = self._servers["nats"].record
+        if server is not None:  # Else it is about to start, and reads its configuration then.
+            os.kill(server.pid, signal.SIGHUP)
+        ports, user = self._info.ports, node_user(node)
+        host = self._nats_host(self._info.fabric)
+        await nats_admits(host, ports.nats, user=user, password=self._passwords.bus[user])
+
     def _agent(self, node: str) -> ChildSpec:
         self._layout.node(node).mkdir(mode=0o700, exist_ok=True)
         if self._info.fabric is not None:
             fabric.add_node(self._info.fabric, node)
-        return self._plan.agent(self._layout, self._info, node)
+        return self._plan.agent(self._layout, self._info, self._passwords.bus, node)
 
     async def _bring_up(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> None:
         """Start children concurrently and wait until all are ready. Raises StartFailed."""
@@ -221,6 +242,7 @@ class Supervisor:
                 node = _next_node(self._info.nodes)
                 self._info = msgspec.structs.replace(self._info, nodes=[*self._info.nodes, node])
                 self._record()
+                await self._admit(node)
                 await self._bring_up(self._nodes, [self._agent(node)])
                 return Reply(node=node)
 

@@ -1,4 +1,4 @@
-"""The base of all orders: what services publish in the bucket `desired` for nodes to carry out.
+"""The base of all orders: what services publish in key buckets for nodes to carry out.
 
 Control is level-triggered: an order holds until the next value of its key replaces it, however often or late it is
 read. Each kind of order has one writer.
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from holdfast.decoding import read
+from holdfast.subjects import DESIRED_BUCKET, JOBS_BUCKET
 
 
 class UnreadableOrder(ValueError):
@@ -19,7 +20,7 @@ class UnreadableOrder(ValueError):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value of the bucket `desired`, addressed to one node or to all nodes of a job."""
+    """A value of the bucket `desired`, addressed to one node, or of the bucket `jobs`, to all nodes of a job."""
 
     kind: ClassVar[str]
     """The first token of the key."""
@@ -31,9 +32,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the key of the orders of this kind for a node or job; `*` makes the filter for all of them."""
         return f"{cls.kind}.{addressee}"
 
+    @classmethod
+    def bucket(cls) -> str:
+        """Return the bucket of the orders of this kind."""
+        return DESIRED_BUCKET if cls.addressee == "node" else JOBS_BUCKET
+
     @property
     def key(self) -> str:
-        """Key in the bucket `desired`."""
+        """Key in the bucket."""
         return self.key_of(getattr(self, self.addressee))
 
     @property

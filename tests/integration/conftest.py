@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.bus.accounts import OPERATOR, users
 from holdfast.embedded.layout import Ports
 from holdfast.embedded.processes.child_process import start
 from holdfast.embedded.processes.children import ChildSpec
-from holdfast.embedded.servers.credentials import HOST, NATS_USER
+from holdfast.embedded.servers.credentials import HOST
 from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.ports import reserve_ports
@@ -28,6 +29,7 @@ from tests.nursery import environment_at_start, nursery
 __all__ = ["environment_at_start", "nursery"]
 
 PASSWORD = "for-tests-only"
+BUS = dict.fromkeys(users(()), PASSWORD)
 
 
 @pytest.fixture(scope="session")
@@ -55,9 +57,9 @@ def embedded_nats(tmp_path_factory: pytest.TempPathFactory, embedded_ports: Port
     """The URL of a nats-server with JetStream, credentials included."""
     directory = tmp_path_factory.mktemp("nats")
     port = embedded_ports.nats
-    spec = nats_spec(directory, port=port, monitor_port=embedded_ports.nats_monitor, password=PASSWORD)
+    spec = nats_spec(directory, port=port, monitor_port=embedded_ports.nats_monitor, passwords=BUS)
     with running(spec, directory / "nats.log"):
-        yield f"nats://{NATS_USER}:{PASSWORD}@{HOST}:{port}"
+        yield f"nats://{OPERATOR}:{PASSWORD}@{HOST}:{port}"
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,12 @@ python embedded_cluster.py DIR [--nodes N] [--detach] [--postgres-port P] [--bro
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import asyncpg
 
+from holdfast.bus.accounts import node_user
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.launch import run_detached, run_foreground
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
@@ -35,11 +37,11 @@ async def _create_roles(admin_url: str, role_passwords: dict[str, str]) -> None:
     await connection.close()
 
 
-def services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
+def services(layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str]) -> list[ChildSpec]:
     return [_service(layout, info, "service")]
 
 
-def broken_services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
+def broken_services(layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str]) -> list[ChildSpec]:
     return [_service(layout, info, "fail")]
 
 
@@ -53,12 +55,13 @@ def _service(layout: ClusterLayout, info: ClusterInfo, program: str) -> ChildSpe
     )
 
 
-def agent(layout: ClusterLayout, info: ClusterInfo, node: str) -> ChildSpec:
+def agent(layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str], node: str) -> ChildSpec:
     directory = str(layout.node(node))
     return ChildSpec(
         name=node,
         argv=(sys.executable, CHILDREN, "agent", directory),
-        environment=base_environment() | {NODE_VARIABLE: directory, "HOLDFAST_NATS_URL": info.nats_url},
+        environment=base_environment()
+        | {NODE_VARIABLE: directory, "HOLDFAST_NATS_URL": info.bus_url(node_user(node), bus[node_user(node)])},
         directory=layout.root,
     )
 

@@ -12,8 +12,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from holdfast.bus.accounts import OPERATOR, users
 from holdfast.embedded.processes.children import ChildSpec
-from holdfast.embedded.servers.credentials import DATABASE, HOST, NATS_USER
+from holdfast.embedded.servers.credentials import DATABASE, HOST
 from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.ports import reserve_ports
@@ -151,6 +152,9 @@ class Server(ABC):
 class NatsServer(Server):
     """nats-server as the embedded cluster runs it."""
 
+    nodes: tuple[str, ...] = ()
+    """Nodes with a user of their own. As the operator, which `url` names, a test may play any process."""
+
     @property
     def port(self) -> int:
         """Address of the server."""
@@ -159,11 +163,21 @@ class NatsServer(Server):
     @property
     def url(self) -> str:
         """Address of the server, with credentials."""
-        return f"nats://{NATS_USER}:{PASSWORD}@{HOST}:{self.port}"
+        return self.url_of(OPERATOR)
+
+    def url_of(self, user: str) -> str:
+        """Address of the server as one of its users sees it."""
+        return f"nats://{user}:{user}-{PASSWORD}@{HOST}:{self.port}"
 
     async def spec(self) -> ChildSpec:
         """Command line of the server."""
-        return nats_spec(self.directory, port=self.port, monitor_port=self.ports.nats_monitor, password=PASSWORD)
+        return nats_spec(
+            self.directory,
+            port=self.port,
+            monitor_port=self.ports.nats_monitor,
+            passwords={user: f"{user}-{PASSWORD}" for user in users(self.nodes)},
+            nodes=self.nodes,
+        )
 
 
 class PostgresServer(Server):

@@ -46,7 +46,7 @@ def spec(folder: Path) -> JobSpec:
 async def test_rank_0_is_heard_live_and_the_node_beats(node_place: Path, tmp_path: Path, embedded_nats: str) -> None:
     async with node("n-live", node_place, embedded_nats) as it:
         port = (await it.registered()).facts.store_ports[1]
-        logs = it.bus.listen(log_subject("job-1", 0))
+        logs = it.bus.listen(log_subject("job-1", 0, "*"))
         first = asyncio.ensure_future(anext(logs))
         await it.order(spec(tmp_path), 1, port)
         async with asyncio.timeout(WAIT_S):

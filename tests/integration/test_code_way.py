@@ -22,7 +22,7 @@ from holdfast.fresh_ids import uuid7
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.requests import CODE_REQUESTS, Answer, KeepCode, OfferCode
-from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET
+from holdfast.subjects import CODE_BUCKET, JOBS_BUCKET
 from holdfast_agent.files import code_store
 from holdfast_agent.files.code_store import CodeNeed, CodeStore, FetchedCode
 from holdfast_controller.code.librarian import Librarian
@@ -261,13 +261,11 @@ async def test_nodes_fetch_ahead_what_a_job_may_need_and_forget_it_with_the_job(
 
     async def want(*versions: str) -> None:
         wanted = CodeOrder(job="job", versions=versions, root=str(found.root))
-        await house.person.put(DESIRED_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
+        await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
 
     async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
         await house.keep(found)
-        await house.person.put(
-            DESIRED_BUCKET, CodeOrder.key_of("hostile"), b'{"job":"hostile","versions":["../../etc"]}'
-        )
+        await house.person.put(JOBS_BUCKET, CodeOrder.key_of("hostile"), b'{"job":"hostile","versions":["../../etc"]}')
         await want(found.version)
         await until(lambda: f"job/{found.version}" in place.in_place)
         house.forget()
@@ -288,7 +286,7 @@ async def test_old_versions_go_and_what_may_be_needed_stays(house: House, source
             await place.get(versions[-1])
             if number == 0:
                 wanted = CodeOrder(job="job", versions=(versions[0].version,))
-                await house.person.put(DESIRED_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
+                await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
                 await until(lambda: place.store._wanted)
         await until(lambda: len(place.in_place) <= 2 * code_store.VERSIONS_KEPT + 1)
         gone = [found for found in versions if f"job/{found.version}" not in place.in_place]
@@ -313,7 +311,7 @@ async def test_what_a_killed_agent_left_half_deleted_is_removed_and_ends_no_agen
         wanted = CodeOrder(job="job", versions=())
         for versions in ((found.version,), ()):
             wanted = msgspec.structs.replace(wanted, versions=versions)
-            await house.person.put(DESIRED_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
+            await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
         await until(lambda: not place.in_place and not left.exists())
 
 

@@ -43,9 +43,12 @@ class Machine:
         self.logs.mkdir(parents=True)
         self.admin_url = postgres.url
 
-    def make_secrets(self) -> None:
+    def make_secrets(self, *flags: str) -> None:
         """What the one-shot service `secrets` does."""
-        subprocess.run([sys.executable, ROOT / "deploy" / "make_secrets.py", self.secrets], check=True)
+        making = COMPOSE["secrets"]["entrypoint"]
+        subprocess.run(
+            [sys.executable, ROOT / "deploy" / "make_secrets.py", self.secrets, *making[3:], *flags], check=True
+        )
         (self.secrets / "migrate" / "admin.url").write_text(self.admin_url)
         for url in self.secrets.glob("*/*.url"):
             url.write_text(self.here(url.read_text(), ""))
@@ -137,9 +140,18 @@ async def test_each_container_sees_its_own_secrets_and_no_others(machine: Machin
 
     passwords = {file.name: file.read_text() for file in (machine.secrets / "kept" / "roles").iterdir()}
     roles = dict(zip(SERVICES, ("controller", "analyzer", "standby", "ckpt", "historian"), strict=True))
-    for service, role in {**roles, **dict.fromkeys(AGENTS, "reader")}.items():
+    bus = {file.name: file.read_text() for file in (machine.secrets / "kept" / "bus").iterdir()}
+    users = {**roles, "operator": "operator", "agent-0": "agent-node-0", "agent-1": "agent-node-1"}
+    assert set(bus) == {*users.values(), "reader"}
+    for service, user in users.items():
+        url = (machine.own_secrets(service) / "nats.url").read_text()
+        assert url.startswith(f"nats://{user}:{bus[user]}@")
+        assert not any(password in url for other, password in bus.items() if other != user)
+    for service in AGENTS:
+        assert {file.name for file in machine.own_secrets(service).iterdir()} == {"nats.url"}
+    for service, role in {**roles, "operator": "reader"}.items():
         folder = machine.own_secrets(service)
-        assert {file.name for file in folder.iterdir()} == {"nats.url", "database.url"}
+        assert {file.name for file in folder.iterdir()} >= {"nats.url", "database.url"}
         url = (folder / "database.url").read_text()
         assert url.startswith(f"postgresql://holdfast_{role}:{passwords[role]}@")
         assert not any(password in url for other, password in passwords.items() if other != role)
@@ -148,10 +160,14 @@ async def test_each_container_sees_its_own_secrets_and_no_others(machine: Machin
     mounted = [_parts(mount)[0] for name, one in COMPOSE.items() if name != "secrets" for mount in one["volumes"]]
     assert "secrets" not in mounted
 
+    machine.make_secrets("--renew")
+    for kind, known in {"roles": passwords, "bus": bus}.items():
+        assert not set(known.values()) & {file.read_text() for file in (machine.secrets / "kept" / kind).iterdir()}
+
 
 def test_the_image_is_built_once_and_never_pulled() -> None:
     own = {name: one for name, one in COMPOSE.items() if one["image"] == "holdfast:latest"}
-    assert set(own) == {"secrets", "migrate", *SERVICES, *AGENTS}
+    assert set(own) == {"secrets", "migrate", "operator", *SERVICES, *AGENTS}
     assert [name for name, one in own.items() if "build" in one] == ["secrets"], "eight builds would make eight images"
     assert {one["pull_policy"] for one in own.values()} == {"never"}
 
@@ -163,7 +179,9 @@ def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
     configuration = machine.root / "etc" / "holdfast" / "nats.conf"
     port = machine.places["nats:4222"].rpartition(":")[2]
     text = (
-        configuration.read_text().replace("port: 4222", f"port: {port}").replace("http: 8222", f"http: {free_port()}")
+        configuration.read_text()
+        .replace("port: 4222", f"port: {port}")
+        .replace("127.0.0.1:8222", f"127.0.0.1:{free_port()}")
     )
     text = text.replace("../../run/holdfast", os.path.relpath(machine.own_secrets("nats"), configuration.parent))
     configuration.write_text(text.replace("/data", str(machine.root / "nats")))
@@ -185,7 +203,7 @@ def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
         def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [BIN / "holdfast", *arguments],
-                env=machine.environment("agent-0"),
+                env=machine.environment("operator"),
                 cwd=jobs,
                 capture_output=True,
                 text=True,

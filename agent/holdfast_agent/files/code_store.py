@@ -27,7 +27,7 @@ from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
-from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET
+from holdfast.subjects import CODE_BUCKET, JOBS_BUCKET
 
 VERSIONS_KEPT = 4
 """Versions kept of each job besides those that it may need next, so that a rollback needs no fetch."""
@@ -128,7 +128,7 @@ class CodeStore:
                 group.create_task(self._get(bus, need), name=f"code {need.key}")
 
     async def _follow(self, bus: Bus) -> None:
-        async for update in bus.watch(DESIRED_BUCKET, CodeOrder.key_of("*")):
+        async for update in bus.watch(JOBS_BUCKET, CodeOrder.key_of("*")):
             try:
                 wanted = CodeOrder.decode(update.body) if update.body is not None else None
             except UnreadableOrder as error:

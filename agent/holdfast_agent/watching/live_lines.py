@@ -17,7 +17,8 @@ WAITING_MAX = 256
 class LiveLines:
     """Broadcasts lines under the name of the running job. When the queue is full, the oldest lines are dropped."""
 
-    def __init__(self, job: Callable[[], str | None]) -> None:
+    def __init__(self, node: str, job: Callable[[], str | None]) -> None:
+        self._node = node
         self._job = job
         self._waiting: asyncio.Queue[Lines] = asyncio.Queue(WAITING_MAX)
 
@@ -39,4 +40,4 @@ class LiveLines:
                 "generation": lines.fence[1],
                 "dropped": lines.dropped,
             }
-            await bus.broadcast(log_subject(job, lines.rank), msgspec.json.encode(body))
+            await bus.broadcast(log_subject(job, lines.rank, self._node), msgspec.json.encode(body))

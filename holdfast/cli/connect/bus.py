@@ -22,7 +22,7 @@ async def connected(url: str, command: str) -> AsyncIterator[Bus]:
     """
     require_addresses(url)
     try:
-        bus = await connect(url, f"holdfast {command}", timeout_s=CONNECT_S)
+        bus = await connect(url, f"holdfast {command}", makes_streams=False, timeout_s=CONNECT_S)
     except BusError as error:
         raise click.ClickException(f"{error} (`holdfast status` shows the cluster of a directory)") from error
     try:

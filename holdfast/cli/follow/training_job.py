@@ -137,7 +137,7 @@ class TrainingJobFollower(JobFollower[int]):
         self.finish(int(row["exit_code"]))
 
     async def _take_output(self) -> None:
-        async for _, body in self.bus.listen(log_subject(self.job, 0)):
+        async for _, body in self.bus.listen(log_subject(self.job, 0, "*")):
             try:
                 lines = msgspec.json.decode(body, type=_LogLines)
             except UNREADABLE:

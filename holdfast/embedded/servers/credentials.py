@@ -1,32 +1,36 @@
 """The passwords of an embedded cluster: created once, kept in `secrets.json`, never on a command line."""
 
 import secrets
+from collections.abc import Iterable
 
 import msgspec
 
+from holdfast.bus import accounts
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import SERVICES, ClusterLayout, Ports, write_private
 
 DATABASE = "holdfast"
-NATS_USER = "holdfast"
 HOST = "127.0.0.1"
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """`roles` maps a database role (`holdfast_controller`, ..., `holdfast_reader`) to its password."""
+    """`roles` maps a database role (`holdfast_controller`, ..., `holdfast_reader`) to its password, `bus` a user of the
+    bus (`holdfast.bus.accounts`).
+    """
 
     postgres: str
-    nats: str
     roles: dict[str, str]
+    bus: dict[str, str] = {}
 
 
 def role_name(service: str) -> str:
     return f"holdfast_{service}"
 
 
-def load_or_create(layout: ClusterLayout) -> Credentials:
-    """Return the cluster's passwords; a role that a newer Holdfast added gets a new one. Raises EmbeddedError if the
-    file is damaged, or gone while the database that it opens still exists.
+def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool = False) -> Credentials:
+    """Return the cluster's passwords; a role or user that is new gets a new one, and with `renew` all but the database
+    administrator's are new. Raises EmbeddedError if the file is damaged, or gone while the database that it opens still
+    exists.
     """
     try:
         known = msgspec.json.decode(layout.secrets_file.read_bytes(), type=Credentials)
@@ -36,19 +40,20 @@ def load_or_create(layout: ClusterLayout) -> Credentials:
                 f"{layout.secrets_file} is gone, and with it the password of the database in {layout.postgres}. "
                 "Put the file back, or start a new cluster in another directory with --dir."
             ) from None
-        known = Credentials(postgres=_password(), nats=_password(), roles={})
+        known = Credentials(postgres=_password(), roles={})
     except msgspec.MsgspecError as error:
         raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Restore it from a copy.") from error
-    wanted = [role_name(service) for service in (*SERVICES, "reader")]
-    missing = {role: _password() for role in wanted if role not in known.roles}
-    complete = msgspec.structs.replace(known, roles=known.roles | missing)
-    if missing:
+    if renew:
+        known = msgspec.structs.replace(known, roles={}, bus={})
+    roles = _completed(known.roles, [role_name(service) for service in (*SERVICES, "reader")])
+    complete = msgspec.structs.replace(known, roles=roles, bus=_completed(known.bus, accounts.users(nodes)))
+    if complete != known:
         write_private(layout.secrets_file, msgspec.json.encode(complete), durable=True)
     return complete
 
 
-def nats_url(credentials: Credentials, ports: Ports, host: str = HOST) -> str:
-    return f"nats://{NATS_USER}:{credentials.nats}@{host}:{ports.nats}"
+def nats_url(credentials: Credentials, ports: Ports, host: str = HOST, user: str = accounts.OPERATOR) -> str:
+    return f"nats://{user}:{credentials.bus[user]}@{host}:{ports.nats}"
 
 
 def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
@@ -60,6 +65,10 @@ def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
         key: f"postgresql://{user}:{password}@{HOST}:{ports.postgres}/{DATABASE}"
         for key, (user, password) in users.items()
     }
+
+
+def _completed(known: dict[str, str], names: Iterable[str]) -> dict[str, str]:
+    return known | {name: _password() for name in names if name not in known}
 
 
 def _password() -> str:

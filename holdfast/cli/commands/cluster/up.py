@@ -33,6 +33,11 @@ _PORT = WholeNumber(1, 65_535)
     is_flag=True,
     help="Give each node a separate network, for drills that pull, slow down or cut links. Needs root.",
 )
+@click.option(
+    "--new-passwords",
+    is_flag=True,
+    help="Replace the passwords of all users of the bus and of the database's roles; who knew one is let in no more.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Run in the background.")
 @click.option(
     "--wait/--no-wait",
@@ -48,6 +53,7 @@ def up(
     file: str | None,
     allow_faults: bool,
     namespaces: bool,
+    new_passwords: bool,
     detach: bool,
     wait: bool,
 ) -> None:
@@ -78,6 +84,7 @@ def up(
         nats_port=nats_port,
         allow_faults=allow_faults,
         namespaces=namespaces,
+        new_passwords=new_passwords,
     )
     with cluster_errors():
         layout.refuse_foreign()

@@ -19,7 +19,7 @@ from holdfast.events.parts.job import Endpoint
 from holdfast.fresh_ids import uuid7
 from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.slow import SlowOrder, SlowTests
-from holdfast.subjects import DESIRED_BUCKET
+from holdfast.subjects import JOBS_BUCKET
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.plan.node_state import Crew
@@ -58,7 +58,7 @@ class Node:
     async def asked(self, **about: Any) -> SlowOrder:
         about = {"id": uuid7(), "generation": 1, "until": system_now() + timedelta(seconds=30)} | about
         wanted = SlowOrder(job="job-1", **about)
-        await self.bus.put(DESIRED_BUCKET, SlowOrder.key_of("job-1"), msgspec.json.encode(wanted))
+        await self.bus.put(JOBS_BUCKET, SlowOrder.key_of("job-1"), msgspec.json.encode(wanted))
         return wanted
 
     async def until(self, kind: type[Event]) -> Any:

@@ -11,6 +11,7 @@ from holdfast.embedded.servers import credentials
 from holdfast.embedded.services import agent_spec, service_specs
 
 PORTS = Ports(postgres=1, nats=2, nats_monitor=3)
+NODES = ["node-0"]
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def layout(tmp_path: Path) -> ClusterLayout:
 
 
 def describe(layout: ClusterLayout) -> ClusterInfo:
-    known = credentials.load_or_create(layout)
+    known = credentials.load_or_create(layout, NODES)
     return ClusterInfo(
         version="0",
         pid=os.getpid(),
@@ -29,7 +30,7 @@ def describe(layout: ClusterLayout) -> ClusterInfo:
         nats_url=credentials.nats_url(known, PORTS),
         nats_monitor_url="http://127.0.0.1:3",
         database_urls=credentials.database_urls(known, PORTS),
-        nodes=["node-0"],
+        nodes=NODES,
     )
 
 
@@ -71,15 +72,25 @@ def test_the_lock_lets_one_in_and_names_it(layout: ClusterLayout) -> None:
 
 
 def test_passwords_are_made_once(layout: ClusterLayout) -> None:
-    first = credentials.load_or_create(layout)
-    assert credentials.load_or_create(layout) == first
-    assert len({first.postgres, first.nats, *first.roles.values()}) == 2 + len(SERVICES) + 1
+    first = credentials.load_or_create(layout, NODES)
+    assert credentials.load_or_create(layout, NODES) == first
+    every = {first.postgres, *first.roles.values(), *first.bus.values()}
+    assert len(every) == 1 + len(first.roles) + len(first.bus)
+    assert set(first.bus) == {*SERVICES, "operator", "reader", "agent-node-0"}
+
+    more = credentials.load_or_create(layout, [*NODES, "node-1"])
+    assert set(more.bus) - set(first.bus) == {"agent-node-1"}
+    assert first.bus.items() <= more.bus.items()
+
+    renewed = credentials.load_or_create(layout, NODES, renew=True)
+    assert every.isdisjoint([*renewed.roles.values(), *renewed.bus.values()])
+    assert credentials.load_or_create(layout, NODES) == renewed
 
 
 def test_lost_passwords_of_a_live_database_are_not_replaced(layout: ClusterLayout) -> None:
     (layout.postgres / "data").mkdir()
     with pytest.raises(EmbeddedError, match="Put the file back"):
-        credentials.load_or_create(layout)
+        credentials.load_or_create(layout, NODES)
 
 
 def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
@@ -88,14 +99,16 @@ def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://another/cluster")
     monkeypatch.setenv("HOLDFAST_NODE_DIR", "/another/node")
     info = describe(layout)
-    for spec in service_specs(Configuration(), layout, info):
+    bus = credentials.load_or_create(layout, NODES).bus
+    for spec in service_specs(Configuration(), layout, info, bus):
         assert f"//holdfast_{spec.name}:" in spec.environment["HOLDFAST_DATABASE_URL"]
-        assert spec.environment["HOLDFAST_NATS_URL"] == info.nats_url
+        assert spec.environment["HOLDFAST_NATS_URL"] == f"nats://{spec.name}:{bus[spec.name]}@127.0.0.1:{PORTS.nats}"
         assert "HOLDFAST_NODE_DIR" not in spec.environment
         assert spec.argv[-1] == f"holdfast_{spec.name}"
         assert not any("holdfast:" in argument for argument in spec.argv)
-    agent = agent_spec(Configuration(), layout, info, "node-0")
+    agent = agent_spec(Configuration(), layout, info, bus, "node-0")
     assert "HOLDFAST_DATABASE_URL" not in agent.environment
+    assert agent.environment["HOLDFAST_NATS_URL"].startswith(f"nats://agent-node-0:{bus['agent-node-0']}@")
     assert agent.environment["HOLDFAST_NODE_DIR"] == str(layout.node("node-0"))
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.bus.accounts import users
 from holdfast.bus.streams import bucket_config, stream_config
 from holdfast.embedded.servers.nats import write_config
-from holdfast.subjects import DESIRED_BUCKET, STREAMS
+from holdfast.subjects import KEY_BUCKETS, STREAMS
 
 COMPOSE = Path(__file__).parents[4] / "deploy" / "nats.conf"
 UNITS = {"MB": 1 << 20, "GB": 1 << 30}
@@ -17,13 +18,13 @@ UNITS = {"MB": 1 << 20, "GB": 1 << 30}
 def configuration(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "compose":
         return COMPOSE.read_text()
-    return write_config(tmp_path, port=1, monitor_port=2, password="-").read_text()
+    return write_config(tmp_path, port=1, monitor_port=2, passwords=dict.fromkeys(users(()), "-"), nodes=()).read_text()
 
 
 @pytest.mark.parametrize(("storage", "key"), [("file", "max_file_store"), ("memory", "max_memory_store")])
 def test_the_streams_fit_whatever_the_disk_has_free(configuration: str, storage: str, key: str) -> None:
     found = re.search(rf"^  {key}: (\d+)(MB|GB)$", configuration, re.MULTILINE)
     assert found is not None
-    configs = [*map(stream_config, STREAMS), bucket_config(DESIRED_BUCKET)]
+    configs = [*map(stream_config, STREAMS), *map(bucket_config, KEY_BUCKETS)]
     reserved = sum(config["max_bytes"] for config in configs if config["storage"] == storage)
     assert 0 < reserved <= int(found[1]) * UNITS[found[2]]

@@ -1,0 +1,186 @@
+"""The accounts of a NATS server: who may publish and receive what. Pure.
+
+Permissions alone do not suffice, for NATS does not check the subject for a reply: who may ask for anything can have the
+answer arrive under any subject of the account. So each node and the readers have accounts of their own, joined to that
+of the services by these exports and imports only. Within the services' account everybody is trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.bus.streams import bucket_stream, object_stream
+from holdfast.events import Action, EventClass
+from holdfast.events.actions import (
+    CheckpointSaved,
+    CodeInPlace,
+    RanksFinished,
+    RanksStarted,
+    RanksStopped,
+    ShardsBackedUp,
+    ShardsFetched,
+)
+from holdfast.orders.backup import BackupOrder
+from holdfast.orders.node import NodeOrder
+from holdfast.requests import CODE_REQUESTS
+from holdfast.subjects import (
+    CODE_BUCKET,
+    DEAD_LETTER_ROOT,
+    DESIRED_BUCKET,
+    JOBS_BUCKET,
+    ROOT,
+    agent_ping_subject,
+    heartbeat_subject,
+    holder_subject,
+    kv_subject,
+    log_subject,
+    stored_subject,
+    stream_info_subject,
+)
+
+SERVICES = ("controller", "analyzer", "standby", "ckpt", "historian")
+OPERATOR = "operator"
+"""The user of the command line, with the rights of a service."""
+READER = "reader"
+"""Receives events and nothing else: no orders, no dead letters, which hold the settings of jobs."""
+
+_SERVICES = "SERVICES"
+_ACTIONS: tuple[type[Action], ...] = (
+    CheckpointSaved,
+    CodeInPlace,
+    RanksFinished,
+    RanksStarted,
+    RanksStopped,
+    ShardsBackedUp,
+    ShardsFetched,
+)
+"""Actions that agents publish."""
+_PUBLISHED = ("EVIDENCE", "DECISIONS", "METRICS")
+_STREAM_INFO = "$JS.API.STREAM.INFO.*"
+_GET = "$JS.API.DIRECT.GET"
+_REPLY_WITHIN = "5s"
+
+
+def node_user(node: str) -> str:
+    return f"agent-{node}"
+
+
+def users(nodes: Iterable[str]) -> list[str]:
+    """Return all users of a cluster with these nodes."""
+    return [*SERVICES, OPERATOR, READER, *map(node_user, nodes)]
+
+
+def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
+    """Return the accounts as a part of nats-server's configuration; `passwords` has one for each user."""
+
+    def user(name: str, permissions: dict[str, Any] | None = None) -> dict[str, Any]:
+        login = {"user": name, "password": passwords[name]}
+        return login if permissions is None else login | {"permissions": permissions}
+
+    nodes = list(nodes)
+    accounts: dict[str, Any] = {
+        _SERVICES: {
+            "jetstream": "enabled",
+            "users": [user(name) for name in (*SERVICES, OPERATOR)],
+            "exports": [
+                *({"service": subject} for subject in (*_asked("*"), _STREAM_INFO)),
+                *({"stream": subject} for subject in (*_ordered("*"), *_READ)),
+            ],
+            "imports": [_service(_account(node), agent_ping_subject(node)) for node in nodes],
+        },
+        READER: {
+            "users": [user(READER, {"publish": {"deny": ">"}, "subscribe": [f"{ROOT}.>", f"_INBOX.{READER}.>"]})],
+            "imports": [
+                *(_stream(_SERVICES, subject) for subject in _READ),
+                # What nodes publish reaches the services as a request, which no other account receives.
+                *(_stream(_account(node), subject) for node in nodes for subject in _told(node)),
+            ],
+        },
+    }
+    for node in nodes:
+        accounts[_account(node)] = {
+            "users": [user(node_user(node), _node_permissions(node))],
+            "exports": [
+                {"service": agent_ping_subject(node), "accounts": [_SERVICES]},
+                *({"stream": subject, "accounts": [READER]} for subject in _told(node)),
+            ],
+            "imports": [
+                *(_service(_SERVICES, subject) for subject in _asked(node)),
+                # The API under its own name is that of this account, which has no streams.
+                {**_service(_SERVICES, _STREAM_INFO), "to": stream_info_subject("*")},
+                *(_stream(_SERVICES, subject) for subject in _ordered(node)),
+            ],
+        }
+    # JSON is valid there.
+    return "accounts: " + msgspec.json.format(msgspec.json.encode(accounts), indent=1).decode() + "\n"
+
+
+_READ = tuple(f"{ROOT}.{kind}.>" for kind in (*EventClass, "heartbeat", "log"))
+
+
+def _account(node: str) -> str:
+    return f"NODE-{node}"
+
+
+def _service(account: str, subject: str) -> dict[str, Any]:
+    return {"service": {"account": account, "subject": subject}}
+
+
+def _stream(account: str, subject: str) -> dict[str, Any]:
+    return {"stream": {"account": account, "subject": subject}}
+
+
+def _told(node: str) -> list[str]:
+    """Return the subjects of a node's events and log lines, and of its heartbeats (`*`: all nodes)."""
+    return [f"{ROOT}.*.*.*.{node}", heartbeat_subject(node)]
+
+
+def _asked(node: str) -> list[str]:
+    """Return all subjects by which a node reaches the services. Few and wide, for the server's start takes longer with
+    each; permissions narrow them.
+    """
+    return [
+        *_told(node),
+        f"{DEAD_LETTER_ROOT}.*.{node}",
+        CODE_REQUESTS,
+        f"{_GET}.*",
+        f"{_GET}.{bucket_stream(DESIRED_BUCKET)}.{kv_subject(DESIRED_BUCKET, '*')}.{node}",
+        f"{_GET}.{object_stream(CODE_BUCKET)}.$O.{CODE_BUCKET}.M.*",
+    ]
+
+
+def _ordered(node: str) -> list[str]:
+    """Return the subjects on which a node gets its orders, and those to whoever runs a job."""
+    return [stored_subject(DESIRED_BUCKET, f"*.{node}"), stored_subject(JOBS_BUCKET, "*.*")]
+
+
+def _node_permissions(node: str) -> dict[str, Any]:
+    answered = (agent_ping_subject(node), holder_subject(node))
+    return {
+        "publish": [
+            f"{ROOT}.evidence.*.*.{node}",
+            f"{ROOT}.metric.*.*.{node}",
+            *(f"{ROOT}.action.{action.__struct_config__.tag}.*.{node}" for action in _ACTIONS),
+            log_subject("*", "*", node),
+            heartbeat_subject(node),
+            f"{DEAD_LETTER_ROOT}.*.{node}",
+            CODE_REQUESTS,
+            *(
+                f"{_GET}.{bucket_stream(DESIRED_BUCKET)}.{kv_subject(DESIRED_BUCKET, kind.key_of(node))}"
+                for kind in (NodeOrder, BackupOrder)
+            ),
+            f"{_GET}.{bucket_stream(JOBS_BUCKET)}",
+            f"{_GET}.{object_stream(CODE_BUCKET)}",
+            f"{_GET}.{object_stream(CODE_BUCKET)}.$O.{CODE_BUCKET}.M.*",
+            # Whether the server still has what this node published. So nodes can read the events of others.
+            *(f"{_GET}.{stream}" for stream in _PUBLISHED),
+            *map(stream_info_subject, _PUBLISHED),
+            # A health check beside the agent asks it; so does another agent of this node's name.
+            *answered,
+        ],
+        "subscribe": [f"_INBOX.{node_user(node)}.>", heartbeat_subject(node), *answered, *_ordered(node)],
+        "allow_responses": {"max": 1, "expires": _REPLY_WITHIN},
+    }

@@ -1,0 +1,104 @@
+"""Watches of keys on a NATS link, without a consumer: the server publishes each new value as it stores it.
+
+A watch subscribes to those and reads the newest values once. A consumer would do the same at more cost, and would need
+a right that is dangerous in the hands of a node: its deliver subject may be any.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.bus import KeyUpdate, NoResponder
+from holdfast.bus.link import Inflow, Link, status_of
+from holdfast.bus.nats_py import Msg
+from holdfast.bus.streams import StreamMissing, bucket_stream
+from holdfast.subjects import kv_subject, stored_subject
+
+LOOK_AGAIN_S = 30.0
+"""A quiet key is read again: publishing as it is stored is not confirmed by anyone."""
+
+
+class Watch:
+    """A watch of one key, or with a wildcard of several."""
+
+    def __init__(self, bucket: str, key: str) -> None:
+        self.has_wildcard = "*" in key
+        self._bucket = bucket
+        self._key = key
+        self._link: Link | None = None
+        self._newest: dict[str, KeyUpdate] = {}
+
+    async def attach(self, link: Link) -> Inflow:
+        """Receive the newest values, then each new one.
+
+        Raises StreamMissing or BusUnavailable if it cannot now, BusError if the server refuses for good.
+        """
+        if link is not self._link:
+            self._link = link
+            self._newest.clear()
+        inflow = await link.subscribe(stored_subject(self._bucket, self._key))
+        try:
+            # What is stored after this subscription arrives by it; what was stored before is read now.
+            read = _all_values if self.has_wildcard else _one_value
+            inflow.put_first(await read(link, self._bucket, self._key))
+        except BaseException:
+            await inflow.close()
+            raise
+        return inflow
+
+    def is_new(self, update: KeyUpdate) -> bool:
+        """Return False for a value that this link has brought already: read, and published as it was stored."""
+        # The revision alone is not enough: a bucket that is made again counts from the beginning.
+        if self._newest.get(update.key) == update:
+            return False
+        self._newest[update.key] = update
+        return True
+
+
+async def newest_value(link: Link, bucket: str, key: str) -> Msg | None:
+    """Return the message with a key's value, None if it has none. Raises StreamMissing, BusUnavailable, BusError."""
+    return await _read(link, bucket, f".{kv_subject(bucket, key)}", b"")
+
+
+async def _one_value(link: Link, bucket: str, key: str) -> list[Msg]:
+    found = await newest_value(link, bucket, key)
+    return [] if found is None else [found]
+
+
+async def _all_values(link: Link, bucket: str, key: str) -> list[Msg]:
+    found: list[Msg] = []
+    request = {"seq": 1, "next_by_subj": kv_subject(bucket, key)}
+    while (message := await _read(link, bucket, "", msgspec.json.encode(request))) is not None:
+        found.append(message)
+        request["seq"] = int((message.headers or {})["Nats-Sequence"]) + 1
+    return found
+
+
+async def _read(link: Link, bucket: str, subject: str, request: bytes) -> Msg | None:
+    try:
+        message = await link.answer(f"$JS.API.DIRECT.GET.{bucket_stream(bucket)}{subject}", request)
+    except NoResponder:
+        raise StreamMissing(f"bucket {bucket} is not there at {link.address}") from None
+    return None if status_of(message) in ("404", "408") else message
+
+
+def is_delete(message: Msg) -> bool:
+    return (message.headers or {}).get("KV-Operation") in ("DEL", "PURGE")
+
+
+def key_update(bucket: str, key: str, message: Msg) -> KeyUpdate | None:
+    """Return the update of this key (wildcards allowed) that a message brings.
+
+    None for a message of another origin: nodes can have an answer of the server sent to each other, whatever it says.
+    """
+    headers = message.headers or {}
+    subject, revision = headers.get("Nats-Subject", ""), headers.get("Nats-Sequence", "")
+    prefix = kv_subject(bucket, "")
+    matches = subject.split(".")[:-1] == (prefix + key).split(".")[:-1] if "*" in key else subject == prefix + key
+    if not matches or not revision.isdigit():
+        return None
+    return KeyUpdate(
+        key=subject.removeprefix(prefix),
+        body=None if is_delete(message) else message.data,
+        revision=int(revision),
+    )
