@@ -16,11 +16,12 @@ from bus_worlds import WITHIN_S, take, unique
 from servers import PASSWORD
 
 from holdfast.bus import Message
+from holdfast.bus.accounts import OPERATOR, users
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.daemon.relay import Relay
 from holdfast.embedded.layout import Ports
 from holdfast.embedded.processes.children import Child
-from holdfast.embedded.servers.credentials import HOST, NATS_USER
+from holdfast.embedded.servers.credentials import HOST
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.nats_disk import restart_after_write_errors, write_error
 from holdfast.embedded.servers.ports import reserve_ports
@@ -54,7 +55,8 @@ def ports() -> Iterator[Ports]:
 @pytest.fixture
 async def nats(disk: Path, ports: Ports, tmp_path: Path) -> AsyncIterator[Child]:
     """A supervised nats-server with its directory on that disk."""
-    spec = nats_spec(disk, port=ports.nats, monitor_port=ports.nats_monitor, password=PASSWORD)
+    passwords = dict.fromkeys(users(()), PASSWORD)
+    spec = nats_spec(disk, port=ports.nats, monitor_port=ports.nats_monitor, passwords=passwords)
     child = Child(spec, tmp_path / "nats.log", lambda *_: None)
     run = asyncio.create_task(child.run())
     child.switch_on()
@@ -69,7 +71,7 @@ async def nats(disk: Path, ports: Ports, tmp_path: Path) -> AsyncIterator[Child]
 async def bus(nats: Child, ports: Ports, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NatsBus]:
     # A refused write has no answer.
     monkeypatch.setattr("holdfast.bus.nats.ANSWER_TIMEOUT_S", 1.0)
-    bus = await connect(f"nats://{NATS_USER}:{PASSWORD}@{HOST}:{ports.nats}", "test", timeout_s=WITHIN_S)
+    bus = await connect(f"nats://{OPERATOR}:{PASSWORD}@{HOST}:{ports.nats}", "test", timeout_s=WITHIN_S)
     yield bus
     await bus.close()
 
