@@ -43,7 +43,7 @@ from holdfast.trainer.checkpoint.layout.dtensors import laid_out
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
-from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier, report_or_warn
+from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint.restore_choice import OnlyLooking, RestoreChoice
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Storage, decode_part
 from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
@@ -51,7 +51,7 @@ from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED
 from holdfast.trainer.phases import phase, resumed
 from holdfast.trainer.replay_run import job_rank, job_world_size, replay
-from holdfast.trainer.report import CHECKPOINT_RESTORED, checkpoint_saved
+from holdfast.trainer.report import checkpoint_saved
 
 __all__ = [
     "CheckpointError",
@@ -69,7 +69,6 @@ __all__ = [
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
-RANKS_REPORTED_MAX = 64
 PART_RECORD_BYTES = 1024
 """Room for one rank's part in the gather that ends a save."""
 
@@ -227,7 +226,7 @@ class Checkpointer:
             if manifest is not None and not (in_memory and in_memory[0].step >= manifest.step):
                 if self._restore_saved(manifest, keyed):
                     self._log_restored(manifest.step, "disk", started)
-                    self._report_restored(manifest.step, "disk", on_disk)
+                    self._memory.report_restored(manifest.step, "disk", on_disk)
                     saved = SealedStep(generation=manifest.generation, step=manifest.step)
                     self._memory.go_on_from(saved, from_disk=True)
                     return manifest.step
@@ -236,7 +235,7 @@ class Checkpointer:
             kept = in_memory.pop(0)
             if self._restore_kept(kept, keyed):
                 self._log_restored(kept.step, "memory", started)
-                self._report_restored(kept.step, "memory", on_disk)
+                self._memory.report_restored(kept.step, "memory", on_disk)
                 self._memory.go_on_from(kept)
                 return kept.step
             unusable.append(kept)
@@ -244,7 +243,7 @@ class Checkpointer:
                 manifest = newest()
         if at_most != 0:
             self._memory.begin_anew(unusable, environment.scratch())
-        self._report_restored(0, "nothing", on_disk)
+        self._memory.report_restored(0, "nothing", on_disk)
         self._memory.go_on_from(None)
         return 0
 
@@ -262,18 +261,6 @@ class Checkpointer:
     def _log_restored(self, step: int, source: str, started: float) -> None:
         if self._rank == 0:
             log.info("restored step %d from %s in %.1f ms", step, source, (time.monotonic() - started) * 1e3)
-
-    def _report_restored(self, step: int, tier: str, on_disk: int) -> None:
-        found = self._memory.found
-        if self._rank == 0:
-            report_or_warn(
-                CHECKPOINT_RESTORED,
-                step=step,
-                tier=tier,
-                newest_step=max(found.newest, on_disk, step),
-                whole_step=max(found.whole, on_disk, step),
-                missing_ranks=found.missing[:RANKS_REPORTED_MAX],
-            )
 
     def _restore_saved(self, manifest: CheckpointManifest, keyed: KeyedState) -> bool:
         """Load a checkpoint on disk; False if it is damaged, and set aside.

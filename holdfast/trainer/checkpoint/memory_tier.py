@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -22,7 +22,7 @@ from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.phases import phase
-from holdfast.trainer.report import STEPS_KEPT, ReportTooLong, ReportValue, report
+from holdfast.trainer.report import CHECKPOINT_RESTORED, STEPS_KEPT, ReportTooLong, ReportValue, report
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
@@ -37,6 +37,7 @@ keep them together: what the other vaults hold still makes up a whole step."""
 WAITING_SHARE = 1 / 10
 """Largest share of its time for which a job waits for vaults that end again and again."""
 _POLL_S = 0.01
+RANKS_REPORTED_MAX = 64
 
 AllGather = Callable[[torch.Tensor], list[torch.Tensor]]
 
@@ -136,6 +137,18 @@ class MemoryTier:
             # The next vault of this node has it from another one.
             self._lose(error)
             return self._awaited().restore(sealed)
+
+    def report_restored(self, step: int, tier: Literal["memory", "disk", "nothing"], on_disk: int = 0) -> None:
+        """Report the step that the job goes on from, and what there was; `on_disk` is the newest step on a disk."""
+        if self._name is not None and self._name.rank == 0:
+            report_or_warn(
+                CHECKPOINT_RESTORED,
+                step=step,
+                tier=tier,
+                newest_step=max(self.found.newest, on_disk, step),
+                whole_step=max(self.found.whole, on_disk, step),
+                missing_ranks=self.found.missing[:RANKS_REPORTED_MAX],
+            )
 
     def go_on_from(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
         """Drop all other steps: all ranks continue from this one (None: from none that is in memory)."""

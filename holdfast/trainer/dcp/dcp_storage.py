@@ -194,6 +194,7 @@ class VaultReader(StorageReader):
             for sealed in memory.tier.common(ranks.all_gather, bound):
                 if ranks.agree_on_verdict(self._open(sealed)) is Readability.GOOD:
                     self.step, self._sealed = sealed.step, sealed
+                    memory.tier.report_restored(self.step, "memory")
                     resumed(self.step)
                     return
             memory.found_nothing()

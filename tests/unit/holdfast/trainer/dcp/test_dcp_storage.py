@@ -36,6 +36,7 @@ class Tier(MemoryTier):
         super().__init__(None, 1)
         self.shards: dict[SealedStep, dict[str, Any]] = {}
         self.damaged: set[int] = set()
+        self.reported: list[tuple[int, str]] = []
         self.full = False
 
     def keep(self, step: int, state: dict[str, Any]) -> bool:
@@ -59,6 +60,9 @@ class Tier(MemoryTier):
         if sealed.step in self.damaged:
             raise BrokenSeal("flipped")
         return self.shards[sealed]
+
+    def report_restored(self, step: int, tier: str, on_disk: int = 0) -> None:
+        self.reported.append((step, tier))
 
     def go_on_from(self, sealed: SealedStep | None) -> None:
         self.shards = {it: kept for it, kept in self.shards.items() if it == sealed}
@@ -101,6 +105,8 @@ def test_what_was_saved_is_loaded_and_the_newest_of_it(memory: Memory) -> None:
     dcp.load(found, storage_reader=reader)
     assert reader.step == 2
     assert same(found, state(2))
+    assert isinstance(memory.tier, Tier)
+    assert memory.tier.reported == [(2, "memory")]
     # The job goes on from there: the others are forgotten.
     assert [it.step for it in memory.tier.common(None, None)] == [2]
 
