@@ -12,6 +12,8 @@ import pytest
 from cluster import Cluster
 from records import check_record
 
+from holdfast.node import process_mark
+
 pytestmark = pytest.mark.e2e
 
 
@@ -38,6 +40,7 @@ def test_a_second_agent_of_a_node_disturbs_nothing(holdfast: Cluster, tmp_path: 
         if second.poll() is None:
             os.killpg(second.pid, signal.SIGKILL)
             second.wait()
+        process_mark.end_marked(process_mark.mark_of(tmp_path / "state"))
     assert f"pid {holdfast.pid(node)} on" in (tmp_path / "log").read_text()
     job.until_step(job.step() + 10)
     assert job.pids() == before
