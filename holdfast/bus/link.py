@@ -168,6 +168,13 @@ class HardenedClient(Client):
     message again on every connection; here the message arrives, without the broken part.
     """
 
+    def _connect_command(self) -> bytes:
+        # nats-py takes `tls://` as a wish, and would send the password to a server that offers no TLS.
+        assert self._current_server is not None
+        if self._current_server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
+            raise nats.errors.Error("it offers no TLS, and its address is tls://")
+        return super()._connect_command()
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         readable = bytes(subject).decode(errors="backslashreplace").encode()
         sound = headers if headers and _HEADER_BLOCK.fullmatch(headers) else b""
