@@ -21,7 +21,7 @@ from holdfast_standby.heartbeats import Heartbeat, Heartbeats, is_outdated
 from holdfast_standby.state import Node, NodeState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-EARLIER, LATER = uuid7(), uuid7()
+EARLIER, LATER = sorted((uuid7(), uuid7()))
 FACTS = NodeFacts(address="h", hostname="h", boot_id="b", store_ports=(1,), cpus=1, memory_bytes=1, version="test")
 
 
