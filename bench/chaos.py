@@ -63,7 +63,8 @@ POLL_S = 0.1
 APART_S = 5.0
 """Longest time between the two faults of a pair."""
 PAIRS = 0.4
-RARE = {"kill supervisor": 0.2, "lose node": 0.5}
+RARE = {"kill supervisor": 0.2, "lose node": 0.5, "jump": 0.3}
+"""Share of these kinds, by name or first word, for 1 of each other."""
 IN_STEP = 2
 """Steps that a death may lose in any case: the one that was trained, and the one whose copy was not complete."""
 LATE_S = 0.5
@@ -134,7 +135,7 @@ class Soak:
         return True
 
     def _inject(self) -> list[Injected]:
-        weights = [RARE.get(kind, 1.0) for kind in self.kinds]
+        weights = [RARE.get(kind, RARE.get(kind.split()[0], 1.0)) for kind in self.kinds]
         kinds = self._chance.choices(self.kinds, weights, k=2 if self._chance.random() < PAIRS else 1)
         second_at = time.time() + self._chance.uniform(0, APART_S)
         injected: list[Injected] = []
@@ -245,7 +246,9 @@ class Soak:
             sent, waiting = self.database.outboxes()
         if waiting:
             self.violated([f"{waiting} messages of outboxes are not published"])
-        sent = sorted({*sent, *self.subscriber.received()} - self.metrics_lost)
+        if not (received := self.subscriber.received()):
+            self.violated(["the subscriber received nothing, so nothing was compared with it"])
+        sent = sorted({*sent, *received} - self.metrics_lost)
         self._await_recorded(sent)
         self.violated(judge_events(sent, self.subscriber.requests(), self.database.record()))
         self.events = len(sent)

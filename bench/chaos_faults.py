@@ -22,7 +22,7 @@ from holdfast.embedded.fabric import DEVICE
 from holdfast.embedded.layout import SERVICES, ClusterLayout
 from holdfast.faults.kinds.network import DropTraffic, LinkDown
 
-PROCESSES = ("rank", "nursery", "zygote", "vault", "agent", *SERVICES, "nats", "postgres")
+PROCESSES = ("rank", "zygote", "vault", "agent", *SERVICES, "nats", "postgres")
 WITH_CLOCKS = ("vault", "agent", *SERVICES)
 JUMP_S = (-600, 600)
 """Farthest jumps of a clock."""

@@ -31,7 +31,9 @@ def figures(asked: Sequence[str], rounds: Sequence[Round]) -> dict[str, Any]:
         if alone or paired:
             kinds[kind] = {
                 "times": sum(fault.kind == kind for it in rounds for fault in it.faults),
-                "recovered": sum(it.recovered_s is not None for it in alone + paired),
+                "recovered": sum(
+                    fault.kind == kind for it in rounds if it.recovered_s is not None for fault in it.faults
+                ),
                 **spread([it.pause_s for it in alone]),
                 "in_pairs_max_s": rounded(max((it.pause_s for it in paired), default=None)),
                 "steps_lost_max": max(it.lost_steps for it in alone + paired),
