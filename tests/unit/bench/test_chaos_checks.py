@@ -120,7 +120,10 @@ def test_a_loss_that_differs_or_is_missing_is_found(checks: ModuleType) -> None:
 
 
 def test_a_process_and_memory_that_were_left_are_found(checks: ModuleType, tmp_path: Path) -> None:
-    left = subprocess.Popen((sys.executable, "-c", "input()", str(tmp_path)), stdin=subprocess.PIPE)
+    program = (sys.executable, "-c", "print(flush=True); input()", str(tmp_path))
+    left = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # Its command line can be read once it runs.
+    assert left.stdout is not None and left.stdout.readline()
     try:
         (found,) = checks.leftovers(tmp_path, [str(tmp_path), "/dev/shm/gone"], None)
         assert f"process {left.pid}" in found and f"shared memory {tmp_path}" in found and "gone" not in found
