@@ -373,7 +373,9 @@ def main() -> None:
     args.minutes = 2.0 if args.quick else args.minutes
     # The kernel's log is the machine's: faults of others would be found in it.
     os.environ.setdefault("HOLDFAST_INSPECTIONS_DISABLED", "kernel")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # In the background of a shell SIGINT is ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     here = machine.describe()
     tell(machine.in_words(here))
     came = run(args)
