@@ -53,8 +53,9 @@ import msgspec
 from holdfast.settings import Section
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.code import CodePolicy
-from holdfast.settings.corruption import CorruptionPolicy
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.corruption import CorruptionPolicy
+from holdfast.settings.findings.hang import HangPolicy
+from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.settings.inspections import CommandCheck, InspectionPolicy
 from holdfast.settings.jobs import JobsPolicy
 from holdfast.settings.ladder import LadderPolicy
@@ -62,7 +63,6 @@ from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import HistoryPolicy, RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
-from holdfast.settings.slow import SlowPolicy
 from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast.settings.timeouts import Timeouts
 

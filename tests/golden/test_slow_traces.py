@@ -35,8 +35,8 @@ from holdfast.ids import named_id
 from holdfast.orders.slow import SlowOrder
 from holdfast.orders.trace import TraceOrder
 from holdfast.requests import LocateSlowness
+from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.settings.load import Settings
-from holdfast.settings.slow import SlowPolicy
 from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 from tests.golden.trace import START, Input, play

@@ -20,7 +20,7 @@ from holdfast.events.parts.samples import StepSample
 from holdfast.events.parts.traces import Frame, ProcessStacks, RankTrace, ThreadStack
 from holdfast.ids import named_id
 from holdfast.orders.trace import TraceOrder
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.load import Settings
 from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer

@@ -16,7 +16,7 @@ from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.code import CodePolicy
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.timeouts import Timeouts

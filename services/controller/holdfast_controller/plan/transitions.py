@@ -10,7 +10,7 @@ from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.ladder import judge_outage
-from holdfast_controller.plan.incident.lost_steps import has_checkpoints
+from holdfast_controller.plan.lost_steps import has_checkpoints
 from holdfast_controller.plan.orders import leaving_order, standing_orders
 from holdfast_controller.plan.phase import (
     Awaited,

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.events import JobFinished, StepsCertified, StepsMeasured
 from holdfast.ids import named_id
-from holdfast.settings.corruption import CorruptionPolicy
+from holdfast.settings.findings.corruption import CorruptionPolicy
 from holdfast_analyzer.engines.bad_numbers.bad_numbers import EMIT_EVERY, BadNumbers
 from holdfast_analyzer.engines.bad_numbers.bad_numbers_engine import KNOWN
 from tests.scenes.analyzer import START, Number, Ranks, Scene, in_turns, noisy, spiky

@@ -25,8 +25,8 @@ from holdfast.events.parts.samples import IterationSample, ProfiledCalls, RankPr
 from holdfast.ids import named_id
 from holdfast.orders.slow import SlowOrder
 from holdfast.requests import LocateSlowness
+from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.settings.load import Settings
-from holdfast.settings.slow import SlowPolicy
 from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 from tests.scenes.analyzer import START

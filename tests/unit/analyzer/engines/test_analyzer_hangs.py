@@ -18,7 +18,7 @@ from holdfast.events import (
 from holdfast.events.parts.traces import Frame, ProcessStacks, ThreadStack
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import TraceJob
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from tests.scenes.hang import NODES, STANDS, START, WAITS, Calls, Scene, hanging, train
 
 

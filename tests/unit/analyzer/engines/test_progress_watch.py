@@ -10,7 +10,7 @@ import pytest
 from holdfast.events import Progress, RanksFinished
 from holdfast.events.parts.ranks import RankProgress
 from holdfast.ids import named_id
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from holdfast_analyzer.engines.hang.progress_watch import ProgressWatch, Stall
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -22,7 +22,7 @@ import msgspec
 from holdfast.events import BadNumber, NumbersLogged, StepsCertified, StepsMeasured
 from holdfast.events.parts.samples import LoggedSample, StepSample
 from holdfast.ids import derived_id
-from holdfast.settings.corruption import CorruptionPolicy
+from holdfast.settings.findings.corruption import CorruptionPolicy
 from holdfast_analyzer.engines.bad_numbers.logged_steps import LoggedSteps
 
 SOURCE = "analyzer"

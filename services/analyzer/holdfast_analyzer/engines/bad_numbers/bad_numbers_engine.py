@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.effects import Effect, RowWrite
 from holdfast.events import AnyEvent, BadNumber, NumbersLogged, StepsCertified, StepsMeasured
-from holdfast.settings.corruption import CorruptionPolicy
+from holdfast.settings.findings.corruption import CorruptionPolicy
 from holdfast.store import Table
 from holdfast_analyzer.engines.bad_numbers.bad_numbers import BadNumbers, StoredNumbers
 from holdfast_analyzer.engines.engine import Engine

@@ -17,7 +17,7 @@ from holdfast.engines.hang.stacks.stack_groups import StackGroup
 from holdfast.events import CollectiveTrace, StackDump
 from holdfast.events.parts.ranks import HangSuspect, StandingPlace
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from holdfast.topology import Mesh
 
 Scope = Literal["machine", "group", "nobody"]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from holdfast.effects import Effect, RowWrite
 from holdfast.events import AnyEvent, CollectiveTrace, Progress, RanksFinished, StackDump
 from holdfast.requests import Answer, AnyRequest, TraceJob
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from holdfast_analyzer.engines.engine import Engine
 from holdfast_analyzer.engines.hang.hangs import HangStep, JobHang
 

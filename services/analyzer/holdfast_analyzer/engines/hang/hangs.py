@@ -30,7 +30,7 @@ from holdfast.events import (
 )
 from holdfast.ids import derived_id
 from holdfast.orders.trace import TraceOrder
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from holdfast_analyzer.engines.hang.hang_answers import RANKS_SHOWN_MAX, HangJudgement, TraceAnswers, judge
 from holdfast_analyzer.engines.hang.progress_watch import CYCLE, ProgressWatch, Stall
 

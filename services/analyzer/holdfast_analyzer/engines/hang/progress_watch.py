@@ -15,7 +15,7 @@ import msgspec
 from holdfast.events import Progress, RanksFinished
 from holdfast.events.findings import HangSign
 from holdfast.events.parts.ranks import RankProgress
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from holdfast.topology import Mesh, MeshError
 
 HEARD_WITHIN_S = 4.0

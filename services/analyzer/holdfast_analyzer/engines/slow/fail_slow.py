@@ -33,7 +33,7 @@ from holdfast.events.parts.samples import StepSample
 from holdfast.ids import derived_id
 from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.orders.trace import TraceOrder
-from holdfast.settings.slow import SlowPolicy
+from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.symptoms import Symptom
 from holdfast_analyzer.engines.slow.slow_analysis import Analysis
 from holdfast_analyzer.engines.slow.slow_answers import fits, was_measured_by

@@ -19,7 +19,7 @@ from holdfast.events import (
 from holdfast.orders.slow import SlowOrder
 from holdfast.orders.trace import TraceOrder
 from holdfast.requests import Answer, AnyRequest, LocateSlowness
-from holdfast.settings.slow import SlowPolicy
+from holdfast.settings.findings.slow import SlowPolicy
 from holdfast_analyzer.engines.engine import Engine
 from holdfast_analyzer.engines.slow.fail_slow import SlowJob
 

@@ -22,7 +22,7 @@ from holdfast.engines.slow.validation import judge_validation, plan_validation
 from holdfast.events import CollectivesProfiled, SlownessTested
 from holdfast.events.parts.samples import GroupPace, RankPace, SlowCause
 from holdfast.orders.slow import SlowTests
-from holdfast.settings.slow import SlowPolicy
+from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.topology import Mesh, MeshError, Topology
 
 GROUPS_SHOWN = 32

@@ -19,7 +19,7 @@ from holdfast.events import CollectivesProfiled, CollectiveTrace, StackDump
 from holdfast.events.parts.samples import FlaggedGroup, StackRound
 from holdfast.ids import derived_id
 from holdfast.orders.trace import TraceOrder
-from holdfast.settings.slow import SlowPolicy
+from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.topology import Mesh, MeshError, Topology
 from holdfast_analyzer.engines.hang.hang_answers import TraceAnswers
 

@@ -7,7 +7,7 @@ Any other hang may be caused by the script: the job is restarted, and a second h
 from __future__ import annotations
 
 from holdfast.events import HangFound, Withheld
-from holdfast.settings.hang import HangPolicy
+from holdfast.settings.findings.hang import HangPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.closing import passed_step

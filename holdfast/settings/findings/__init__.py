@@ -1,0 +1,1 @@
+"""Sections of the settings that say when the analyzer finds something."""
