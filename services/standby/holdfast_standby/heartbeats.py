@@ -83,8 +83,13 @@ class Heartbeats:
 
 
 def is_outdated(node: Node | None, heartbeat: Heartbeat) -> bool:
-    """Return True if the inventory lacks a node that sends this heartbeat, or has an earlier state of it."""
-    return node is None or heartbeat.instance > node.instance or heartbeat.epoch > node.epoch
+    """Return True if the inventory lacks a node that sends this heartbeat, or has an earlier state of it.
+
+    The epoch of a node that a job holds is that of its grant, whatever order the node believes to be its newest.
+    """
+    if node is None or heartbeat.instance > node.instance:
+        return True
+    return node.job is None and heartbeat.epoch > node.epoch
 
 
 def _decoded(body: bytes) -> Heartbeat:

@@ -207,9 +207,9 @@ class InventoryPlanner:
             draft.put(fresh, old_state="")
             return
         back = node.instance != event.instance
-        node = msgspec.structs.replace(
-            node, instance=event.instance, facts=facts, epoch=max(node.epoch, _remembered_epoch(event))
-        )
+        # A job that holds the node releases it by the epoch of its grant.
+        epoch = node.epoch if node.job else max(node.epoch, _remembered_epoch(event))
+        node = msgspec.structs.replace(node, instance=event.instance, facts=facts, epoch=epoch)
         draft.nodes[node.id] = node
         if node.state is NodeState.LOST:
             self._take_back(draft, node, "its agent has started again" if back else "its heartbeats are back")

@@ -12,7 +12,7 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.members import GENERATION_BELIEVED_MAX
+from holdfast_controller.plan.members import GENERATIONS_FORGOTTEN_MAX
 from holdfast_controller.plan.phase import Running
 from holdfast_controller.service import Controller
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
@@ -71,7 +71,7 @@ def test_the_job_that_holds_the_node_supersedes_a_forged_order() -> None:
         ("job", (7, 9), 10),
         ("other", (2, 9), 5),
         (None, (2, 9), 5),
-        ("job", (2, GENERATION_BELIEVED_MAX + 1), 5),
+        ("job", (2, 5 + GENERATIONS_FORGOTTEN_MAX), 5),
     ],
     ids=["same hand-over", "later hand-over", "another job", "no job", "forged"],
 )

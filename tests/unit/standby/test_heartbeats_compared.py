@@ -25,8 +25,9 @@ EARLIER, LATER = sorted((uuid7(), uuid7()))
 FACTS = NodeFacts(address="h", hostname="h", boot_id="b", store_ports=(1,), cpus=1, memory_bytes=1, version="test")
 
 
-def node(instance: str = LATER, epoch: int = 3) -> Node:
-    return Node(id="a", state=NodeState.STANDBY, since=NOW, instance=instance, facts=FACTS, epoch=epoch)
+def node(instance: str = LATER, epoch: int = 3, job: str | None = None) -> Node:
+    state = NodeState.ACTIVE if job else NodeState.STANDBY
+    return Node(id="a", state=state, since=NOW, instance=instance, facts=FACTS, epoch=epoch, job=job)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +37,12 @@ def node(instance: str = LATER, epoch: int = 3) -> Node:
         (node(), Heartbeat(instance=LATER, epoch=2), False),
         (node(), Heartbeat(instance=EARLIER, epoch=3), False),
         (node(), Heartbeat(), False),
+        (node(job="j"), Heartbeat(instance=LATER, epoch=10**9), False),
         (node(), Heartbeat(instance=LATER, epoch=4), True),
         (node(instance=EARLIER), Heartbeat(instance=LATER, epoch=3), True),
         (None, Heartbeat(instance=EARLIER, epoch=0), True),
     ],
-    ids=["same", "order on its way", "late", "unreadable", "epoch", "agent", "unknown"],
+    ids=["same", "order on its way", "late", "unreadable", "forged order", "epoch", "agent", "unknown"],
 )
 def test_only_what_is_newer_than_the_inventory_shows_that_it_is_outdated(
     known: Node | None, heartbeat: Heartbeat, outdated: bool

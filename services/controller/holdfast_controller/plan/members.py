@@ -13,8 +13,10 @@ from holdfast_controller.plan.orders import standing_orders, superseding
 from holdfast_controller.plan.phase import Claiming, Stopping
 from holdfast_controller.plan.transitions import become_starting, end_when_gone
 
-GENERATION_BELIEVED_MAX = 1 << 40
-"""A higher generation of a node's order is forged: no job restarts this often, and the next must be higher still."""
+GENERATIONS_FORGOTTEN_MAX = 10_000
+"""Generations that a restored database may have forgotten. An order further ahead is forged: no job restarts so often
+between two backups.
+"""
 
 
 def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
@@ -101,7 +103,8 @@ def order_refused(draft: JobDraft, event: OrderRefused) -> None:
     generation must be above it.
     """
     state = draft.state
-    if event.newest_job == state.job and state.generation < event.newest_generation <= GENERATION_BELIEVED_MAX:
+    forgotten = event.newest_generation - state.generation
+    if event.newest_job == state.job and 0 < forgotten <= GENERATIONS_FORGOTTEN_MAX:
         draft.update(generation_used=max(state.generation_used, event.newest_generation))
     if event.is_obeyed:
         return
