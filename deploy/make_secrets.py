@@ -7,7 +7,8 @@ start finds the same; `postgres`, `nats`, `migrate`, `operator`, one folder for 
 (`agent-node-0`) hold what those containers see as /run/holdfast. They are written anew from `kept` each time.
 
 With --renew all passwords are new but that of the database's administrator; `migrate` and then all others must start
-again. A node that is left out of --nodes is let in no more once NATS has started again or got a SIGHUP.
+again. A node that is left out of --nodes is let in no more once NATS has started again or got a SIGHUP. A new
+node needs a start of NATS, or SIGHUP twice.
 """
 
 import argparse

@@ -4,7 +4,6 @@ import asyncio
 import datetime
 import importlib.metadata
 import os
-import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -29,6 +28,7 @@ from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.servers import credentials as passwords
+from holdfast.embedded.servers import nats_monitor
 from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.nats_disk import restart_after_write_errors
@@ -185,7 +185,9 @@ class Supervisor:
         self._nats()
         server = self._servers["nats"].record
         if server is not None:  # Else it is about to start, and reads its configuration then.
-            os.kill(server.pid, signal.SIGHUP)
+            # The first reload makes the account. Only from the second one on do streams take its messages.
+            for _ in range(2):
+                await nats_monitor.reload(self._info.nats_monitor_url, server.pid)
         ports, user = self._info.ports, node_user(node)
         host = self._nats_host(self._info.fabric)
         await nats_admits(host, ports.nats, user=user, password=self._passwords.bus[user])

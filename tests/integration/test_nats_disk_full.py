@@ -23,7 +23,8 @@ from holdfast.embedded.layout import Ports
 from holdfast.embedded.processes.children import Child
 from holdfast.embedded.servers.credentials import HOST
 from holdfast.embedded.servers.nats import nats_spec
-from holdfast.embedded.servers.nats_disk import restart_after_write_errors, write_error
+from holdfast.embedded.servers.nats_disk import restart_after_write_errors
+from holdfast.embedded.servers.nats_monitor import write_error
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.fresh_ids import uuid7
 from holdfast_agent.files.spool import Lane, Spool

@@ -10,39 +10,13 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
-
-import msgspec
 
 from holdfast.embedded.processes.children import Child
+from holdfast.embedded.servers.nats_monitor import write_error
 
 CHECK_EVERY_S = 2.0
 FREE_BYTES_MIN = 16 << 20
 """Free space that a restart waits for: with less the next write fails again."""
-_ANSWER_WITHIN_S = 2.0
-_WRITE_ERROR = "write error"
-
-
-class _Health(msgspec.Struct, frozen=True):
-    status: str = ""
-    error: str = ""
-
-
-async def write_error(monitor_url: str) -> str | None:
-    """Return the write error that a nats-server reports; None if it reports none, or its monitor does not answer."""
-    address = urlsplit(monitor_url)
-    try:
-        async with asyncio.timeout(_ANSWER_WITHIN_S):
-            reader, writer = await asyncio.open_connection(address.hostname, address.port)
-            try:
-                writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
-                answer = await reader.read()
-            finally:
-                writer.close()
-        health = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=_Health)
-    except (OSError, TimeoutError, msgspec.DecodeError):
-        return None
-    return health.error if _WRITE_ERROR in health.error else None
 
 
 async def restart_after_write_errors(
