@@ -102,6 +102,18 @@ def test_a_loss_that_stays_five_times_above_its_level_is_a_fault_and_a_single_on
     assert fault.certified == 61 - AFTER
 
 
+def test_steps_that_the_bus_delivers_again_to_a_restarted_analyzer_are_not_compared_with_later_ones() -> None:
+    scene, ranks = Scene(EMIT_EVERY / 4), Ranks()
+    batches = in_turns(ranks, range(1, 61), lambda step: 1 / step, lambda _: 1.0)
+    scene.receive(*batches)
+    scene.restart()
+    scene.receive(*batches, *in_turns(ranks, range(61, 80), lambda step: 1 / step, lambda _: 1.0))
+    assert not scene.faults
+    # Later ones are judged as before.
+    scene.receive(*in_turns(ranks, range(80, 100), lambda step: 1.0, lambda _: 1.0))
+    assert [fault.step for fault in scene.faults] == [80]
+
+
 @pytest.mark.parametrize("analyzer_restarts", [False, True])
 def test_repeated_steps_are_not_compared_with_later_ones(analyzer_restarts: bool) -> None:
     scene, ranks = Scene(), Ranks()

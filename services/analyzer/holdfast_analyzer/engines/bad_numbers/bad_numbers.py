@@ -62,6 +62,8 @@ class StoredNumbers(msgspec.Struct, frozen=True, kw_only=True):
     levels: dict[str, float] = {}
     levels_from: int = 0
     """First of the steps that the levels are taken from."""
+    judged: int = -1
+    """Newest step of the generation that was judged."""
     numbered: dict[str, tuple[int, ...]] = {}
     """By quantity, the ranks that have reported a number: NaN from one of them is a fault."""
     logged: dict[str, tuple[int, ...]] = {}
@@ -99,6 +101,8 @@ class BadNumbers:
         self._emitted_certified = (self._generation, self._certified)
         self._emitted_at: datetime | None = None
         self._start()
+        # The bus may deliver the steps of this generation again, to be compared with a level that is of later ones.
+        self._judged_before = known.judged if known else -1
 
     def _start(self) -> None:
         self._positions: dict[str, int] = {}
@@ -201,6 +205,7 @@ class BadNumbers:
             while readings and readings[-1][0] > began_from:
                 readings.pop()
         self._generation = generation
+        self._judged_before = -1
         self._start()
         self._newest = began_from
         # Or the next analyzer would take the following generation for the job's beginning.
@@ -242,7 +247,7 @@ class BadNumbers:
             if self._level(name) is not None:
                 # There were numbers before, and now no rank has one.
                 step.worst.setdefault(name, reading)
-        if not step.worst:
+        if not step.worst or number <= self._judged_before:
             return
         is_clean = True
         for name, reading in step.worst.items():
@@ -330,6 +335,7 @@ class BadNumbers:
             generation=self._generation,
             certified=self._certified,
             levels=levels,
+            judged=max(self._newest, self._judged_before),
             levels_from=min((self._levels[name][0][0] for name in QUANTITIES if name in levels), default=0),
             numbered={name: tuple(sorted(ranks)) for name, ranks in self._numbered.items() if ranks},
             logged={name: tuple(sorted(ranks)) for name, ranks in self._logged.items() if ranks},
