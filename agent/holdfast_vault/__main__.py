@@ -14,6 +14,8 @@ from holdfast_vault.limits import add_flags, limits_of
 from holdfast_vault.local_server import LocalServer
 from holdfast_vault.node_vault import NodeVault
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -26,8 +28,7 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int, help="closed as soon as ranks can connect")
     arguments = parser.parse_args()
     log_to_stderr("holdfast_vault")
-    # Masked before any thread starts, so that none of them is interrupted.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    stop = _stop_signals()
     user = find_job_user(arguments.ranks_user)
     node = NodeVault(arguments.state_dir, arguments.address, limits_of(arguments), user)
     vault = LocalServer(
@@ -41,9 +42,25 @@ def main() -> None:
         os.close(arguments.ready_fd)
     serving = threading.Thread(target=vault.serve)
     serving.start()
-    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    os.read(stop, 1)
     vault.close()
     serving.join()
+
+
+def _stop_signals() -> int:
+    """Return a descriptor that is readable once a signal has asked this process to stop.
+
+    The signals are masked, so that threads which start now are never interrupted by one. A thread of a library that was
+    imported before may still take one: it must not end the process.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    return reading
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -105,10 +106,15 @@ class DirectoryFolder:
         return str(self._path)
 
     def sizes(self) -> dict[str, int]:
+        sizes = {}
         try:
-            return {entry.name: entry.stat().st_size for entry in os.scandir(self._path)}
+            for entry in os.scandir(self._path):
+                # Another rank may rename its part or remove its note meanwhile.
+                with suppress(FileNotFoundError):
+                    sizes[entry.name] = entry.stat().st_size
         except OSError as error:
             raise _unreadable(self._path, error, missing_is_damage=True) from error
+        return sizes
 
     def modified_at(self) -> float | None:
         try:

@@ -14,6 +14,7 @@ import pytest
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart, encode_manifest
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, newest_first
+from holdfast.trainer.checkpoint.storage.folder import DirectoryFolder
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 
@@ -192,3 +193,12 @@ def test_what_cannot_be_read_here_is_no_damage(storage: DirectoryStorage) -> Non
     with pytest.raises(CheckpointError, match="cannot be read: Input/output error") as raised:
         storage.read(7, "rank-00000.part", 0, 1)
     assert not isinstance(raised.value, DamagedCheckpoint)
+
+
+def test_a_file_that_goes_while_its_folder_is_listed_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(b"abc")
+    # As a file that was listed and is gone when its size is asked for.
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert DirectoryFolder(tmp_path).sizes() == {"part": 3}
+    with pytest.raises(DamagedCheckpoint):
+        DirectoryFolder(tmp_path / "nowhere").sizes()
