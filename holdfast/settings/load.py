@@ -34,6 +34,8 @@
     every_s = 10
     [jobs]
     run_as = "trainer"
+    [network]
+    tls_ca = "/etc/holdfast/ca.pem"
 
 In the environment the same keys are HOLDFAST_NATS_URL, HOLDFAST_TIMEOUTS_NODE_LOST_S and so on; a table is JSON there.
 A value may be read from a file named by the same variable with `_FILE` added, as container secrets are.
@@ -60,6 +62,7 @@ from holdfast.settings.inspections import CommandCheck, InspectionPolicy
 from holdfast.settings.jobs import JobsPolicy
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.settings.network import NetworkPolicy
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import HistoryPolicy, RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
@@ -94,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     telemetry: TelemetryPolicy = TelemetryPolicy()
     slow: SlowPolicy = SlowPolicy()
     jobs: JobsPolicy = JobsPolicy()
+    network: NetworkPolicy = NetworkPolicy()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,3 +91,12 @@ def test_a_check_of_a_user_that_is_wrong_is_named(commands: str, said: str) -> N
 def test_names_in_lists_are_checked(name: str, value: str, said: str) -> None:
     with pytest.raises(ConfigRefused, match=said):
         load({f"HOLDFAST_INSPECTIONS_{name}": value})
+
+
+def test_a_certificate_without_its_key_is_refused() -> None:
+    with pytest.raises(ConfigRefused, match=r"tls_cert is set and tls_key is not: .* by HOLDFAST_NETWORK_TLS_CERT"):
+        load({"HOLDFAST_NETWORK_TLS_CERT": "/etc/holdfast/node.pem"})
+    with pytest.raises(ConfigRefused, match="tls_key is set and tls_cert is not"):
+        load({"HOLDFAST_NETWORK_TLS_KEY": "/etc/holdfast/node.key"})
+    settings, _ = load({"HOLDFAST_NETWORK_PLAIN_TEXT": "true"})
+    assert settings.network.plain_text

@@ -1,0 +1,27 @@
+"""Section `[network]`: TLS of the connections between processes, and its certificates."""
+
+from __future__ import annotations
+
+from holdfast.settings import Section
+
+
+class NetworkPolicy(Section, frozen=True, kw_only=True):
+    """Connections to NATS, to Postgres and between vaults. Those outside loopback need TLS."""
+
+    tls_ca: str = ""
+    """File (PEM) of the certificates that vouch for servers and for other nodes; "": none."""
+
+    tls_cert: str = ""
+    """File (PEM) of the certificate that this process shows to others, and those above it; "": none."""
+
+    tls_key: str = ""
+    """File (PEM, without a passphrase) of the key of `tls_cert`."""
+
+    plain_text: bool = False
+    """Allow connections outside loopback without TLS: who can read the network then reads passwords and orders."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.tls_cert) != bool(self.tls_key):
+            given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
+            raise ValueError(f"{given} is set and {missing} is not: a certificate and its key belong together")
