@@ -1,0 +1,1 @@
+"""TLS between processes: certificates, contexts, and which addresses need it."""
