@@ -124,7 +124,8 @@ class Agent:
             directories, timeouts, self._zygote, self._code, self._retention, self._watcher, self._backups
         )
 
-        inspected = InspectionSetup(node=node, root=directories.root, policy=inspections or InspectionPolicy())
+        inspections = inspections or InspectionPolicy()
+        inspected = InspectionSetup(node=node, address=address, root=directories.root, policy=inspections)
         self._inspecting = NodeInspections(inspected, self._spool.recall, publish, now)
         self._inspecting.crew = crew
         self._inspecting.on_fitness = self._register

@@ -23,12 +23,20 @@ from holdfast_agent.inspections.sources.reachability import switch_check
 
 
 def registered(
-    policy: InspectionPolicy, machine: Machine, paths: Paths, ranks: Ranks, gpu: GpuInspection, log: KernelLog
+    policy: InspectionPolicy,
+    machine: Machine,
+    paths: Paths,
+    ranks: Ranks,
+    gpu: GpuInspection,
+    log: KernelLog,
+    *,
+    address: str = "",
 ) -> tuple[Check, ...]:
+    """Return the checks of a node that others reach at `address`."""
     own = (
         network_check(policy, machine),
         infiniband_check(policy, machine),
-        switch_check(policy, machine),
+        switch_check(policy, machine, address),
         gpu_check(policy, gpu),
         dcgm_check(policy),
         kernel_check(policy, log),

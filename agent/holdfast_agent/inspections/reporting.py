@@ -34,9 +34,10 @@ class PublishEvents(Protocol):
 
 
 class InspectionSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """The setup of a node's inspections. `root` is the agent's state directory."""
+    """The setup of a node's inspections. `root` is the agent's state directory, `address` where others reach it."""
 
     node: str
+    address: str
     root: Path
     policy: InspectionPolicy
     machine: Machine = Machine()
@@ -62,7 +63,7 @@ class NodeInspections:
         finder = HardwareFinder(machine, policy, gpus, self._paths, self._ranks)
         self._log = KernelLog(machine, finder, self._said_position)
         self._gpu = GpuInspection(policy, gpus)
-        checks = registered(policy, machine, self._paths, self._ranks, self._gpu, self._log)
+        checks = registered(policy, machine, self._paths, self._ranks, self._gpu, self._log, address=inspected.address)
         self._inspections = Inspections(checks, self._found, now, policy.again_s, lambda: self.on_fitness())
 
     @property

@@ -7,6 +7,7 @@ entries for a while.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import selectors
 import socket
@@ -30,17 +31,25 @@ Ping = Callable[[Iterable[str], float], set[str]]
 
 
 class Reachability:
-    """Asks the addresses. `ping(addresses, limit_s)` returns those that replied; PermissionError: not permitted."""
+    """Asks the addresses. `ping(addresses, limit_s)` returns those that replied; PermissionError: not permitted.
 
-    def __init__(self, machine: Machine, policy: InspectionPolicy, ping: Ping | None = None) -> None:
+    Other nodes do not reach a node with a loopback `address` by a switch: it asks those that are named only.
+    """
+
+    def __init__(
+        self, machine: Machine, policy: InspectionPolicy, ping: Ping | None = None, *, address: str = ""
+    ) -> None:
         self._machine = machine
         self._named = listed(policy.switches)
+        self._is_local = is_loopback(address)
         self._ping = ping or icmp_echo
         self._has_answered: set[str] = set()
         self._was_neighbour: set[str] = set()
 
     def read(self) -> Reading:
         """Ask each address, at most twice."""
+        if self._is_local and not self._named:
+            return Reading(absent="a loopback address needs no switch; [inspections] switches names what must answer")
         addresses = self._named or tuple(dict.fromkeys(default_interfaces(self._machine).values()))
         if not addresses:
             return Reading(absent="no default gateway: name what must answer in [inspections] switches")
@@ -81,12 +90,20 @@ class Reachability:
         return answered, ""
 
 
-def switch_check(policy: InspectionPolicy, machine: Machine) -> Check:
-    """Return the check of the switch: two misses in a row (ByteRobust, Table 3)."""
+def is_loopback(address: str) -> bool:
+    """Return True for an address of this machine only."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def switch_check(policy: InspectionPolicy, machine: Machine, address: str) -> Check:
+    """Return the check of the switch of a node with this address: two misses in a row (ByteRobust, Table 3)."""
     return Check(
         name="switch",
         source="ICMP echo, /proc/net/arp",
-        read=Reachability(machine, policy).read,
+        read=Reachability(machine, policy, address=address).read,
         interval_s=policy.switch_s,
         misses=policy.switch_misses,
         confidence="tolerate",

@@ -241,5 +241,14 @@ def test_without_the_right_to_ask_nothing_is_guessed(tmp_path: Path) -> None:
     assert not reading.troubles and "CAP_NET_RAW" in reading.unread[""]
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.3.0.9", "::1", "localhost"])
+def test_a_node_with_a_loopback_address_asks_named_switches_only(tmp_path: Path, address: str) -> None:
+    machine, answers = machine_at(tmp_path, {"proc/net/route": ROUTE}), Answers("10.9.9.9")
+    reading = Reachability(machine, POLICY, answers, address=address).read()
+    assert "loopback" in reading.absent and answers.asked == 0
+    named = Reachability(machine, InspectionPolicy(switches="10.9.9.9"), answers, address=address)
+    assert named.read().seen == {"10.9.9.9": "answers"}
+
+
 def test_a_machine_without_gateway_has_none_to_ask(tmp_path: Path) -> None:
     assert "no default gateway" in Reachability(machine_at(tmp_path), POLICY, Answers()).read().absent
