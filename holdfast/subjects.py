@@ -17,7 +17,7 @@ DESIRED_KEPT_S = 6 * 24 * 3600
 """Orders for nodes that no longer exist must expire. Until then a node that was cut off finds its order on return; the
 controller puts an expired order in force again at once."""
 JOBS_BUCKET = "jobs"
-"""Orders for whoever runs a job. Every node may read all of them, and of `desired` only what is addressed to it."""
+"""Orders for all nodes that run a job. Every node may read all of them, and of `desired` only its own."""
 KEY_BUCKETS = (DESIRED_BUCKET, JOBS_BUCKET)
 CODE_BUCKET = "code"
 """The object store of code versions: manifests and contents of files, each under its hash."""

@@ -25,7 +25,7 @@ class BusContact:
         self._on_reconnect = on_reconnect
         self._cut_off_since: datetime | None = now()
         self.present_since = now()
-        """Since when heartbeats went out without a break."""
+        """Start of the unbroken sending of heartbeats."""
 
     def cut_off_s(self) -> float | None:
         """Return the time without a connection; None while connected."""

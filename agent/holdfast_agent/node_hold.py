@@ -41,12 +41,12 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
     instance: str
     since: datetime
-    """Since when it is present on the bus without a break."""
+    """Start of its unbroken presence on the bus."""
     place: AgentPlace
 
     @property
     def turn(self) -> tuple[datetime, str]:
-        """Of two agents the one with the later turn gives way."""
+        """Sort key. The agent with the later turn gives way."""
         return self.since, self.instance
 
 

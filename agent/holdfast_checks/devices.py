@@ -1,4 +1,4 @@
-"""The device that a worker tests: a GPU of its own, or the CPU. Only workers query it, so the driver has no CUDA."""
+"""The device that a worker tests: one GPU, or the CPU. Only workers query it, so the driver has no CUDA."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """The accounts of a NATS server: who may publish and receive what. Pure.
 
-Permissions alone do not suffice, for NATS does not check the subject for a reply: who may ask for anything can have the
-answer arrive under any subject of the account. So each node and the readers have accounts of their own, joined to that
-of the services by these exports and imports only. Within the services' account everybody is trusted.
+Permissions alone do not suffice, because NATS does not check the subject for a reply: a client that may send a request
+can have the answer published under any subject of its account. So each node and the readers have separate accounts,
+joined to that of the services by these exports and imports only. Within the services' account all users are trusted.
+
+Passwords are made elsewhere: by `embedded/servers/credentials.py`, or `deploy/make_secrets.py` for compose.
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ def _asked(node: str) -> list[str]:
 
 
 def _ordered(node: str) -> list[str]:
-    """Return the subjects on which a node gets its orders, and those to whoever runs a job."""
+    """Return the subjects of a node's orders, and of orders for all nodes that run a job."""
     return [stored_subject(DESIRED_BUCKET, f"*.{node}"), stored_subject(JOBS_BUCKET, "*.*")]
 
 

@@ -149,7 +149,7 @@ def address_of(url: str) -> str:
 
 
 def inbox_prefix(url: str) -> str:
-    """Return the prefix of this user's inboxes: accounts let nobody subscribe to those of others."""
+    """Return the prefix of this user's inboxes: accounts let no user subscribe to those of others."""
     try:
         user = urlsplit(url.split(",")[0]).username
     except ValueError:
@@ -247,7 +247,7 @@ class Link:
             self._refuse_denied(str(error))
 
     def _refuse_denied(self, error: str) -> None:
-        """Raise in the publishers whose messages the server denied: no answer comes, it says so only by this error."""
+        """Raise in the publishers whose messages the server denied: no answer comes, only this error."""
         denied = _DENIED_PUBLISH.search(error)
         for subject, answer in list(self._answers.values()):
             if denied is not None and subject.lower() == denied[1].lower() and not answer.done():

@@ -1,4 +1,4 @@
-"""Reading of streams and consumers on a NATS server, which it leaves as they are."""
+"""Streams and consumers of a NATS server, read without changing them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A nats-server writes to the disk some seconds after it acknowledged, and its directory can be wiped or put back from an
 older copy. Then a stream continues from an earlier position, so all messages from some position on are lost: others
-have their numbers, or none (docs/adr/0029-bus-went-back.md).
+have their numbers, or none. The relay publishes them again (docs/adr/0029-bus-went-back.md).
 """
 
 from __future__ import annotations

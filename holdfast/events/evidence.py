@@ -55,7 +55,7 @@ class SpoolSetAside(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """An agent found its spool damaged and began an empty one: events that were not published are lost."""
 
     path: str
-    """Where the damaged file is kept."""
+    """Path of the damaged file, which is kept."""
     detail: str
 
 

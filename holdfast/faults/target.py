@@ -78,7 +78,7 @@ class RunningRank(NamedTuple):
 
 class FaultTarget(NamedTuple):
     id: str
-    """Of the injection."""
+    """Id of the injection."""
     layout: ClusterLayout
     info: ClusterInfo
     node: str | None = None

@@ -1,8 +1,8 @@
-"""A mark on the processes of a node that they can neither lose nor hand to others: what a rank leaves behind is found.
+"""A mark that the processes of a node inherit, by which the agent finds what ranks left behind (docs/adr/0030).
 
 Sessions, parents, process groups and environments change; resource limits are inherited through all of it. The kernel
 stopped enforcing RLIMIT_LOCKS in 2.4 and still hands it down, so its value can be a number that belongs to the node's
-state directory. Any process may read it in /proc/PID/limits.
+state directory. Only a process that lowers this limit on purpose loses the mark. It is read in /proc/PID/limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a fork becomes the user of ranks, what that user may reach of the agent's files, and what it cannot."""
+"""Change of a fork to the user of ranks, and that user's rights to the agent's files (docs/adr/0034)."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def become(user: JobUser, parent: int) -> None:
 
 
 def closed_part(path: Path, mode: int = os.R_OK) -> Path | None:
-    """Return the first part of the path that this process cannot pass, or its end if it lacks `mode`; None: neither.
+    """Return the first directory of the path that this process cannot enter, else the path if it lacks `mode` there.
 
-    Links are followed: what is closed is named, not what leads there.
+    None if the path is open. Links are followed, so that the directory that is closed is named and not a link to it.
     """
     path = Path(os.path.realpath(path))
     for part in reversed(path.parents):

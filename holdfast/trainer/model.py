@@ -14,10 +14,11 @@ class UnusableModel(ValueError):
 
 
 def describe_model(*, flops_per_token: float, peak_flops: float | None = None) -> None:
-    """Say what one token costs: all ranks together, forward and backward (about six times the parameters in use).
+    """Report the operations for one token: all ranks together, forward and backward (about six times the parameters in
+    use). The job's MFU is known if `trainer.step` also gets `tokens`.
 
-    With `tokens` in `step` the job's MFU is known then. `peak_flops` is what one rank's device can do a second at most;
-    without it, it is looked up by the name of the CUDA device. Outside Holdfast it does nothing.
+    `peak_flops` is the most that one rank's device can do in a second; without it, it is looked up by the name of the
+    CUDA device. Outside Holdfast this does nothing.
 
     Raises:
         UnusableModel: a number that is not above 0 and finite.

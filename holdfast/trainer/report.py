@@ -49,7 +49,7 @@ def report(kind: str, /, **fields: ReportValue) -> None:
         )
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        # A line break on both sides: after a write cut short by a full disk the next report is still a line of its own.
+        # A line break on both sides: after a write cut short by a full disk the next report still begins a line.
         os.write(descriptor, b"\n" + line + b"\n")
     finally:
         os.close(descriptor)

@@ -22,7 +22,7 @@ from holdfast.bus.nats import NatsBus, connect
 from holdfast.cli.doctor.facts import SERVICES
 from holdfast.cli.doctor.findings import Finding, findings_of
 from holdfast.cli.doctor.reading import read_cluster
-from holdfast.cli.doctor.reading_machine import read_write_error
+from holdfast.cli.doctor.reading_machine import read_health_error
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.cli.main import main
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
@@ -217,8 +217,8 @@ async def test_either_may_be_away_or_frozen(server: NatsServer, urls: dict[str, 
 
 
 def test_the_servers_own_health_check(server: NatsServer) -> None:
-    assert read_write_error(f"http://127.0.0.1:{server.ports.nats_monitor}") == ""
-    assert read_write_error(f"http://127.0.0.1:{free_port()}") == ""
+    assert read_health_error(f"http://127.0.0.1:{server.ports.nats_monitor}") == ""
+    assert read_health_error(f"http://127.0.0.1:{free_port()}") == ""
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ async def _exchange(connection: socket.socket, request: BirthRequest, descriptor
     pidfds: list[int] = []
     try:
         while True:
-            await _reply(connection)
+            await _until_replied(connection)
             data, received, _, _ = socket.recv_fds(connection, 1 << 16, 1)
             pidfds += received
             if not data:
@@ -115,7 +115,7 @@ async def _exchange(connection: socket.socket, request: BirthRequest, descriptor
             os.close(descriptor)
 
 
-async def _reply(connection: socket.socket) -> None:
+async def _until_replied(connection: socket.socket) -> None:
     """Wait until the nursery has replied or closed. Raises NoBirth if it is stopped: that may last."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     nursery = int(struct.unpack("3i", credentials)[0])

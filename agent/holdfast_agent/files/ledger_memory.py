@@ -1,8 +1,8 @@
-"""The ledgers' directory in shared memory: whose it is, and when it is nobody's any more.
+"""The ledgers' directory in shared memory: how its use is marked, and when it may be freed.
 
-Its agent and its zygote hold a shared lock on a file in it. Memory that nobody holds was left by a kill; any agent of
-the same user on the machine frees it. It waits a while: the node's own agent, started again, reads in the ledgers how
-far its ranks had come.
+The node's agent and zygote hold a shared lock on a file in it. A directory without a lock was left by a kill, and any
+agent of the same user on the machine frees it. That waits an hour, because the node's own agent, started again, reads
+in the ledgers how far its ranks had come.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 SHARED_MEMORY = Path("/dev/shm")
 
 ABANDONED_S = 3600.0
-"""Time since a generation last began there, before memory that nobody holds is freed."""
+"""Age at which a directory without a lock is freed, counted from the last start of a generation there."""
 
 _LOCK = ".held"
 
@@ -42,7 +42,7 @@ class LedgerMemory:
         """Hold the directory until this process ends, and note that it is in use now."""
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # Never waits: only an agent that frees abandoned memory locks for itself, for a moment, what nobody holds.
+            # Waits for a moment at most: the only exclusive lock is that of an agent that frees an abandoned directory.
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             os.utime(descriptor)
             if self._held is not None:

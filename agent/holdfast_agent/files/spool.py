@@ -2,8 +2,8 @@
 
 Events and the state that they follow from are written in one transaction, so a kill leaves both or neither. There are
 two lanes, because measurements are many and must not delay the evidence that decisions need. The newest published
-messages are kept, since the bus may lose them (`holdfast.daemon.lost_messages`): measurements at each of its restarts,
-as it keeps them in memory only.
+messages are kept, since the bus may lose them (`holdfast.daemon.lost_messages`). It keeps measurements in memory only,
+so it loses them at each restart.
 """
 
 from __future__ import annotations

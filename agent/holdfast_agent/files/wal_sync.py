@@ -1,4 +1,4 @@
-"""Brings the spool's write-ahead log to the disk, in a thread of its own, so that no decision waits for the disk.
+"""Brings the spool's write-ahead log to the disk, in a separate thread, so that no decision waits for the disk.
 
 A power cut then loses the last milliseconds at most. Commits that come during a sync share the next one.
 """
@@ -27,7 +27,7 @@ class WalSync:
         self._thread.start()
 
     def request(self) -> None:
-        """Have everything that is written by now on the disk soon."""
+        """Ask for a sync of everything written so far; returns at once."""
         self._wanted.set()
 
     def close(self) -> None:

@@ -45,12 +45,12 @@ class InspectionReport(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
 
 
-class LastingTroubles(msgspec.Struct, frozen=True, kw_only=True):
+class LastingTrouble(msgspec.Struct, frozen=True, kw_only=True):
     """A trouble of the last reading: its number of consecutive readings, and the time of its last report."""
 
     trouble: Trouble
     readings: int = 1
-    said_at: datetime | None = None
+    reported_at: datetime | None = None
 
 
 class CheckState(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
     certain faults, whose repair no later reading can show.
     """
 
-    lasting: dict[Key, LastingTroubles] = {}
+    lasting: dict[Key, LastingTrouble] = {}
     unread: dict[str, str] = {}
     happened: dict[Key, tuple[datetime, Confidence]] = {}
     struck: dict[Key, Trouble] = {}
@@ -66,16 +66,16 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def raised(self) -> tuple[Trouble, ...]:
         """The reported troubles that last."""
-        return tuple(lasting.trouble for lasting in self.lasting.values() if lasting.said_at is not None)
+        return tuple(lasting.trouble for lasting in self.lasting.values() if lasting.reported_at is not None)
 
 
 def judge(
     check: Check, state: CheckState, reading: Reading, now: datetime, again_s: float
 ) -> tuple[CheckState, tuple[InspectionReport, ...]]:
     """Return the reports that follow from this reading, and the next state."""
-    said: list[InspectionReport] = []
+    reports: list[InspectionReport] = []
     troubles = merged(check, reading.troubles)
-    lasting: dict[Key, LastingTroubles] = {}
+    lasting: dict[Key, LastingTrouble] = {}
     struck = dict(state.struck)
     happened = {key: one for key, one in state.happened.items() if now - one[0] < timedelta(seconds=check.quiet_s)}
     for key, trouble in troubles.items():
@@ -87,32 +87,32 @@ def judge(
                 continue
             happened[key] = now, confidence
             times = 1 if check.quiet_s else min(trouble.times, TIMES_MAX)
-            said += [_said(check, "alert", trouble)] * times
+            reports += [_report(check, "alert", trouble)] * times
             continue
         before = state.lasting.get(key)
-        stays = LastingTroubles(
+        stays = LastingTrouble(
             trouble=trouble,
             readings=before.readings + 1 if before else 1,
-            said_at=before.said_at if before else None,
+            reported_at=before.reported_at if before else None,
         )
         if stays.readings >= check.misses and _is_due(check, trouble, before, now, again_s):
-            said.append(_said(check, "alert", trouble))
-            stays = msgspec.structs.replace(stays, said_at=now)
+            reports.append(_report(check, "alert", trouble))
+            stays = msgspec.structs.replace(stays, reported_at=now)
         lasting[key] = stays
     for key, before in state.lasting.items():
         if key in lasting:
             continue
         if _is_unread(key[0], reading):
             lasting[key] = before
-        elif before.said_at is not None:
-            said.append(_said(check, "cleared", before.trouble))
+        elif before.reported_at is not None:
+            reports.append(_report(check, "cleared", before.trouble))
     for device, why in reading.unread.items():
         if device not in state.unread:
-            said.append(_of_sight(check, "broken", device, why))
+            reports.append(_sight_report(check, "broken", device, why))
     for device in state.unread:
         if device not in reading.unread:
-            said.append(_of_sight(check, "cleared", device, "it is readable again"))
-    return CheckState(lasting=lasting, unread=dict(reading.unread), happened=happened, struck=struck), tuple(said)
+            reports.append(_sight_report(check, "cleared", device, "it is readable again"))
+    return CheckState(lasting=lasting, unread=dict(reading.unread), happened=happened, struck=struck), tuple(reports)
 
 
 def confidence_of(check: Check, trouble: Trouble) -> Confidence:
@@ -132,22 +132,23 @@ def merged(check: Check, troubles: tuple[Trouble, ...]) -> dict[Key, Trouble]:
     return merged
 
 
-def _is_due(check: Check, trouble: Trouble, before: LastingTroubles | None, now: datetime, again_s: float) -> bool:
-    if before is None or before.said_at is None:
+def _is_due(check: Check, trouble: Trouble, before: LastingTrouble | None, now: datetime, again_s: float) -> bool:
+    if before is None or before.reported_at is None:
         return True
     confidence = confidence_of(check, trouble)
     if confidence != confidence_of(check, before.trouble):
         return True
     pause_s = {"tolerate": check.interval_s, "evict": again_s}.get(confidence)
     # Tolerance, because readings come slightly early or late.
-    return pause_s is not None and (now - before.said_at).total_seconds() >= pause_s - min(1.0, check.interval_s / 2)
+    early_s = min(1.0, check.interval_s / 2)
+    return pause_s is not None and (now - before.reported_at).total_seconds() >= pause_s - early_s
 
 
 def _is_unread(device: str, reading: Reading) -> bool:
     return bool(reading.absent) or device in reading.unread or "" in reading.unread
 
 
-def _said(check: Check, state: Literal["alert", "cleared"], trouble: Trouble) -> InspectionReport:
+def _report(check: Check, state: Literal["alert", "cleared"], trouble: Trouble) -> InspectionReport:
     return InspectionReport(
         check=check.name,
         state=state,
@@ -162,7 +163,7 @@ def _said(check: Check, state: Literal["alert", "cleared"], trouble: Trouble) ->
     )
 
 
-def _of_sight(check: Check, state: Literal["broken", "cleared"], device: str, detail: str) -> InspectionReport:
+def _sight_report(check: Check, state: Literal["broken", "cleared"], device: str, detail: str) -> InspectionReport:
     return InspectionReport(
         check=check.name,
         state=state,

@@ -22,20 +22,24 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The machine's initial PID namespace, as `/proc/self/ns/pid` shows it: its inode number is fixed in the kernel."""
 
 FAMILIES_EVERY_S = 10.0
+"""Interval at which the descendants of ranks are noted."""
 REMEMBERED_S = 60.0
+"""Time for which a process that has ended still counts as the node's."""
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
-    """PCI addresses of all GPUs at agent start, and of the node's (may be none). `are_divided`: others are not its."""
+    """PCI addresses of GPUs, read when the agent starts."""
 
     of_machine: frozenset[str]
     own: frozenset[str]
+    """The node's; may be none."""
     are_divided: bool
+    """True if GPUs outside of `own` are another node's."""
 
 
 def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, str]) -> Gpus:
-    """Return the GPUs by [inspections] gpus; else by what CUDA may see (by index in bus order, or by UUID); else those
-    that the driver shows, in a container possibly only some of the machine's.
+    """Return the GPUs. The first of these that is given decides which are the node's: `[inspections] gpus`;
+    `CUDA_VISIBLE_DEVICES` (indexes in bus order, or UUIDs); the driver's list, which a container may limit.
     """
     present = sorted(
         pci_address(device.name)

@@ -1,4 +1,4 @@
-"""The request of an agent for a zygote forked by the nursery, the replies to it, and the decision between them.
+"""An agent's request for a zygote that the nursery forks, the replies, and the decision whether to decline. Pure.
 
 A fork has the nursery's memory and whatever else a process inherits. It replaces a zygote that the agent starts itself
 only where both would have inherited the same; anything that differs is a reason to decline, not something to change.
@@ -23,7 +23,8 @@ class BirthRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Variables of the zygote as `NAME=value`."""
     python: str
     blocked: tuple[int, ...]
-    """Blocked signals. Seen from outside, they also are those that the C library blocks while it starts a thread."""
+    """The agent's blocked signals. They are sent because /proc also shows those that the C library blocks for a moment
+    while it starts a thread."""
 
 
 class Born(msgspec.Struct, frozen=True, kw_only=True, tag="born"):

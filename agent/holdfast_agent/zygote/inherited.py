@@ -1,4 +1,8 @@
-"""What a process passes on to its children, read from /proc, and what of it a fork shows as its own."""
+"""Attributes that children inherit from a process, read from /proc, and the arguments and variables that `ps` shows.
+
+A fork that becomes another program without `exec` would be shown with those of its parent. They lie in the memory of
+the process, at places that the kernel fixed at `exec`, so it writes its own there.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ _STATUS = frozenset(
     }
 )
 _ARGUMENTS, _ENVIRONMENT = slice(45, 47), slice(47, 49)
-"""Where /proc/PID/stat has the begin and end of both, counted from the state on."""
+"""Fields of /proc/PID/stat with the begin and end addresses of both, counted from the state on."""
 
 
 class NoRoom(RuntimeError):
@@ -91,7 +95,7 @@ def fit(arguments: Sequence[bytes], environment: Sequence[bytes]) -> tuple[Shown
 
 
 def show(placed: Sequence[Shown]) -> None:
-    """Have `ps` and /proc show these arguments and variables; a fork shows those of its parent otherwise."""
+    """Have `ps` and /proc show these arguments and variables."""
     for begin, end, block in placed:
         ctypes.memset(begin, 0, end - begin)
         ctypes.memmove(begin, block, len(block))

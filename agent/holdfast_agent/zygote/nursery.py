@@ -235,7 +235,10 @@ def _warm_up() -> str | None:
 
 
 def _make_room() -> None:
-    """Start this program once more, with room behind its arguments and variables for those of a zygote."""
+    """Start this program once more, with padding behind its arguments and variables.
+
+    A forked zygote writes its own in their place (`inherited.show`), and they may be longer than the nursery's.
+    """
     padding = "x" * _ROOM_BYTES
     arguments = [*sys.orig_argv, "--room", padding]
     # Where there is no space for them, requests are declined.

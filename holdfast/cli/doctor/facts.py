@@ -64,7 +64,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of machines of a job that may be lost alone without the loss of a shard, and its plan's reason."""
+    """A job's machines, and how many of them can each be lost alone while every shard stays in memory (`survived`).
+    `reason` is the backup plan's."""
 
     job: str
     machines: int

@@ -1,4 +1,4 @@
-"""Everything that `holdfast doctor` reads, within limits of time: whatever is away is a fact, and no error."""
+"""Everything that `holdfast doctor` reads, within limits of time. A part that does not answer is a fact, no error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 from holdfast.cli.doctor.facts import Facts
 from holdfast.cli.doctor.reading_bus import read_bus
 from holdfast.cli.doctor.reading_database import read_database
-from holdfast.cli.doctor.reading_machine import read_disks, read_supervisor, read_write_error
+from holdfast.cli.doctor.reading_machine import read_disks, read_health_error, read_supervisor
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.clock import Now, system_now
 
 SHARED_MEMORY = Path("/dev/shm")
-"""Ranks' shards and ledgers."""
+"""Holds the ledgers of ranks. Shards are in memory without a file system."""
 
 
 async def read_cluster(where: Whereabouts, *, listen: bool = True, now: Now = system_now) -> Facts:
@@ -27,7 +27,7 @@ async def read_cluster(where: Whereabouts, *, listen: bool = True, now: Now = sy
     published = database.published if database else ()
     bus, bus_problem = await read_bus(where.nats_url, nodes, published, now, listen=listen)
     if bus is not None and where.nats_monitor_url:
-        bus = msgspec.structs.replace(bus, write_error=read_write_error(where.nats_monitor_url))
+        bus = msgspec.structs.replace(bus, write_error=read_health_error(where.nats_monitor_url))
     processes, supervisor_problem = read_supervisor(where.layout) if where.layout else ((), "")
     return Facts(
         at=now(),

@@ -1,4 +1,4 @@
-"""Reading of this machine for `holdfast doctor`: disks, the supervisor, the bus's own health check.
+"""Reading of this machine for `holdfast doctor`: disks, the supervisor, the bus's own health check. `findings` judges.
 
 The system calls behind them may never return (a network file system that is away): each runs in a thread that the
 command does not wait for.
@@ -88,7 +88,7 @@ class _Health(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def read_write_error(monitor_url: str) -> str:
+def read_health_error(monitor_url: str) -> str:
     """Return what the health check of nats-server reports; "" if it is well or cannot be asked."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

@@ -1,4 +1,4 @@
-"""Machines between which no data passes, from each node's view of its own network. Pure.
+"""Machines between which no data passes, as each node sees its network. Pure.
 
 While a job hangs its connections are idle: the kernel at the other end, not the process, has acknowledged all data.
 Data that stays unacknowledged after many retries names the two ends of a link; a machine that several such links share

@@ -72,7 +72,7 @@ def iterations_by_steps(rank: int, steps: Sequence[StepRecord], records: Sequenc
 
 
 def _covered(spans: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]]) -> list[int]:
-    """Return how much of each window the spans cover; both are in order. Kernels of a device overlap."""
+    """Return how much of each window the spans cover; both are in order. Spans may overlap, as kernels do."""
     apart: list[tuple[int, int]] = []
     for begin, end in spans:
         if apart and begin <= apart[-1][1]:
@@ -91,8 +91,8 @@ def _covered(spans: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]
 def iterations_by_calls(rank: int, records: Sequence[RingRecord], groups: Sequence[GroupEntry]) -> list[IterationTime]:
     """Return iterations by repeating calls, for scripts whose steps are not visible."""
     clock = IterationClock(rank)
-    told = [found for call in calls_of(rank, records, groups) if (found := clock.observe(call)) is not None]
-    return [found for found in told if found.pattern == told[-1].pattern]
+    inferred = [found for call in calls_of(rank, records, groups) if (found := clock.observe(call)) is not None]
+    return [found for found in inferred if found.pattern == inferred[-1].pattern]
 
 
 def profile_of(
@@ -151,12 +151,12 @@ def _usual(values: Sequence[float]) -> float:
 
 def group_times(profiles: Sequence[RankProfile], mesh: Mesh | None = None) -> list[GroupTime]:
     """Return the collectives of each group for which all its ranks have sent profiles."""
-    told: dict[tuple[str, tuple[tuple[int, int, int], ...], str, int], dict[int, ProfiledCalls]] = {}
+    sent: dict[tuple[str, tuple[tuple[int, int, int], ...], str, int], dict[int, ProfiledCalls]] = {}
     for profile in profiles:
         for calls in profile.calls:
-            told.setdefault((calls.group, calls.runs, calls.operation, calls.bytes), {})[profile.rank] = calls
+            sent.setdefault((calls.group, calls.runs, calls.operation, calls.bytes), {})[profile.rank] = calls
     found: list[GroupTime] = []
-    for (name, runs, operation, size), by_rank in told.items():
+    for (name, runs, operation, size), by_rank in sent.items():
         ranks = ranks_of(runs)
         if len(ranks) < 2 or any(rank not in by_rank for rank in ranks):
             continue
@@ -182,7 +182,7 @@ def group_times(profiles: Sequence[RankProfile], mesh: Mesh | None = None) -> li
 
 
 def _least(rows: Sequence[dict[int, float]]) -> dict[int, float]:
-    """Return the last rank's wait for each occurrence that all ranks have."""
+    """Return the last rank's wait, which is the shortest, for each occurrence that all ranks have."""
     common = set(rows[0]).intersection(*rows[1:])
     return {at: min(row[at] for row in rows) for at in common}
 
@@ -196,10 +196,10 @@ def kind_of(ranks: tuple[int, ...], mesh: Mesh | None) -> str:
 
 def works(profiles: Sequence[RankProfile]) -> list[RankWork]:
     """Return each rank's time outside of collectives, over the last iterations that all ranks have."""
-    told = [profile for profile in profiles if profile.iterations_s]
-    if not told:
+    usable = [profile for profile in profiles if profile.iterations_s]
+    if not usable:
         return []
-    number = min(len(profile.iterations_s) for profile in told)
+    number = min(len(profile.iterations_s) for profile in usable)
     return [
         RankWork(
             rank=profile.rank,
@@ -209,5 +209,5 @@ def works(profiles: Sequence[RankProfile]) -> list[RankWork]:
             ),
             healthy_s=profile.healthy_work_s,
         )
-        for profile in told
+        for profile in usable
     ]

@@ -70,7 +70,7 @@ _Key = tuple[int, tuple[int, ...]]
 
 
 def _links(shape: StepShape, graph: StepGraph) -> tuple[dict[_Key, Ints], dict[_Key, str]]:
-    """Return the nodes of each kind between the same workers."""
+    """Return the graph's nodes by kind of operation and set of workers, and the name of the kind for each such key."""
     members: dict[int, set[int]] = defaultdict(set)
     for row in np.flatnonzero(graph.is_transfer[graph.node_of]).tolist():
         members[int(graph.node_of[row])].add(int(shape.worker[row]))

@@ -1,7 +1,8 @@
 """Messages between a node's vault and its ranks and agent over `vault.sock`, framed by `holdfast.node.frames`.
 
 The rank sends requests, and the vault answers each once and in order. The node's agent uses the same protocol: it hands
-over backup orders, and on a connection of its own it receives notices.
+over backup orders, and on a second connection it receives notices.
+
 File descriptors travel beside the message that names them: a rank's userfaultfd with `Join`, the memory of a shard with
 `SealedShard`.
 """
@@ -28,7 +29,7 @@ class ShardName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedStep(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A step that is whole, and the generation that made it. A later generation's is newer, be its step lower."""
+    """A step that is whole, and the generation that made it. A later generation's is newer, even with a lower step."""
 
     generation: int
     step: int
@@ -99,7 +100,7 @@ class KeepOnly(_VaultMessage, frozen=True, kw_only=True, tag="keep_only"):
 class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
     """Request to bring the steps saved over this connection to a disk as well: a directory or URL, the same for all
     ranks. The newest `steps_max` are kept there, if they fit into `nbytes_max` (0: into anything). `mesh` is noted with
-    each. Answered by `Done`. How often is the order's to say.
+    each. Answered by `Done`. The order decides how often.
     """
 
     place: str

@@ -142,7 +142,7 @@ class Checkpointer:
         self._choice = (RestoreChoice if self._replay is None else OnlyLooking)(self._storage, self._ranks)
         self._rank = self._ranks.rank
         self._place = job_rank(self._rank) if process_group is None else self._rank
-        # A part of the job has no shards of its own: their names are those of the whole job's ranks.
+        # A part of the job keeps no shards: their names are those of the whole job's ranks.
         name = environment.shard_name(self._owner, self._rank, self._ranks.size) if process_group is None else None
         self._memory = MemoryTier(name, self._owner.generation, self._persist_to(directory, storage))
 

@@ -20,7 +20,7 @@ SCRATCH_CURE = (
 
 
 class Scratch(Enum):
-    """Whether a job may start from scratch."""
+    """A job's permission to start from scratch."""
 
     UNLESS_WHOLE = ""
     """Unless the ranks find that there was a whole step."""

@@ -60,7 +60,7 @@ class MemoryTier:
         self.has_newer = False
         """Any rank had steps above the limit at the last call of `common`."""
         self.found = FoundSteps()
-        """What all ranks had at the last call of `common`."""
+        """Steps that all ranks had at the last call of `common`."""
         self._has_kept = False
         self._of_some: set[SealedStep] = set()
         self._all_answered = True

@@ -53,11 +53,11 @@ SAVER_POLL_S = 0.05
 
 
 class Memory:
-    """The memory of this process, one for all writers and readers: the vault is told only once where tensors lie."""
+    """The memory of this process, one for all writers and readers: the vault gets the places of tensors only once."""
 
     def __init__(self, name: ShardName, generation: int) -> None:
         self.tier = MemoryTier(name, generation)
-        # `async_save` writes in a thread of its own.
+        # `async_save` writes in another thread.
         self.turn = threading.Lock()
         self.plan = SavePlan([])
         self.saves = 0
@@ -294,7 +294,7 @@ def _resolved(plan: SavePlan, planner: SavePlanner) -> dict[str, Any]:
             objects.append((item, data.getvalue()))
     layout = dcp_layout.encode((item for item, _ in tensors), (item for item, _ in objects), plan.planner_data)
     state: dict[str, Any] = {LAYOUT: layout}
-    # An empty list would be a value of its own. Bytes in a list would be one value with it, and be pickled.
+    # An empty list would be stored as a value. A list of bytes would be stored as one value, pickled.
     if tensors:
         state["tensors"] = [tensor for _, tensor in tensors]
     if objects:

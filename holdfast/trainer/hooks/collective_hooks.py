@@ -96,8 +96,8 @@ _groups: dict[int, RingGroup] = {}
 """By the identity of the process group: until it is gone, or another one is there."""
 
 _pending: dict[int, tuple[Any, int, int, int, int]] = {}
-"""Asynchronous operations by the identity of their `Work`, an object of C++ that takes no attributes: a weak reference
-to it, then what `RingWriter.leave` asks for."""
+"""Asynchronous operations by the identity of their `Work`, an object of C++ that accepts no attributes: a weak
+reference to it, then what `RingWriter.leave` asks for."""
 
 
 def patch_process_groups(module: ModuleType) -> None:

@@ -33,7 +33,7 @@ class Device(Protocol):
 
 
 def choose(environ: MutableMapping[str, str]) -> bool:
-    """Have NCCL's kernels timed, unless something was said about it; True: they are to be marked instead."""
+    """Have NCCL's kernels timed, unless the environment decides it. Return True if they are to be marked instead."""
     if TIMING in environ:
         return False
     if environ.get(_CONNECTIONS) == "1":

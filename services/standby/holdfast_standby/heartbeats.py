@@ -1,4 +1,4 @@
-"""Heartbeats of nodes, and what they show about the inventory: nodes that it does not know, or knows as they were."""
+"""Heartbeats of nodes, and requests to register to those that the inventory lacks or has in an earlier state."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ KERNEL = "kernel"
 
 RECORD_BYTES_MAX = 8192
 RECORDS_MAX = 300
-"""Maximum number of records per reading, of which there are at most ten per second: a flood must not cost a core."""
+"""Maximum number of records per reading. There are ten readings a second at most, so a flood cannot occupy a core."""
 
 QUIET_S = 30.0
 """Drivers repeat messages; one failure is one alert."""
@@ -59,7 +59,7 @@ class KernelLog:
         return None if self._skips else Position(boot_id=self._boot_id, sequence=self._last)
 
     def wake(self) -> int | None:
-        """A descriptor that is readable when there is a line."""
+        """Return a descriptor that is readable when there is a line."""
         return self._descriptor
 
     def read(self) -> Reading:
@@ -68,7 +68,7 @@ class KernelLog:
             return reading
         lost = at_end = False
         troubles: list[Trouble] = []
-        holdings: NodeHardware | None = None
+        hardware: NodeHardware | None = None
         assert self._descriptor is not None
         fresh = 0
         while fresh < self._records_max:
@@ -95,8 +95,8 @@ class KernelLog:
             found = read_line(line)
             if found is None:
                 continue
-            holdings = holdings or self._finder.find()
-            owner = belongs(found, holdings)
+            hardware = hardware or self._finder.find()
+            owner = belongs(found, hardware)
             if owner is not None:
                 troubles.append(
                     Trouble(

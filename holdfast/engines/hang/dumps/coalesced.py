@@ -69,7 +69,13 @@ def _gone(
     batching: set[str],
     messages_done: Mapping[str, int],
 ) -> set[int]:
-    """Return the records inside a coalesced operation that has ended and was left out of the dump."""
+    """Return the records inside coalesced operations that have ended and were left out of the dump.
+
+    Records of one sequence are inside one coalesced operation; a single message is if its group sends in batches. Once
+    the rank has issued anything after them, or a later message of the group has ended, the record that ends them
+    exists too: it can only be missing because the operation has ended.
+    """
+    # A dump with completed records was not limited to active operations: nothing is left out.
     if any(state_of(entry) == "completed" for entry in entries):
         return set()
     last = len(entries) - 1

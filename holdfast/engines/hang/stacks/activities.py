@@ -14,7 +14,7 @@ import msgspec
 from holdfast.engines.hang.stacks.frames import Call, Stack
 
 Doing = Literal["others", "own", "unclear"]
-"""Waits for other ranks or for the device; busy with work of its own; unclear from the stack."""
+"""Waits for other ranks or for the device; busy with its own work; unclear from the stack."""
 
 
 class Activity(msgspec.Struct, frozen=True):

@@ -15,8 +15,10 @@ from holdfast.events.parts.traces import Frame, ProcessStacks, ThreadStack
 _NOTHING = Stack(())
 
 _BACKGROUND = frozenset({"_pin_memory_loop", "_feed", "_serve", "_read_thread", "_monitor", "_heartbeat"})
+"""Functions of helper threads, which wait most of the time and never hold training up."""
 
 _PARKED = frozenset({"main_loop", "_worker", "wait", "run_forever"})
+"""Innermost functions of a main thread that leaves the work to others."""
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,9 @@ class StateReader:
     def _with_worker(
         self, process: ProcessStacks, main: ThreadStack, stack: Stack, activity: Activity
     ) -> tuple[Stack, Activity]:
+        """Put the stack of the thread that the main thread waits for on top of the main thread's."""
         found: list[tuple[int, Stack, Activity]] = []
+        # Of several threads the one that waits for other ranks counts, then a backward pass, then other work.
         for thread in process.threads:
             if thread is main or not any(map(is_python, thread.frames)):
                 continue

@@ -44,11 +44,10 @@ from holdfast.trainer.checkpoint.layout.manifest import ValueEntry
 OnBytes = Callable[[int], None]
 
 DCP_FILE_BYTES = 256 << 20
+"""Size of a file of an export to DCP, and about what the export holds in memory. A larger tensor has a file alone."""
 
 _ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in signature(save).parameters else {}
-"""Older releases of torch have no such argument, and save alone where no process group was made."""
-
-"""About what an export to DCP holds in memory; a larger tensor has a file of its own."""
+"""Arguments by which `save` saves alone. Older releases of torch do so where no process group was made."""
 
 
 class Outgoing(NamedTuple):
@@ -58,7 +57,7 @@ class Outgoing(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What to export. `apart`: spaces whose state is not merged; `left_out`: spaces whose state is not exported."""
+    """Values to export. `apart`: spaces whose state is not merged; `left_out`: spaces whose state is not exported."""
 
     outgoing: tuple[Outgoing, ...]
     apart: tuple[str, ...]

@@ -1,6 +1,6 @@
 """A checkpoint's tensors as safetensors files with an index, as Hugging Face lays models out.
 
-The library writes a file from tensors that are all in memory; here one is, at a time. So the files are written by hand:
+The library needs all tensors of a file in memory at once; here one is at a time. So the files are written by hand:
 eight bytes with the length of the header, the header in JSON, then the tensors without gaps.
 """
 
@@ -19,7 +19,7 @@ from holdfast.trainer.checkpoint.exchange.export import OnBytes, Outgoing, appea
 
 INDEX = "model.safetensors.index.json"
 PATHS = "holdfast.paths"
-"""In a file's metadata: the paths of keys whose nesting their dots do not tell."""
+"""In a file's metadata: the paths of keys for which `default_path` gives another nesting."""
 
 DTYPES = {
     "float64": "F64",

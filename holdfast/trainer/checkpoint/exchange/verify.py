@@ -1,4 +1,4 @@
-"""Reads all of a checkpoint and says which bytes of which file are not those that were written. Needs no torch."""
+"""Reads all of a checkpoint and reports which bytes of which file are not those that were written. Needs no torch."""
 
 from __future__ import annotations
 

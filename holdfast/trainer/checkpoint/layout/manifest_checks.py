@@ -1,6 +1,7 @@
 """Limits of the numbers in a checkpoint's manifest and indexes: they decide what a reader allocates and reads.
 
-A number may be wrong because the disk is, or because somebody wrote it. Nothing here needs torch.
+A number may be wrong because the disk is, or because somebody wrote it; `decode_manifest` has compared the checksum
+before, which shows the first only. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _tensor_problem(entry: ValueEntry) -> str:
 
 
 def size_problem(dtype: str, shape: Sequence[int], nbytes: int) -> str:
-    """Return why a tensor of this dtype and shape cannot have so many bytes; "" if it can."""
+    """Return why a tensor of this dtype and shape cannot have this number of bytes; "" if it can."""
     if dtype in PACKED_ITEM_BYTES:
         is_right = nbytes <= prod(shape) * PACKED_ITEM_BYTES[dtype]
     elif dtype in ITEM_BYTES:

@@ -6,14 +6,13 @@ Layout below the URL::
     generation-8.big.1763724000000/step-00000123.1/manifest.json
     generation-8.big.1763724000000/step-00000123.1/rank-00000.part
 
-Each generation writes below a name of its own. A step is one once the catalogue names where its objects lie, and that
-is one object, created last. Nothing that counts is ever written to or moved.
+Each generation writes below a separate name. A step exists once the catalogue names the place of its objects, and the
+catalogue is one object, created last. Nothing that counts is ever written to or moved.
 
 The fence promises what it promises in a directory (`holdfast.trainer.checkpoint.storage.workplace`): once `claim` has
-returned,
-no older generation publishes, replaces, drops or sets aside a step. It is weaker in one thing: what an older generation
-was writing is not taken away from it. It may go on to write objects that count for nothing, until it finds out at its
-next part or publication; retention removes them.
+returned, no older generation publishes, replaces, drops or sets aside a step. It is weaker in one thing: what an older
+generation was writing is not taken away from it. It may go on to write objects that count for nothing, until it finds
+out at its next part or publication; retention removes them.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ A node that is cut off lets its ranks train. If they need no other node they go 
 has taken their place. Asking "am I still the newest?" before a rename is not enough: the answer may be out of date when
 the rename is done, and a lock may be lost by a node that does not know it.
 
-So each generation has a directory of its own below the root, its workplace, and whatever it does to a step that
-others can see is one rename out of its workplace (publish) or into it (drop, set aside). A newer generation first makes
+So each generation has a separate directory below the root, its workplace, and whatever it does to a step that others
+can see is one rename out of its workplace (publish) or into it (drop, set aside). A newer generation first makes
 its own workplace, then removes those of its predecessors, and only then looks at the steps. From that moment the
-renames of the older one fail by themselves, whenever they come. A rank of an older generation that comes late sees the
-newer workplace and gives its own back; the newest workplace is never removed.
+renames of the older one fail by themselves, whenever they come. A rank of an older generation that makes its workplace
+late sees the newer one and removes its own; the newest workplace is never removed.
 
 Guaranteed, once `claim` has returned: no older generation of this job publishes, replaces, drops or sets aside a step.
 What one published before that is a checkpoint like any other; what it had not finished is gone, but for steps that were
@@ -67,7 +67,7 @@ class Workplace:
         self.path = root / owner.name
 
     def claim(self) -> None:
-        """Take the root over from all predecessors; if called again, make sure that no other owner has it.
+        """Take the root over from all predecessors; a second call only checks that no newer owner has done so.
 
         Raises Superseded if a newer generation is there.
         """
@@ -103,19 +103,19 @@ class Workplace:
         shutil.rmtree(doomed)
 
     def set_aside(self, directory: Path, name: str) -> None:
-        """Give a directory of the root this name there, or one like it if that is taken."""
+        """Rename a directory of the root to `name`, with a number appended if that is taken."""
         if not self._owner.job:
             os.rename(directory, self._free(name))
             sync_directory(self._root)
             return
-        # Through the workplace: a newer generation may be reading what this one holds for damaged.
+        # Through the workplace, so that it fails once a newer generation is there, which may be reading this step.
         on_the_way = self.path / f"{_ASIDE}{name}"
         os.rename(directory, on_the_way)
         os.rename(on_the_way, self._free(name))
         sync_directory(self._root)
 
     def sweep(self) -> None:
-        """Take the workplaces of all predecessors away, and remove what is left of those that were.
+        """Revoke the workplaces of all predecessors, and remove those that were revoked.
 
         Raises CheckpointError if one cannot be, so an older generation may still change what is here.
         """
@@ -133,24 +133,24 @@ class Workplace:
     def _refuse_if_superseded(self) -> None:
         if not self._owner.job:
             return
-        if newer := [owner for owner, path in self._workplaces() if self._owner.precedes(owner) and _is_whole(path)]:
+        if newer := [owner for owner, path in self._workplaces() if self._owner.precedes(owner) and _is_in_force(path)]:
             raise Superseded(
                 f"generation {max(newer).generation} of job {self._owner.job} has taken the checkpoints over from "
                 f"generation {self._owner.generation}, which this rank belongs to, and nothing was changed; if the "
                 f"controller's database was restored to an earlier state since, remove {self._root / max(newer).name}"
             )
 
-    # Renamed, for those who go by the path; emptied and removed, for clients that remember the directory itself. Other
-    # ranks of this generation may be at it as well, and what is not there any more was done by one of them.
+    # A rename stops processes that use the path. Clients of network file systems remember the directory itself: only
+    # its removal stops those. Other ranks of this generation do the same meanwhile, so anything may be gone already.
 
     def _rename(self, workplace: Path) -> None:
-        if _is_whole(workplace):
+        if _is_in_force(workplace):
             with suppress(FileNotFoundError):
                 os.rename(workplace, self._root / f"revoked-{uuid4().hex}.{workplace.name}")
 
     def _empty(self, workplace: Path) -> None:
-        if _is_whole(workplace):
-            return  # made since by one who comes late, and will give it back
+        if _is_in_force(workplace):
+            return  # Made since by a late rank, which will remove it.
         for _ in range(REMOVALS_MAX):
             self._bring_back(workplace)
             shutil.rmtree(workplace, ignore_errors=True)
@@ -177,7 +177,7 @@ class Workplace:
         return [path for owner, path in self._workplaces() if owner.precedes(self._owner)]
 
     def _workplaces(self) -> list[tuple[Owner, Path]]:
-        """Return the owners of the workplaces here, including those taken away and not removed yet."""
+        """Return the owners of the workplaces here, including those revoked and not removed yet."""
         if not self._root.is_dir():
             return []
         named = [(owner_of(entry.name), entry.name) for entry in os.scandir(self._root)]
@@ -202,6 +202,6 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _is_whole(workplace: Path) -> bool:
-    """Return True if it is its owner's still: one that was taken away has another name."""
+def _is_in_force(workplace: Path) -> bool:
+    """Return True if it is still its owner's: a revoked one has another name."""
     return workplace.name.startswith("generation-")

@@ -1,7 +1,7 @@
 """Other plans for a job's copies, with their odds and memory, beside the plan in use.
 
-A second copy and parity are compared only: vaults keep one copy. Parity of k+m: k nodes and m others, which keep what
-the shards of any m of them can be computed from (Reed-Solomon); more than m lost of these k+m are fatal.
+A second copy and parity are compared only: vaults keep one copy. Parity k+m: m more nodes keep the parity of the shards
+of k nodes (Reed-Solomon). Any m of these k+m nodes may be lost; the loss of more is fatal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PlanOdds(msgspec.Struct, frozen=True, kw_only=True):
     plan: str
     in_use: bool = False
     offered: bool = False
-    """Whether `[checkpoint] backup_strategy` has it."""
+    """True if it is a value of `[checkpoint] backup_strategy`."""
     memory_factor: float
     """Memory of copies, as a multiple of the job's shards."""
     odds: tuple[LossOdds, ...]
@@ -69,7 +69,7 @@ def _copies(
     in_use: bool = False,
     offered: bool = False,
 ) -> PlanOdds:
-    """Return the odds of a plan with one keeper of each node in each of `copies`; a node is no keeper of its own."""
+    """Return the odds of a plan. Each of `copies` has the keeper of every node; a node that keeps its own has none."""
     holders = [
         frozenset({node} | {keeper for keeper in keepers if keeper is not None})
         for node, keepers in enumerate(zip(*copies, strict=True))

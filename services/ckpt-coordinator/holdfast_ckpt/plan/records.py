@@ -94,7 +94,7 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     every_before: int = 1
     every_from: int = 0
     odds: tuple[PlanOdds, ...] = ()
-    """What this plan survives, and what others would; () in a plan of an earlier release."""
+    """Losses that this plan survives, and that others would; () in a plan of an earlier release."""
 
     @property
     def topology(self) -> Topology:
