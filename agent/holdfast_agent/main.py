@@ -46,7 +46,7 @@ async def _run(daemon: Daemon) -> None:
     directories.write_pid()
 
     async def bus() -> Bus:
-        return await connect(daemon.settings.nats_url, f"agent-{daemon.flags.node}", makes_streams=False)
+        return await connect(daemon.nats_url, f"agent-{daemon.flags.node}", makes_streams=False)
 
     agent = Agent(
         daemon.flags.node,

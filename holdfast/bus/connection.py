@@ -13,6 +13,7 @@ from holdfast.bus.link import Inflow, Link, LinkLost, address_of
 from holdfast.bus.nats_py import Msg
 from holdfast.bus.streams import StreamMissing, ensure_streams
 from holdfast.clock import Now
+from holdfast.settings.addresses import Address, current
 
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 0.25
@@ -32,7 +33,7 @@ class Connection:
     server has lost those in memory.
     """
 
-    def __init__(self, url: str, name: str, now: Now, *, makes_streams: bool) -> None:
+    def __init__(self, url: Address, name: str, now: Now, *, makes_streams: bool) -> None:
         self._makes_streams = makes_streams
         self._url = url
         self._name = name
@@ -54,7 +55,7 @@ class Connection:
         except TimeoutError:
             await self.close()
             raise BusUnavailable(
-                f"no usable NATS server at {address_of(self._url)} within {timeout_s:g} s: "
+                f"no usable NATS server at {address_of(current(self._url))} within {timeout_s:g} s: "
                 "is it running, with JetStream?"
             ) from None
         except BaseException:
@@ -77,7 +78,7 @@ class Connection:
             return self._link
         if self._next.done() and (error := self._next.exception()) is not None:
             raise BusUnavailable(f"the bus is closed: {error or type(error).__name__}") from error
-        raise BusUnavailable(f"not connected to NATS at {address_of(self._url)}")
+        raise BusUnavailable(f"not connected to NATS at {address_of(current(self._url))}")
 
     async def link_up(self) -> Link:
         """Return the present link or wait for the next one; raises ConnectionClosed if there will be none."""
@@ -180,7 +181,7 @@ class Connection:
         while True:
             link: Link | None = None
             try:
-                link = await Link.open(self._url, self._name)
+                link = await Link.open(current(self._url), self._name)
                 if self._makes_streams:
                     await ensure_streams(link)
             except BaseException as error:

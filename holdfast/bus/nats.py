@@ -27,6 +27,7 @@ from holdfast.bus.objects import get_objects, object_messages, objects_there
 from holdfast.bus.streams import StreamMissing, message_at, message_lost, stream_state
 from holdfast.bus.watch import LOOK_AGAIN_S, Watch, is_delete, key_update, newest_value
 from holdfast.clock import Now, system_now
+from holdfast.settings.addresses import Address
 from holdfast.subjects import kv_subject
 
 PUBLISH_WINDOW = 512
@@ -50,7 +51,7 @@ _acknowledgement = msgspec.json.Decoder(_Acknowledgement)
 
 
 async def connect(
-    url: str, name: str, *, makes_streams: bool = True, now: Now = system_now, timeout_s: float | None = None
+    url: Address, name: str, *, makes_streams: bool = True, now: Now = system_now, timeout_s: float | None = None
 ) -> NatsBus:
     """Connect as `name` and make the streams exist, unless these credentials are not for that; waits for the server,
     without limit unless `timeout_s` is given.

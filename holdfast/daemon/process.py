@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from holdfast.settings import load
+from holdfast.settings.addresses import Address
 from holdfast.settings.load import Settings
 from holdfast.settings.timeouts import Timeouts
 
@@ -31,6 +32,8 @@ class Daemon(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     settings: Settings
     flags: argparse.Namespace
+    nats_url: Address
+    database_url: Address
 
 
 def run(
@@ -56,7 +59,7 @@ def run(
     flags = parser.parse_args()
     given = {"nats_url": flags.nats_url, "database_url": getattr(flags, "database_url", None)}
     try:
-        settings, _ = load.load(os.environ, given, flags.config)
+        settings, listed = load.load(os.environ, given, flags.config)
     except load.ConfigRefused as error:
         parser.exit(2, f"{name}: {error}\n")
     if not settings.nats_url:
@@ -64,7 +67,14 @@ def run(
     if needs_database and not settings.database_url:
         parser.exit(2, f"{name}: no address of Postgres: give --database-url or set HOLDFAST_DATABASE_URL\n")
     log_to_stderr(name)
-    sys.exit(asyncio.run(_until_stopped(main, Daemon(name=name, settings=settings, flags=flags))))
+    daemon = Daemon(
+        name=name,
+        settings=settings,
+        flags=flags,
+        nats_url=load.live_address("nats_url", settings, listed, os.environ),
+        database_url=load.live_address("database_url", settings, listed, os.environ),
+    )
+    sys.exit(asyncio.run(_until_stopped(main, daemon)))
 
 
 async def _until_stopped(main: Callable[[Daemon], Awaitable[None]], process: Daemon) -> int:

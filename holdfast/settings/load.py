@@ -53,6 +53,7 @@ from typing import Any
 import msgspec
 
 from holdfast.settings import Section
+from holdfast.settings.addresses import Address
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.code import CodePolicy
 from holdfast.settings.findings.corruption import CorruptionPolicy
@@ -140,6 +141,27 @@ def load(
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigRefused(_in_words(error, values, origins)) from error
     return settings, _listed(settings, origins)
+
+
+def live_address(key: str, settings: Settings, listed: Iterable[Setting], environ: Mapping[str, str]) -> Address:
+    """Return one of `ADDRESSES`; one that a file named by the environment holds is read again for every connection, so
+    that a new password needs no restart. While the file cannot be read, its last content counts.
+    """
+    known: str = getattr(settings, key)
+    variable = variable_of(key) + "_FILE"
+    if next(row.origin for row in listed if row.key == key) != variable:
+        return known
+    path = Path(environ[variable])
+
+    def read() -> str:
+        nonlocal known
+        try:
+            known = path.read_text().strip() or known
+        except (OSError, UnicodeDecodeError):
+            return known
+        return known
+
+    return read
 
 
 def timeouts_of(listed: Iterable[Setting]) -> Timeouts:

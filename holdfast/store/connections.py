@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import asyncpg
 
+from holdfast.settings.addresses import Address, current
 from holdfast.store import DatabaseReplaced, StoreUnavailable
 
 CONNECT_TIMEOUT_S = 5.0
@@ -39,7 +40,7 @@ class Connections:
     @classmethod
     async def prepare(
         cls,
-        url: str,
+        url: Address,
         application_name: str,
         *,
         most: int,
@@ -47,15 +48,28 @@ class Connections:
         **settings: str,
     ) -> Self:
         """Prepare up to `most` connections; none is made yet. `settings` are server settings of the session."""
+
+        preparation = _Preparation()
+
+        async def connect(_: str, **options: Any) -> Any:
+            try:
+                return await asyncpg.connect(current(url), **options)
+            except asyncpg.InvalidAuthorizationSpecificationError as error:
+                if preparation.database is None:
+                    raise
+                # It was let in before: its password is being renewed.
+                raise StoreUnavailable(_words(error)) from error
+
         pool = await asyncpg.create_pool(
-            url,
+            current(url),
+            connect=cast(Any, connect),
             min_size=0,
             max_size=most,
             max_queries=_NEVER,
             max_inactive_connection_lifetime=0,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=command_timeout_s,
-            init=_Preparation(),
+            init=preparation,
             # No session state is ever changed here, and undoing none costs a round trip for every transaction.
             reset=_leave_as_is,
             server_settings={"application_name": application_name, "timezone": "UTC", **settings},
@@ -122,7 +136,8 @@ class _Preparation:
     """
 
     def __init__(self) -> None:
-        self._database: int | None = None
+        self.database: int | None = None
+        """The first one; None until a connection was made."""
 
     async def __call__(self, connection: asyncpg.Connection[Any]) -> None:
         # jsonb's binary form is a version byte and the text, so that msgspec's bytes go in and out as they are.
@@ -134,9 +149,9 @@ class _Preparation:
             decoder=lambda body: bytes(body[1:]),
         )
         database = await connection.fetchval("select oid from pg_database where datname = current_database()")
-        if self._database not in (None, database):
+        if self.database not in (None, database):
             raise DatabaseReplaced("the database was replaced by another one: this process starts again to read it")
-        self._database = database
+        self.database = database
 
 
 async def _leave_as_is(connection: asyncpg.Connection[Any]) -> None:

@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 
 from holdfast.bus import Message, StreamPosition
+from holdfast.settings.addresses import Address
 from holdfast.store import Published, S, StaleState, StoreUnavailable, Table
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast.store.jsonb import storable_json, storable_value
@@ -48,7 +49,7 @@ class PostgresStore:
         self._cache: dict[Place, Seen] = {}
 
     @classmethod
-    async def connect(cls, url: str, schema: str, *, application_name: str) -> Self:
+    async def connect(cls, url: Address, schema: str, *, application_name: str) -> Self:
         """Prepare for use; connections are made when needed, so the database may still be down.
 
         `url` is postgresql://…; the tables come from the migrations, and their lack shows as NotMigrated at first use.

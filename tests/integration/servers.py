@@ -8,12 +8,14 @@ import select
 import signal
 import subprocess
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from holdfast.bus.accounts import OPERATOR, users
 from holdfast.embedded.processes.children import ChildSpec
+from holdfast.embedded.servers import nats_monitor
 from holdfast.embedded.servers.credentials import DATABASE, HOST
 from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
@@ -165,19 +167,27 @@ class NatsServer(Server):
         """Address of the server, with credentials."""
         return self.url_of(OPERATOR)
 
-    def url_of(self, user: str) -> str:
+    def url_of(self, user: str, password: str = "") -> str:
         """Address of the server as one of its users sees it."""
-        return f"nats://{user}:{user}-{PASSWORD}@{HOST}:{self.port}"
+        return f"nats://{user}:{password or f'{user}-{PASSWORD}'}@{HOST}:{self.port}"
+
+    def passwords(self) -> dict[str, str]:
+        """The password of each user."""
+        return {user: f"{user}-{PASSWORD}" for user in users(self.nodes)}
 
     async def spec(self) -> ChildSpec:
         """Command line of the server."""
-        return nats_spec(
-            self.directory,
-            port=self.port,
-            monitor_port=self.ports.nats_monitor,
-            passwords={user: f"{user}-{PASSWORD}" for user in users(self.nodes)},
-            nodes=self.nodes,
-        )
+        return self._spec(self.passwords(), self.nodes)
+
+    async def reload(self, passwords: Mapping[str, str], nodes: Iterable[str]) -> None:
+        """Have it read other accounts while it runs."""
+        self._spec(passwords, nodes)
+        assert self.process is not None
+        await nats_monitor.reload(f"http://{HOST}:{self.ports.nats_monitor}", self.process.pid)
+
+    def _spec(self, passwords: Mapping[str, str], nodes: Iterable[str]) -> ChildSpec:
+        monitor = self.ports.nats_monitor
+        return nats_spec(self.directory, port=self.port, monitor_port=monitor, passwords=passwords, nodes=nodes)
 
 
 class PostgresServer(Server):

@@ -11,6 +11,7 @@ from servers import PostgresServer
 
 from holdfast.bus import Message
 from holdfast.fresh_ids import uuid7
+from holdfast.settings.addresses import Address
 from holdfast.store import Store, Table
 from holdfast.store.in_memory import MemoryDatabase, MemoryStore
 from holdfast.store.postgres import PostgresStore
@@ -91,8 +92,8 @@ class PostgresWorld:
         await admin.execute("truncate controller.jobs, controller.inbox, controller.outbox")
         await admin.close()
 
-    async def store(self) -> PostgresStore:
-        url = self.server.url_of("holdfast_controller", PASSWORDS["holdfast_controller"])
+    async def store(self, url: Address = "") -> PostgresStore:
+        url = url or self.server.url_of("holdfast_controller", PASSWORDS["holdfast_controller"])
         self.stores.append(await PostgresStore.connect(url, "controller", application_name="test"))
         return self.stores[-1]
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import msgspec
 import pytest
-from bus_worlds import WITHIN_S, message, take_one, unique
+from bus_worlds import WITHIN_S, message, take_one, unique, until_connected, until_disconnected
 from servers import NatsServer
 
 from holdfast.bus import BusError, BusUnavailable, NoResponder
@@ -340,6 +340,51 @@ async def test_a_node_does_its_work_across_accounts(operator: NatsBus, node: Nat
         await operator.get(DESIRED_BUCKET, "node.n1")
         await node.broadcast(f"{ROOT}.log.{job}.0.n1", b"line")
         assert await next_line == (f"{ROOT}.log.{job}.0.n1", b"line")
+
+
+async def test_a_renewed_password_cuts_its_user_and_nobody_else(server: NatsServer, operator: NatsBus) -> None:
+    passwords, user = server.passwords(), "agent-n1"
+    before = operator.connected_since
+    node = await connect(lambda: server.url_of(user, passwords[user]), user, makes_streams=False, timeout_s=WITHIN_S)
+    connected, old = node.connected_since, await Link.open(server.url_of(user), "stolen")
+    try:
+        passwords[user] = "renewed"
+        await server.reload(passwords, server.nodes)
+        async with asyncio.timeout(WITHIN_S):
+            await old.ended.wait()
+        with pytest.raises(BusError, match="refuses these credentials"):
+            await Link.open(server.url_of(user), "stolen")
+        async with asyncio.timeout(WITHIN_S):
+            while node.connected_since in (None, connected):  # noqa: ASYNC110 - the contract offers no event for it
+                await asyncio.sleep(0.01)
+        await _is_recorded(node, "n1")
+        assert operator.connected_since == before
+    finally:
+        await node.close()
+        await server.reload(server.passwords(), server.nodes)
+
+
+async def test_a_node_that_is_left_out_is_cut_and_comes_back(server: NatsServer, node: NatsBus) -> None:
+    before = node.connected_since
+    out = await connect(server.url_of("agent-n2"), "agent-n2", makes_streams=False, timeout_s=WITHIN_S)
+    try:
+        await server.reload(server.passwords(), ("n1",))
+        await until_disconnected(out)
+        with pytest.raises(BusError, match="refuses these credentials"):
+            await Link.open(server.url_of("agent-n2"), "revoked")
+        await _is_recorded(node, "n1")
+    finally:
+        # The first reload makes the account; streams take its messages from the second one on.
+        for _ in range(2):
+            await server.reload(server.passwords(), server.nodes)
+    await until_connected(out)
+    await _is_recorded(out, "n2")
+    assert node.connected_since == before
+    await out.close()
+
+
+async def _is_recorded(bus: NatsBus, node: str) -> None:
+    await bus.publish_all([message(f"{ROOT}.evidence.process_exited.job.{node}", b"{}", unique("id"))])
 
 
 async def test_two_agents_of_one_node_notice_each_other(server: NatsServer, node: NatsBus) -> None:

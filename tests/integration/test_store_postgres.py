@@ -14,6 +14,7 @@ from store_worlds import JOBS, PASSWORDS, Job, PostgresWorld, loaded, message, s
 from holdfast.store import StaleState, StoreUnavailable, Table
 from holdfast.store.connections import NotMigrated
 from holdfast.store.migrate import migrate
+from holdfast.store.passwords import end_sessions, set_passwords
 from holdfast.store.postgres import PostgresStore
 
 pytestmark = pytest.mark.integration
@@ -85,6 +86,31 @@ async def test_a_killed_backend_is_replaced(world: PostgresWorld) -> None:
             except StoreUnavailable:
                 continue
             break
+
+
+async def test_a_renewed_password_is_read_where_the_address_lies(world: PostgresWorld) -> None:
+    role, passwords = "holdfast_controller", dict(PASSWORDS)
+    store = await world.store(lambda: world.server.url_of(role, passwords[role]))
+    stranger = await world.store(world.server.url_of(role, "guessed"))
+    await saved(store, "j", Job(phase="a"))
+    try:
+        await set_passwords(world.server.url, {role: "renewed"})
+        assert await loaded(store, "j") == Job(phase="a"), "an open session goes on"
+        await end_sessions(world.server.url, [role])
+        # Refused, since the process has not been given the new one; it was let in before and asks again.
+        refusal = ""
+        async with asyncio.timeout(30):
+            while "password authentication failed" not in refusal:
+                try:
+                    await loaded(store, "j")
+                except StoreUnavailable as error:
+                    refusal = str(error)
+        with pytest.raises(NotMigrated, match="password authentication failed"):
+            await loaded(stranger, "j")
+        passwords[role] = "renewed"
+        assert await loaded(store, "j") == Job(phase="a")
+    finally:
+        await set_passwords(world.server.url, {role: PASSWORDS[role]})
 
 
 async def test_a_swallowed_error_is_not_taken_for_a_commit(world: PostgresWorld) -> None:

@@ -12,8 +12,8 @@ from holdfast_analyzer.service import Analyzer
 
 
 async def serve(this: Daemon) -> None:
-    bus = await connect(this.settings.nats_url, "analyzer")
-    store = await PostgresStore.connect(this.settings.database_url, "analyzer", application_name="holdfast-analyzer")
+    bus = await connect(this.nats_url, "analyzer")
+    store = await PostgresStore.connect(this.database_url, "analyzer", application_name="holdfast-analyzer")
     try:
         await ServiceShell(Analyzer(engines_of(this.settings)), bus, store).run()
     finally:

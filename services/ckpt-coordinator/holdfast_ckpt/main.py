@@ -16,10 +16,8 @@ from holdfast_ckpt.service import Coordinator
 
 async def serve(this: Daemon) -> None:
     coordinator = Coordinator(this.settings.checkpoint)
-    bus = await connect(this.settings.nats_url, "ckpt-coordinator")
-    store = await PostgresStore.connect(
-        this.settings.database_url, "ckpt", application_name="holdfast-ckpt-coordinator"
-    )
+    bus = await connect(this.nats_url, "ckpt-coordinator")
+    store = await PostgresStore.connect(this.database_url, "ckpt", application_name="holdfast-ckpt-coordinator")
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(ServiceShell(coordinator, bus, store).run(), name="shell")

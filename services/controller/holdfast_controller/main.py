@@ -19,8 +19,8 @@ from holdfast_controller.stray_orders import end_stray_orders
 
 
 async def serve(this: Daemon) -> None:
-    bus = await connect(this.settings.nats_url, "controller")
-    shelf = await PostgresShelf.connect(this.settings.database_url)
+    bus = await connect(this.nats_url, "controller")
+    shelf = await PostgresShelf.connect(this.database_url)
     librarian = Librarian(bus, shelf)
     settings = this.settings
     rules = Rules(
@@ -32,9 +32,7 @@ async def serve(this: Daemon) -> None:
         manifests=librarian.manifests,
     )
     controller = Controller(rules, settings.retention)
-    store = await PostgresStore.connect(
-        this.settings.database_url, "controller", application_name="holdfast-controller"
-    )
+    store = await PostgresStore.connect(this.database_url, "controller", application_name="holdfast-controller")
     try:
         # Before the first decision, which may be to roll back to one of them.
         await librarian.load()

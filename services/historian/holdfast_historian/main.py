@@ -11,6 +11,7 @@ from holdfast.daemon import process
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.service_shell import answer_pings
+from holdfast.settings.addresses import Address
 from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.retraining import Retraining
@@ -20,7 +21,7 @@ from holdfast_historian.store import HistorianStore
 
 async def run(
     bus: Bus,
-    database_url: str,
+    database_url: Address,
     now: Now,
     policy: PartitionPolicy | None = None,
     telemetry: TelemetryPolicy | None = None,
@@ -39,10 +40,10 @@ async def run(
 
 
 async def serve(this: Daemon) -> None:
-    bus = await connect(this.settings.nats_url, "historian")
+    bus = await connect(this.nats_url, "historian")
     try:
         policy = PartitionPolicy(keep_days=this.settings.history.keep_days or None)
-        await run(bus, this.settings.database_url, system_now, policy, this.settings.telemetry)
+        await run(bus, this.database_url, system_now, policy, this.settings.telemetry)
     finally:
         await bus.close()
 

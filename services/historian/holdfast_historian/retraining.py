@@ -21,6 +21,7 @@ from holdfast.engines.telemetry.learning import Learned
 from holdfast.events import TelemetryModelTrained
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, Answer, KeepModel
+from holdfast.settings.addresses import Address, current
 from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast.store import StoreUnavailable
 from holdfast_historian.learner import LearningTask
@@ -45,7 +46,7 @@ class Retraining:
         self,
         bus: Bus,
         store: HistorianStore,
-        database_url: str,
+        database_url: Address,
         policy: TelemetryPolicy,
         now: Now,
         look_every_s: float = LOOK_EVERY_S,
@@ -103,7 +104,7 @@ class Retraining:
     async def _learned(self) -> Learned:
         now = self._now()
         since = now - timedelta(seconds=self._policy.learn_from_s)
-        task = LearningTask(database_url=self._database_url, policy=self._policy, since=since, now=now)
+        task = LearningTask(database_url=current(self._database_url), policy=self._policy, since=since, now=now)
         learner = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

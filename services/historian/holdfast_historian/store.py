@@ -9,6 +9,7 @@ from typing import Self
 
 import asyncpg
 
+from holdfast.settings.addresses import Address
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast_historian.partitions import day_of, partition_name
 from holdfast_historian.retraining_plan import TrainingRecord
@@ -63,7 +64,7 @@ class HistorianStore:
         self._connections = connections
 
     @classmethod
-    async def connect(cls, database_url: str) -> Self:
+    async def connect(cls, database_url: Address) -> Self:
         """Prepare for use. Connections are made when needed, so the database may still be down."""
         return cls(
             await Connections.prepare(database_url, "holdfast-historian", most=3, command_timeout_s=COMMAND_TIMEOUT_S)

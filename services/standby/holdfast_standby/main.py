@@ -15,8 +15,8 @@ from holdfast_standby.service import Standby
 
 
 async def serve(this: Daemon) -> None:
-    bus = await connect(this.settings.nats_url, "standby")
-    store = await PostgresStore.connect(this.settings.database_url, "standby", application_name="holdfast-standby")
+    bus = await connect(this.nats_url, "standby")
+    store = await PostgresStore.connect(this.database_url, "standby", application_name="holdfast-standby")
     standby = Standby(this.settings.timeouts, this.settings.pool, this.settings.retention)
     heartbeats = Heartbeats(bus, system_now, standby.node)
     standby.last_heard, standby.only_heard = heartbeats.last, heartbeats.only

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Self
 
+from holdfast.settings.addresses import Address
 from holdfast.store.connections import Connections, translated
 
 _KEPT = "select version from controller.code_manifests"
@@ -41,7 +42,7 @@ class PostgresShelf:
         self._connections = connections
 
     @classmethod
-    async def connect(cls, url: str) -> Self:
+    async def connect(cls, url: Address) -> Self:
         """Prepare for use; the database may still be down."""
         return cls(await Connections.prepare(url, "holdfast-controller-code", most=1))
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.settings.load import ConfigRefused, load
+from holdfast.settings.addresses import current
+from holdfast.settings.load import ConfigRefused, live_address, load
 
 FLOATS = sorted(row.key for row in load({})[1] if row.key.endswith(("_s", "_days", "_factor", "_multiple")))
 
@@ -100,3 +101,27 @@ def test_a_certificate_without_its_key_is_refused() -> None:
         load({"HOLDFAST_NETWORK_TLS_KEY": "/etc/holdfast/node.key"})
     settings, _ = load({"HOLDFAST_NETWORK_PLAIN_TEXT": "true"})
     assert settings.network.plain_text
+
+
+def test_an_address_in_a_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "nats.url"
+    file.write_text("nats://controller:old@there\n")
+    environ = {"HOLDFAST_NATS_URL_FILE": str(file), "HOLDFAST_DATABASE_URL": "postgresql://there"}
+    settings, listed = load(environ)
+    bus = live_address("nats_url", settings, listed, environ)
+    assert current(bus) == "nats://controller:old@there"
+    file.write_text("nats://controller:new@there\n")
+    assert current(bus) == "nats://controller:new@there"
+    for unreadable in (b"", b"\xff"):
+        file.write_bytes(unreadable)
+        assert current(bus) == "nats://controller:new@there"
+    file.unlink()
+    assert current(bus) == "nats://controller:new@there"
+    assert live_address("database_url", settings, listed, environ) == "postgresql://there"
+
+
+def test_an_address_that_was_named_on_the_command_line_stays(tmp_path: Path) -> None:
+    (tmp_path / "nats.url").write_text("nats://file")
+    environ = {"HOLDFAST_NATS_URL_FILE": str(tmp_path / "nats.url")}
+    settings, listed = load(environ, {"nats_url": "nats://flag"})
+    assert live_address("nats_url", settings, listed, environ) == "nats://flag"
