@@ -18,7 +18,7 @@ STORE_PORTS_MIN = 1
 _MIB = 1024 * 1024
 
 
-def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | None) -> NodeFacts:
+def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | None, rack: str) -> NodeFacts:
     return NodeFacts(
         address=address,
         hostname=socket.gethostname(),
@@ -28,6 +28,7 @@ def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | Non
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         version=metadata.version("holdfast"),
         vault_port=vault_port,
+        rack=rack,
     )
 
 

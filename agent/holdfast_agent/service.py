@@ -73,12 +73,14 @@ class Agent:
         inspections: InspectionPolicy | None = None,
         signals: SignalsPolicy | None = None,
         telemetry: TelemetryPolicy | None = None,
+        rack: str = "",
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
         self._directories = directories
         self._connect = connect
         self._address = address
+        self._rack = rack
         self._timeouts = timeouts = timeouts or Timeouts()
         self._on_ready = on_ready
         self._now = now
@@ -223,7 +225,7 @@ class Agent:
         welcome, state = self._reports.welcome, self._reconciler.state
         if welcome is None or state.leaving or not self._inspecting.has_looked:
             return
-        facts = node_facts(self._address, welcome.store_ports, self._vault.port)
+        facts = node_facts(self._address, welcome.store_ports, self._vault.port, self._rack)
         checks = self_check(self._directories.root, welcome) + self._inspecting.self_check()
         self._publisher.publish(*registration(state, facts, checks, self._now()))
 

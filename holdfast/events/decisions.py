@@ -50,6 +50,8 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     submitted_at: Moment | None = None
     vaults: tuple[str, ...] = ()
     """For each node `host:port` of its vault, "" if it has none."""
+    racks: tuple[str, ...] = ()
+    """For each node its rack, "" if it named none; () if no node did."""
     persist_every: str = ""
     """Distance of checkpoints on disk as the job asked for it; "": the cluster's setting."""
     purpose: Purpose = "train"

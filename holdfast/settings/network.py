@@ -1,7 +1,8 @@
-"""Section `[network]`: TLS of the connections between processes, and its certificates."""
+"""Section `[network]`: TLS of the connections between processes, its certificates, and the place of a node."""
 
 from __future__ import annotations
 
+from holdfast.ids import checked_name
 from holdfast.settings import Section
 
 
@@ -20,8 +21,13 @@ class NetworkPolicy(Section, frozen=True, kw_only=True):
     plain_text: bool = False
     """Allow connections outside loopback without TLS: who can read the network then reads passwords and orders."""
 
+    rack: str = ""
+    """Of a node: what it shares power or a switch with, any name. Copies of its checkpoints go to another rack."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.rack:
+            checked_name(self.rack, "rack")
         if bool(self.tls_cert) != bool(self.tls_key):
             given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
             raise ValueError(f"{given} is set and {missing} is not: a certificate and its key belong together")

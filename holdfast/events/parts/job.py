@@ -97,6 +97,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str
     vault_port: Port | None = None
     """Port at which its vault serves other vaults; None: it keeps no checkpoints in memory."""
+    rack: str = ""
+    """What it shares power or a switch with, as its agent was told; "": unknown."""
 
 
 class AgentPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,6 +127,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str
     store_ports: StorePorts
     vault_port: Port | None = None
+    rack: str = ""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,6 +107,7 @@ def _hand_over(draft: InventoryDraft, claim: Claim, nodes: list[Node]) -> None:
                 address=granted.facts.address,
                 store_ports=granted.facts.store_ports,
                 vault_port=granted.facts.vault_port,
+                rack=granted.facts.rack,
             )
         )
     draft.emit(NodesGranted, job=claim.job, incident=claim.incident, claim=claim.id, grants=tuple(grants))

@@ -22,6 +22,7 @@ FACTS = NodeFacts(
     memory_bytes=1,
     version="t",
     vault_port=7001,
+    rack="r7",
 )
 
 
@@ -72,4 +73,4 @@ def test_a_grant_has_the_address_of_the_node() -> None:
     (granted,) = [event for event in said if isinstance(event, NodesGranted)]
     (grant,) = granted.grants
     assert (grant.node, grant.epoch, grant.address) == ("node-7", 1, "10.0.0.7")
-    assert (grant.store_ports, grant.vault_port) == ((29500, 29501), 7001)
+    assert (grant.store_ports, grant.vault_port, grant.rack) == ((29500, 29501), 7001, "r7")

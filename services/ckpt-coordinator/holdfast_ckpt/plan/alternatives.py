@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,19 +32,29 @@ class PlanOdds(msgspec.Struct, frozen=True, kw_only=True):
     odds: tuple[LossOdds, ...]
 
 
-def compare_plans(topology: Topology, strategy: str, keepers: Sequence[int | None]) -> tuple[PlanOdds, ...]:
-    """Return the plan in use, with the keepers that it really has, and then all others."""
-    found = [_copies(topology, strategy, [keepers], in_use=True, offered=True)]
+class _Place(NamedTuple):
+    """Where a job runs; `racks` by node rank, () if no node named its rack."""
+
+    topology: Topology
+    racks: tuple[str, ...]
+
+
+def compare_plans(
+    topology: Topology, strategy: str, keepers: Sequence[int | None], racks: tuple[str, ...] = ()
+) -> tuple[PlanOdds, ...]:
+    """Return the plan in use, with the keepers that it really has, and then all others. `racks`: of each node rank."""
+    place = _Place(topology, racks)
+    found = [_copies(place, strategy, [keepers], in_use=True, offered=True)]
     if topology.nnodes == 1:
         return tuple(found)
     for other in BackupStrategy:
         if other != strategy:
-            found.append(_copies(topology, str(other), [plan_backups(topology, other).keeper], offered=True))
+            found.append(_copies(place, str(other), [plan_backups(topology, other, racks).keeper], offered=True))
     order = diagonal_order(topology)
     if topology.nnodes > 2:
-        first = plan_backups(topology).keeper
-        found.append(_copies(topology, "cross-group, two copies", [first, _second_keepers(first, order)]))
-    found += [_parity(topology, order, k, m) for k, m in PARITIES if topology.nnodes >= k + m]
+        first = plan_backups(topology, racks=racks).keeper
+        found.append(_copies(place, "cross-group, two copies", [first, _second_keepers(first, order)]))
+    found += [_parity(place, order, k, m) for k, m in PARITIES if topology.nnodes >= k + m]
     return tuple(found)
 
 
@@ -62,7 +73,7 @@ def diagonal_order(topology: Topology) -> list[int]:
 
 
 def _copies(
-    topology: Topology,
+    place: _Place,
     plan: str,
     copies: Sequence[Sequence[int | None]],
     *,
@@ -79,7 +90,7 @@ def _copies(
         in_use=in_use,
         offered=offered,
         memory_factor=sum(len(each) - 1 for each in holders) / len(holders),
-        odds=loss_odds((Guard(each, len(each) - 1) for each in holders), topology),
+        odds=loss_odds((Guard(each, len(each) - 1) for each in holders), *place),
     )
 
 
@@ -89,7 +100,7 @@ def _second_keepers(first: Sequence[int], order: list[int]) -> list[int]:
     return [following[keeper] if following[keeper] != node else following[node] for node, keeper in enumerate(first)]
 
 
-def _parity(topology: Topology, order: list[int], k: int, m: int) -> PlanOdds:
+def _parity(place: _Place, order: list[int], k: int, m: int) -> PlanOdds:
     """Guard each k nodes in this order by parity on the m that follow."""
     nnodes = len(order)
     firsts = range(0, nnodes, k)
@@ -100,5 +111,5 @@ def _parity(topology: Topology, order: list[int], k: int, m: int) -> PlanOdds:
     return PlanOdds(
         plan=f"parity {k}+{m}",
         memory_factor=m * len(firsts) / nnodes,
-        odds=loss_odds(guards, topology),
+        odds=loss_odds(guards, *place),
     )

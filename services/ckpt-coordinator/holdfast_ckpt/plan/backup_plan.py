@@ -12,6 +12,9 @@ keep each other's backups: the loss of two machines is then fatal half as often.
 
 If all machines are in a single group (pure data parallelism, or pure ZeRO), none is outside of it: the backup goes
 to the neighbour, as in the paper, and only the disk covers the loss of the whole group.
+
+A rack is lost at once, too. Where nodes say which rack they are in, those whose keeper is in their own rack exchange
+keepers with others, as long as no parallel group is shared again.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from holdfast.topology import Topology
 
 DISTANCES_TRIED_MAX = 64
 """Distances tried if the machines form no mesh."""
+EXCHANGES_TRIED_MAX = 256
+"""Nodes that one node tries to exchange keepers with."""
 
 
 class BackupStrategy(StrEnum):
@@ -80,8 +85,12 @@ class BackupPlan(msgspec.Struct, frozen=True, kw_only=True):
         return all(self.keeper[node] not in lost_nodes for node in lost_nodes)
 
 
-def plan_backups(topology: Topology, strategy: BackupStrategy = BackupStrategy.CROSS_GROUP) -> BackupPlan:
-    """Return the plan for a topology in O(ranks); the same topology gives the same plan."""
+def plan_backups(
+    topology: Topology, strategy: BackupStrategy = BackupStrategy.CROSS_GROUP, racks: Sequence[str] = ()
+) -> BackupPlan:
+    """Return the plan for a topology in O(ranks); the same arguments give the same plan. `racks` has the rack of each
+    node, "" if unknown; only the strategy cross-group looks at it.
+    """
     if topology.nnodes == 1:
         keeper: Sequence[int] = (0,)
         protects, reason = Protects.NOTHING, "the job has one node: no other node can keep a copy"
@@ -93,6 +102,9 @@ def plan_backups(topology: Topology, strategy: BackupStrategy = BackupStrategy.C
         reason = "pairs of nodes keep each other's backups"
     else:
         keeper, protects, reason = _cross_group(topology)
+        if len(set(racks) - {""}) > 1:
+            keeper, in_own_rack = _across_racks(topology, keeper, protects, racks)
+            reason += f"; of {in_own_rack} nodes they are in the same rack" if in_own_rack else ", in another rack"
     return BackupPlan(strategy=strategy, topology=topology, keeper=tuple(keeper), protects=protects, reason=reason)
 
 
@@ -173,6 +185,37 @@ def _outside_by_search(topology: Topology) -> tuple[Sequence[int], Protects, str
         f"no distance tried keeps backups outside of all parallel groups of mesh {topology.mesh} with "
         f"{topology.ranks_per_node} ranks a node: neighbours keep copies",
     )
+
+
+def _across_racks(
+    topology: Topology, keepers: Sequence[int], protects: Protects, racks: Sequence[str]
+) -> tuple[list[int], int]:
+    """Return the keepers after exchanges between nodes, and the number of nodes with a keeper in their own rack.
+
+    Two nodes that keep each other's copies stay such a pair: they exchange with another pair.
+    """
+    keepers, nnodes = list(keepers), len(keepers)
+
+    def is_apart(one: int, other: int) -> bool:
+        if one == other or (racks[one] and racks[one] == racks[other]):
+            return False
+        return protects is not Protects.GROUP or not share_group(topology, one, other)
+
+    def exchanged(node: int, other: int) -> dict[int, int]:
+        """Return the keepers that change if these two exchange theirs; {} if they cannot."""
+        mine, its = keepers[node], keepers[other]
+        changed = {node: its, other: mine}
+        if keepers[mine] == node and keepers[its] == other:
+            changed = {node: other, other: node, mine: its, its: mine}
+        return changed if all(is_apart(*pair) for pair in changed.items()) else {}
+
+    for node in range(nnodes):
+        if racks[node] and racks[node] == racks[keepers[node]]:
+            others = ((node + nnodes // 2 + distance) % nnodes for distance in range(min(nnodes, EXCHANGES_TRIED_MAX)))
+            keepers_of = (exchanged(node, other) for other in others if other not in (node, keepers[node]))
+            for changed_node, keeper in next(filter(None, keepers_of), {}).items():
+                keepers[changed_node] = keeper
+    return keepers, sum(bool(racks[node]) and racks[node] == racks[keepers[node]] for node in range(nnodes))
 
 
 def share_group(topology: Topology, one: int, other: int) -> bool:

@@ -50,7 +50,8 @@ def plan_generation(
         before = None
     mesh = Mesh.parse(event.mesh) if event.mesh else None
     topology = Topology.of(len(event.nodes), event.nproc_per_node, mesh)
-    plan = plan_backups(topology, BackupStrategy(policy.backup_strategy))
+    racks = event.racks if len(event.racks) == len(event.nodes) else ()
+    plan = plan_backups(topology, BackupStrategy(policy.backup_strategy), racks)
     vaults = event.vaults if len(event.vaults) == len(event.nodes) else ("",) * len(event.nodes)
     keepers = tuple(
         keeper if keeper != node and vaults[node] and vaults[keeper] else None
@@ -63,7 +64,7 @@ def plan_generation(
             reason = "no node has a vault: there are no copies"
         else:
             reason += f"; but {_names(missing)} without a vault can neither send copies nor keep them"
-    layout = VaultLayout(nodes=event.nodes, vaults=vaults, keepers=keepers)
+    layout = VaultLayout(nodes=event.nodes, vaults=vaults, keepers=keepers, racks=racks)
     wanted, step_s = event.persist_every or policy.persist_every, before.step_s if before else None
     past = [old for old in _past(before) if len(old.nodes) == len(layout.nodes)]
     return JobBackups(
@@ -89,7 +90,7 @@ def plan_generation(
         mesh=event.mesh or "",
         # The same groups put shared copies together again.
         replicas_max=before.replicas_max if before else policy.replicas_max,
-        odds=_odds(before, topology, plan.strategy, keepers),
+        odds=_odds(before, topology, plan.strategy, layout),
     )
 
 
@@ -193,14 +194,14 @@ def _nodes_of(plan: JobBackups) -> dict[str, int]:
     return found
 
 
-def _odds(
-    before: JobBackups | None, topology: Topology, strategy: str, keepers: tuple[int | None, ...]
-) -> tuple[PlanOdds, ...]:
+def _odds(before: JobBackups | None, topology: Topology, strategy: str, layout: VaultLayout) -> tuple[PlanOdds, ...]:
     """Return the odds of the new plan and of others: those of `before` if the placement is the same."""
-    placement = (topology, strategy, keepers)
-    if before and before.odds and (before.topology, before.strategy, before.layout.keepers) == placement:
-        return before.odds
-    return compare_plans(topology, strategy, keepers)
+    placement = (topology, strategy, layout.keepers, layout.racks)
+    if before and before.odds:
+        there = before.layout
+        if (before.topology, before.strategy, there.keepers, there.racks) == placement:
+            return before.odds
+    return compare_plans(topology, strategy, layout.keepers, layout.racks)
 
 
 def _past(before: JobBackups | None) -> tuple[VaultLayout, ...]:

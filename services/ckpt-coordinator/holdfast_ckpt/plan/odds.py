@@ -3,7 +3,8 @@
 A loss is fatal if it takes all holders of a shard. Every plan gives each machine few holders, so the smallest fatal
 sets are few and small, and a loss is fatal exactly if it contains one of them. Losses of one, two and three machines
 are counted from these sets by inclusion and exclusion, in a time that grows with the number of machines and not with
-the number of losses (1.6e11 sets of three among 10,000 machines). Losses of a parallel group are tried one by one.
+the number of losses (1.6e11 sets of three among 10,000 machines). Losses of a parallel group or of a rack are tried
+one by one.
 
 Nothing is assumed to be common to two ranks. If replicas have state in common, losses that are counted as fatal may
 leave all of it at another replica: the odds are lower bounds.
@@ -12,7 +13,7 @@ leave all of it at another replica: the odds are lower bounds.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain, combinations
 from math import comb
 
@@ -35,15 +36,17 @@ class LossOdds(msgspec.Struct, frozen=True, kw_only=True):
     """The losses of one kind, and how many of them leave every shard in the memory of some node."""
 
     loss: str
-    """"1 machine", "2 machines", "group dp"..."""
+    """"1 machine", "2 machines", "rack", "group dp"..."""
     losses: int
     survived: int
 
 
-def loss_odds(guards: Iterable[Guard], topology: Topology) -> tuple[LossOdds, ...]:
-    """Return the odds for one, two and three machines, and for a parallel group of each dimension that spans nodes."""
+def loss_odds(guards: Iterable[Guard], topology: Topology, racks: Sequence[str] = ()) -> tuple[LossOdds, ...]:
+    """Return the odds for one, two and three machines, for a rack if nodes named theirs (`racks` by node rank, "" if
+    unknown), and for a parallel group of each dimension that spans nodes.
+    """
     known = set(guards)
-    return (*_machine_odds(known, topology.nnodes), *_group_odds(known, topology))
+    return (*_machine_odds(known, topology.nnodes), *_set_odds(known, topology, racks))
 
 
 def _machine_odds(guards: set[Guard], nnodes: int) -> list[LossOdds]:
@@ -89,12 +92,19 @@ def _triples_with_a_pair(pairs: set[tuple[int, ...]], nnodes: int) -> int:
     return len(pairs) * (nnodes - 2) - with_two + with_three
 
 
-def _group_odds(guards: set[Guard], topology: Topology) -> list[LossOdds]:
+def _set_odds(guards: set[Guard], topology: Topology, racks: Sequence[str]) -> list[LossOdds]:
     guards_of: defaultdict[int, list[Guard]] = defaultdict(list)
     for guard in guards:
         for node in guard.nodes:
             guards_of[node].append(guard)
     found = []
+    nodes_in: defaultdict[str, set[int]] = defaultdict(set)
+    for node, rack in enumerate(racks):
+        nodes_in[rack].add(node)
+    nodes_in.pop("", None)
+    if nodes_in:
+        survived = sum(_is_survived(frozenset(nodes), guards_of) for nodes in nodes_in.values())
+        found.append(LossOdds(loss="rack", losses=len(nodes_in), survived=survived))
     for dim in topology.mesh.names:
         groups = Counter(
             frozenset(rank // topology.ranks_per_node for rank in group) for group in topology.mesh.groups(dim)

@@ -31,6 +31,8 @@ class VaultLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses of the nodes' vaults; "" for a node without one."""
     keepers: tuple[int | None, ...]
     """Node ranks; None for a node whose copies no node keeps."""
+    racks: tuple[str, ...] = ()
+    """"" for a node that did not name its rack; () if none did."""
 
 
 class HeldStep(msgspec.Struct, frozen=True, kw_only=True):

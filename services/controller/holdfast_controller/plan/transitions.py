@@ -77,6 +77,7 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         mesh=state.spec.mesh,
         submitted_at=state.submitted_at,
         vaults=tuple(_vault(member) for member in draft.state.members if member),
+        racks=_racks(draft.state.members),
         purpose=state.purpose,
         code_version=state.code.version,
     )
@@ -189,6 +190,11 @@ def _order(draft: JobDraft, ordered_by: str) -> None:
 
 def _vault(member: Grant) -> str:
     return f"{member.address}:{member.vault_port}" if member.vault_port else ""
+
+
+def _racks(members: Iterable[Grant | None]) -> tuple[str, ...]:
+    racks = tuple(member.rack for member in members if member)
+    return racks if any(racks) else ()
 
 
 def _at_most(step: int | None, limit: int | None) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,3 +124,43 @@ def test_what_each_node_keeps_is_counted() -> None:
     plan = plan_backups(Topology(Mesh.parse("pp=2,dp=2"), 1))
     assert plan.keeper == (3, 2, 1, 0)
     assert plan.kept_bytes([10, 20, 30, 40]) == [40, 30, 20, 10]
+
+
+def same_rack(keepers: tuple[int, ...], racks: tuple[str, ...]) -> list[int]:
+    return [node for node, keeper in enumerate(keepers) if racks[node] == racks[keeper]]
+
+
+@pytest.mark.parametrize("mesh", ["dp=8", "pp=4,dp=8", "pp=3,dp=5", "dp=64", "pp=8,dp=16"])
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_are_in_another_rack_whatever_the_order_of_nodes(mesh: str, seed: int) -> None:
+    topology = Topology(Mesh.parse(mesh), 1)
+    names = [f"r{node * 4 // topology.nnodes}" for node in range(topology.nnodes)]
+    random.Random(seed).shuffle(names)
+    racks = tuple(names)
+    plain, plan = plan_backups(topology), plan_backups(topology, racks=racks)
+    assert not same_rack(plan.keeper, racks)
+    assert plan.reason.endswith(", in another rack")
+    assert sorted(plan.keeper) == list(range(topology.nnodes))
+    assert plan.protects == plain.protects
+    if plan.protects is Protects.GROUP:
+        assert not any(share_group(topology, node, keeper) for node, keeper in enumerate(plan.keeper))
+    if all(plain.keeper[keeper] == node for node, keeper in enumerate(plain.keeper)):
+        assert all(plan.keeper[keeper] == node for node, keeper in enumerate(plan.keeper))
+
+
+def test_a_rack_with_most_nodes_keeps_some_of_its_own_copies_and_the_reason_counts_them() -> None:
+    racks = ("a",) * 6 + ("b",) * 2
+    plan = plan_backups(Topology(Mesh.parse("dp=8"), 1), racks=racks)
+    assert len(same_rack(plan.keeper, racks)) == 4
+    assert plan.reason.endswith("of 4 nodes they are in the same rack")
+
+
+@pytest.mark.parametrize("racks", [(), ("",) * 8, ("a",) * 8, ("a", "") * 4])
+def test_without_two_racks_the_plan_stays(racks: tuple[str, ...]) -> None:
+    topology = Topology(Mesh.parse("dp=8"), 1)
+    assert plan_backups(topology, racks=racks) == plan_backups(topology)
+
+
+def test_a_strategy_that_was_chosen_is_not_changed_by_racks() -> None:
+    topology = Topology(Mesh.parse("dp=4"), 1)
+    assert plan_backups(topology, BackupStrategy.PAIRS, ("a", "a", "b", "b")).keeper == (1, 0, 3, 2)

@@ -62,6 +62,16 @@ def test_an_order_is_complete() -> None:
     assert first.cause == event.id and first.sources == ()
 
 
+def test_a_keeper_is_in_another_rack() -> None:
+    nodes, racks = ("a", "b", "c", "d"), ("r1", "r1", "r2", "r2")
+    neighbours, apart = plan(None, started(1, nodes)), plan(None, started(1, nodes, racks=racks))
+    assert (neighbours.layout.keepers, apart.layout.keepers) == ((1, 0, 3, 2), (2, 3, 0, 1))
+    assert {it.loss: (it.survived, it.losses) for it in apart.odds[0].odds}["rack"] == (2, 2)
+    # A node was replaced by one elsewhere: the same keepers, other odds.
+    moved = plan(apart, started(2, ("a", "x", "c", "d"), racks=("r1", "r3", "r2", "r2")))
+    assert {it.loss: (it.survived, it.losses) for it in moved.odds[0].odds}["rack"] == (3, 3)
+
+
 def test_an_address_may_have_colons() -> None:
     (first, _) = orders_of(plan(None, started(1, ("a", "b"), vaults=("fd00::1:7000", "fd00::2:7001"))))
     assert first.keeper and (first.keeper.host, first.keeper.port) == ("fd00::2", 7001)

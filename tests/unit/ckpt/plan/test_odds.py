@@ -130,3 +130,22 @@ def test_ten_thousand_ranks_take_well_under_a_second() -> None:
     began = time.process_time()
     compare_plans(topology, "cross-group", keepers)
     assert time.process_time() - began < 1
+
+
+@given(guarded_jobs(), st.data())
+@settings(max_examples=40, deadline=None)
+def test_racks_are_counted_as_they_are_lost(job: tuple[Topology, list[Guard]], data: st.DataObject) -> None:
+    topology, guards = job
+    label = st.sampled_from(["", "a", "b", "c"])
+    racks = data.draw(st.lists(label, min_size=topology.nnodes, max_size=topology.nnodes))
+    lost = [frozenset(node for node, it in enumerate(racks) if it == rack) for rack in sorted(set(racks) - {""})]
+    told = [it for it in loss_odds(guards, topology, racks) if it.loss == "rack"]
+    survived = sum(_survives(guards, nodes) for nodes in lost)
+    assert told == ([LossOdds(loss="rack", losses=len(lost), survived=survived)] if lost else [])
+
+
+def test_a_second_copy_is_not_needed_to_survive_a_rack() -> None:
+    topology, racks = Topology(Mesh.parse("dp=8"), 1), ("a", "a", "a", "b", "b", "c", "c", "c")
+    neighbours, apart = plan_backups(topology).keeper, plan_backups(topology, racks=racks).keeper
+    found = [compare_plans(topology, "cross-group", keepers, racks)[0].odds for keepers in (neighbours, apart)]
+    assert [next(it.survived for it in odds if it.loss == "rack") for odds in found] == [1, 3]

@@ -44,13 +44,14 @@ def test_a_generation_reports_its_layout_and_its_vaults() -> None:
     waiting = submitted().state
     assert waiting is not None and waiting.claim is not None
     grants = (
-        Grant(node="a", epoch=1, address="10.0.0.1", store_ports=(29500,), vault_port=7001),
+        Grant(node="a", epoch=1, address="10.0.0.1", store_ports=(29500,), vault_port=7001, rack="r7"),
         Grant(node="b", epoch=1, address="10.0.0.2", store_ports=(29500,)),
     )
     granted = NodesGranted(id=uuid7(), at=NOW, source="standby", job="job-1", claim=waiting.claim, grants=grants)
     (started,) = [e for e in PLANNER.event(waiting, granted, NOW).events if isinstance(e, GenerationStarted)]
     assert started.nodes == ("a", "b")
     assert started.vaults == ("10.0.0.1:7001", "")
+    assert started.racks == ("r7", "")
     assert (started.nproc_per_node, started.mesh, started.submitted_at) == (4, "pp=2,tp=4", NOW)
 
 
