@@ -200,12 +200,12 @@ class _Backoff:
 
     def __init__(self) -> None:
         self._pause_s = RETRY_MIN_S
-        self._told = ""
+        self._warned = ""
 
     def tell(self, reason: Exception) -> None:
-        if str(reason) != self._told:
-            self._told = str(reason)
-            log.warning("waiting for NATS", reason=self._told)
+        if str(reason) != self._warned:
+            self._warned = str(reason)
+            log.warning("waiting for NATS", reason=self._warned)
 
     async def wait(self) -> None:
         await asyncio.sleep(self._pause_s)

@@ -141,7 +141,7 @@ async def _update(link: Link, config: dict[str, Any]) -> None:
     except ApiRefusal as refusal:
         raise BusError(
             f"stream {name} at {link.address} was set up differently and cannot be changed "
-            f"({refusal.error.description}): delete it with `nats stream rm {name}` to have it made anew"
+            f"({refusal.error.description}): delete it with `nats stream rm {name}` to have it created again"
         ) from refusal
 
 

@@ -1,7 +1,7 @@
 """Watches of keys on a NATS link, without a consumer: the server publishes each new value as it stores it.
 
-A watch subscribes to those and reads the newest values once. A consumer would do the same at more cost, and would need
-a right that is dangerous in the hands of a node: its deliver subject may be any.
+A watch subscribes to those and reads the newest values once. A consumer would do the same at more cost, and needs a
+right that no node should have: to have messages delivered to any subject.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.bus.streams import StreamMissing, bucket_stream
 from holdfast.subjects import kv_subject, stored_subject
 
 LOOK_AGAIN_S = 30.0
-"""A quiet key is read again: publishing as it is stored is not confirmed by anyone."""
+"""Interval at which a key without news is read again: what the server publishes on storing may get lost."""
 
 
 class Watch:
@@ -89,7 +89,7 @@ def is_delete(message: Msg) -> bool:
 def key_update(bucket: str, key: str, message: Msg) -> KeyUpdate | None:
     """Return the update of this key (wildcards allowed) that a message brings.
 
-    None for a message of another origin: nodes can have an answer of the server sent to each other, whatever it says.
+    None for any other message: a node can have answers of the server delivered to another node.
     """
     headers = message.headers or {}
     subject, revision = headers.get("Nats-Subject", ""), headers.get("Nats-Sequence", "")

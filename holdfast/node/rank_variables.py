@@ -1,4 +1,4 @@
-"""The environment variables of a rank that are the launcher's to set: with others a rank would be another rank."""
+"""Environment variables of a rank that only the launcher sets; `holdfast run` refuses them in `--env`."""
 
 RESERVED = frozenset(
     {
@@ -38,7 +38,8 @@ RESERVED = frozenset(
 )
 
 RESTORE_STEP = "HOLDFAST_RESTORE_STEP"
-"""The step after which a rank may restore nothing. With --env a user says where a job begins; then the job knows."""
+"""The newest step that a rank may restore. A user may set it with `--env` when a job is submitted; from then on the
+controller's orders have it."""
 
 STORE_PREFIX = "HOLDFAST_STORE_PREFIX"
-"""Secret first part of the names of keys in the generation's TCPStore, which takes connections from anyone."""
+"""Secret prefix of keys in the generation's TCPStore, which accepts connections from every process."""

@@ -44,7 +44,7 @@ from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, Chec
 from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
-from holdfast.trainer.checkpoint.restore_choice import OnlyLooking, RestoreChoice
+from holdfast.trainer.checkpoint.restore_choice import ReadOnlyChoice, RestoreChoice
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Storage, decode_part
 from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 from holdfast.trainer.checkpoint.storage.retention import Retention
@@ -139,7 +139,7 @@ class Checkpointer:
         self._mesh = environment.mesh_sizes(mesh)
         self._on_saved = on_saved
         self._ranks = RankGroup(process_group)
-        self._choice = (RestoreChoice if self._replay is None else OnlyLooking)(self._storage, self._ranks)
+        self._choice = (RestoreChoice if self._replay is None else ReadOnlyChoice)(self._storage, self._ranks)
         self._rank = self._ranks.rank
         self._place = job_rank(self._rank) if process_group is None else self._rank
         # A part of the job keeps no shards: their names are those of the whole job's ranks.
@@ -220,7 +220,7 @@ class Checkpointer:
         at_most = self._ranks.agree_on_bound(environment.restore_step() if self._rank == 0 else None)
         in_memory, unusable = self._memory.common(self._ranks.all_gather, at_most), list[SealedStep]()
         newest = partial(self._choice.newest, newer_in_memory=self._memory.has_newer)
-        manifest = newest(or_nothing=bool(in_memory))
+        manifest = newest(any_in_memory=bool(in_memory))
         on_disk = manifest.step if manifest is not None else 0
         while in_memory or manifest is not None:
             if manifest is not None and not (in_memory and in_memory[0].step >= manifest.step):
@@ -230,7 +230,7 @@ class Checkpointer:
                     saved = SealedStep(generation=manifest.generation, step=manifest.step)
                     self._memory.go_on_from(saved, from_disk=True)
                     return manifest.step
-                manifest = newest(or_nothing=bool(in_memory))
+                manifest = newest(any_in_memory=bool(in_memory))
                 continue
             kept = in_memory.pop(0)
             if self._restore_kept(kept, keyed):
@@ -242,7 +242,7 @@ class Checkpointer:
             if not in_memory and manifest is None:
                 manifest = newest()
         if at_most != 0:
-            self._memory.begin_anew(unusable, environment.scratch())
+            self._memory.start_over(unusable, environment.scratch())
         self._memory.report_restored(0, "nothing", on_disk)
         self._memory.go_on_from(None)
         return 0

@@ -28,7 +28,7 @@ from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, Vaul
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 STEPS_SHARED_MAX = 8
 NEVER_WHOLE_MAX = 2
-"""Steps of some ranks that may never have been complete: a rank can be two ahead of another that is copying one."""
+"""Number of the newest steps that only some ranks may have kept: a rank can be two ahead of one that is copying."""
 RESTARTED_WITHIN_S = 5.0
 """A vault that ended is started again by its agent; with it the copies on other nodes are within reach."""
 TRAINING_WAITS_S = 2.0
@@ -56,7 +56,7 @@ class MemoryTier:
         self._persist_to = persist_to
         self._client: VaultClient | None = None
         self._waits_from = 0.0
-        self._told = ""
+        self._warned = ""
         self.has_newer = False
         """Any rank had steps above the limit at the last call of `common`."""
         self.found = FoundSteps()
@@ -76,7 +76,7 @@ class MemoryTier:
             try:
                 client.save(step, state, plan)
             except MemoryRefused as error:
-                self._tell(f"step {step} is not kept in memory: {error}")
+                self._warn_once(f"step {step} is not kept in memory: {error}")
                 return False
             except WireError as error:
                 self._lose(error)
@@ -106,8 +106,8 @@ class MemoryTier:
         self.found = found_steps([set(filter(may_be, steps)) for steps in found])
         return sorted(filter(may_be, set.intersection(*found)), reverse=True)
 
-    def begin_anew(self, unusable: Sequence[SealedStep], scratch: Scratch = Scratch.UNLESS_WHOLE) -> None:
-        """Continue from no step: `unusable` are steps that all ranks have, some of which cannot be used.
+    def start_over(self, unusable: Sequence[SealedStep], scratch: Scratch = Scratch.UNLESS_WHOLE) -> None:
+        """Start from scratch: `unusable` are steps that all ranks have, some of which cannot be used.
 
         Raises CheckpointError on all ranks if that would throw away what may still be had, or what the job once had.
         """
@@ -168,7 +168,7 @@ class MemoryTier:
         except WireError as error:
             self._lose(error)
             up_to = None
-        # A vault that is away or new knows of none: what was certified is so still.
+        # A vault that is away or new knows of none, but a certified step stays certified.
         self._certified_up_to = max((it for it in (up_to, self._certified_up_to) if it is not None), default=None)
         return self._certified_up_to
 
@@ -182,7 +182,7 @@ class MemoryTier:
             except WireError as error:
                 self._lose(error)
             except MemoryRefused as error:
-                self._tell(f"no step can be had from memory: {error}")
+                self._warn_once(f"no step can be had from memory: {error}")
                 return None
         return None
 
@@ -214,19 +214,19 @@ class MemoryTier:
         try:
             self._client = VaultClient(self._directory, self._name, self._generation, self._persist_to)
         except (WireError, MemoryRefused) as error:
-            self._tell(f"checkpoints are not kept in memory: {error}")
+            self._warn_once(f"checkpoints are not kept in memory: {error}")
         return self._client
 
     def _lose(self, error: WireError) -> None:
-        self._tell(f"the node's vault is gone, and the checkpoints in its memory: {error}")
+        self._warn_once(f"the node's vault is gone, and the checkpoints in its memory: {error}")
         if self._client is not None:
             self._client.close()
             self._client = None
 
-    def _tell(self, what: str) -> None:
-        if what != self._told:
+    def _warn_once(self, what: str) -> None:
+        if what != self._warned:
             log.warning("%s", what)
-            self._told = what
+            self._warned = what
 
     def _report_first(self, step: int) -> None:
         if not self._has_kept and self._name is not None and self._name.rank == 0:
@@ -245,7 +245,7 @@ class FoundSteps(NamedTuple):
 
 
 def found_steps(by_rank: Sequence[Collection[SealedStep]]) -> FoundSteps:
-    """Return what there is, given the steps of each rank."""
+    """Return the newest steps, given those of each rank."""
     newest_first = sorted(set[SealedStep]().union(*by_rank), reverse=True)
     if len(newest_first) < 2:
         return FoundSteps(newest=newest_first[0].step if newest_first else 0)

@@ -17,19 +17,21 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 
 
 class RestoreChoice:
+    """The choice for a job: what may not be restored is set aside."""
+
     def __init__(self, storage: Storage, ranks: RankGroup) -> None:
         self._storage = storage
         self._ranks = ranks
 
-    def newest(self, *, newer_in_memory: bool = False, or_nothing: bool = False) -> CheckpointManifest | None:
+    def newest(self, *, newer_in_memory: bool = False, any_in_memory: bool = False) -> CheckpointManifest | None:
         """Return the newest step that is complete and may be restored, the same on all ranks; None if there is none.
 
         Raises CheckpointError if there are steps but none may be restored: a job never starts over without being asked.
-        With `or_nothing` there is something else to go on from, so neither that nor unreadable storage is an error.
+        With `any_in_memory` the job can go on from memory, so neither that nor unreadable storage is an error.
         """
         if self._ranks.rank == 0:
             try:
-                manifest = self._newest_complete(newer_in_memory, or_nothing)
+                manifest = self._newest_complete(newer_in_memory, any_in_memory)
             except Exception:
                 self._ranks.broadcast(torch.tensor([-1]))
                 raise
@@ -55,24 +57,24 @@ class RestoreChoice:
         elif problem is not None:
             log.warning("checkpoint of step %d is damaged: %s", step, problem)
 
-    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> CheckpointManifest | None:
+    def _newest_complete(self, newer_in_memory: bool, any_in_memory: bool) -> CheckpointManifest | None:
         at_most = environment.restore_step()
         self._storage.claim()
         try:
-            return self._newest_of(at_most, newer_in_memory, or_nothing)
+            return self._newest_of(at_most, newer_in_memory, any_in_memory)
         except Superseded:
             raise
         except (CheckpointError, OSError) as error:
             # What a rollback abandons has to be set aside before anything is gone on from.
-            if not or_nothing or at_most is not None:
+            if not any_in_memory or at_most is not None:
                 raise
             log.warning("the checkpoints on disk cannot be looked at, going on from memory: %s", error)
             return None
 
-    def _newest_of(self, at_most: int | None, newer_in_memory: bool, or_nothing: bool) -> CheckpointManifest | None:
+    def _newest_of(self, at_most: int | None, newer_in_memory: bool, any_in_memory: bool) -> CheckpointManifest | None:
         published = self._storage.steps()
         candidates = newest_first(published, at_most)
-        if at_most and not candidates and not or_nothing and (newer_in_memory or self._has_newer(published)):
+        if at_most and not candidates and not any_in_memory and (newer_in_memory or self._has_newer(published)):
             raise CheckpointError(
                 f"no checkpoint of step {at_most} or before it is left, and newer ones are not to be restored; "
                 "starting from scratch unasked would throw the run away. Set HOLDFAST_RESTORE_STEP to a newer one that "
@@ -87,7 +89,7 @@ class RestoreChoice:
             except DamagedCheckpoint as error:
                 self._set_aside_damaged(step, error)
         damaged = self._storage.damaged()
-        if damaged and at_most != 0 and not or_nothing:
+        if damaged and at_most != 0 and not any_in_memory:
             raise CheckpointError(
                 f"no checkpoint is left to restore and those of steps {sorted(damaged)} are damaged; starting from "
                 "scratch unasked would throw the run away. Repair one (rename it without .damaged), or set "
@@ -96,7 +98,7 @@ class RestoreChoice:
         return None
 
     def _has_newer(self, published: list[int]) -> bool:
-        """Return True if there was anything: what an earlier try has set aside counts as well."""
+        """Return True if there is a step above the target, also one that an earlier try has set aside."""
         return bool(published) or any(found.state is StepState.ROLLED_BACK for found in self._storage.survey())
 
     def _set_aside_damaged(self, step: int, reason: object) -> None:
@@ -104,7 +106,7 @@ class RestoreChoice:
         self._storage.set_aside(step, "damaged")
 
 
-class OnlyLooking(RestoreChoice):
+class ReadOnlyChoice(RestoreChoice):
     """The choice for a replay: the same as the job's, but it changes nothing on the disk."""
 
     def __init__(self, storage: Storage, ranks: RankGroup) -> None:
@@ -117,7 +119,7 @@ class OnlyLooking(RestoreChoice):
         if problem is not None:
             log.warning("checkpoint of step %d is damaged, a replay leaves it where it is: %s", step, problem)
 
-    def _newest_complete(self, newer_in_memory: bool, or_nothing: bool) -> CheckpointManifest | None:
+    def _newest_complete(self, newer_in_memory: bool, any_in_memory: bool) -> CheckpointManifest | None:
         for step in newest_first(self._storage.steps(), environment.restore_step()):
             try:
                 if step not in self._passed_over:

@@ -61,21 +61,21 @@ class Memory:
         self.turn = threading.Lock()
         self.plan = SavePlan([])
         self.saves = 0
-        self._begins_anew = False
+        self._starts_over = False
 
     def keep(self, step: int, state: dict[str, Any]) -> bool:
-        if self._begins_anew:
+        if self._starts_over:
             self.go_on_from(None)
         self.saves += 1
         return self.tier.keep(step, state)
 
     def go_on_from(self, sealed: SealedStep | None) -> None:
-        self._begins_anew = False
+        self._starts_over = False
         self.tier.go_on_from(sealed)
 
     def found_nothing(self) -> None:
         """Note that no step in memory can be used. They are dropped when the job continues from something else."""
-        self._begins_anew = True
+        self._starts_over = True
 
 
 @cache

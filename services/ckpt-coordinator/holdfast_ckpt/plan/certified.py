@@ -26,7 +26,11 @@ def newer(before: CertifiedSteps | None, job: str, event: StepsCertified) -> Cer
 
 
 def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> JobBackups:
-    """Return the plan with the steps to keep; `kept`: the step that node and keeper both have of the coming one."""
+    """Return the plan with the steps to keep; `kept`: the step that node and keeper both have of the coming one.
+
+    `held` becomes the newest step that is certified and that all nodes have twice: the coming one, or the complete one
+    (see `complete`).
+    """
     if event.generation != plan.generation:
         return plan
     held, coming, complete = plan.held, plan.coming, plan.complete

@@ -8,7 +8,8 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE
 
 NEVER_WHOLE_MAX = 2
-"""Steps after the first kept one until it is known that all ranks have kept it: they wait for each other."""
+"""Number of steps that a rank can be ahead of another: once the job is further than that above the first kept step, all
+ranks have kept that step."""
 
 LOSSES_MAX = 3
 """Sentences about losses that an incident keeps."""
@@ -22,7 +23,7 @@ def steps_kept(draft: JobDraft, event: StepsKept) -> None:
 
 
 def has_checkpoints(state: JobState) -> bool:
-    """Return True if all ranks together have made a checkpoint, be it in memory only."""
+    """Return True if all ranks together have made a checkpoint, on the disk or only in memory."""
     return state.has_checkpoints or _has_kept(state, _reached(state))
 
 

@@ -28,7 +28,7 @@ class SuspectVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge_suspects(test: SuspectTest, members: Sequence[str], references: References) -> SuspectVerdict:
     """Judge the suspects by the results so far; `members` are the nodes that took part."""
-    # Nodes that could not be had were asked nothing.
+    # Suspects that were not granted for the test took no part: they are untested, not silent.
     silent = dict.fromkeys(members, "it did not answer") | test.died
     silent = {node: why for node, why in silent.items() if why and node not in answered(test.results)}
     tested = tuple(dict.fromkeys((*members, *test.nodes)))

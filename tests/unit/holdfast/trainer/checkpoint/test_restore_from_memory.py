@@ -216,10 +216,10 @@ def test_what_one_rank_has_and_another_cannot_say(
     with pytest.raises(
         CheckpointError, match=r"steps \[7\] are in memory, but the vault of another rank does not answer"
     ):
-        tier.begin_anew([])
+        tier.start_over([])
     assert tier.common(lambda mine: [mine, empty], None) == []
     with caplog.at_level(logging.WARNING):
-        tier.begin_anew([])
+        tier.start_over([])
     assert "steps [7] are in the memory of some ranks only" in caplog.text
 
 
@@ -257,7 +257,7 @@ def test_without_a_vault_nothing_is_waited_for(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(memory_tier.time, "sleep", pytest.fail)
     tier = MemoryTier(NAME, 2)
     assert tier.common(lambda mine: [mine], None) == []
-    tier.begin_anew([])
+    tier.start_over([])
     with pytest.raises(MemoryRefused, match="there is no vault"):
         tier.load(SealedStep(generation=1, step=1))
 
@@ -350,9 +350,9 @@ def test_a_job_starts_from_scratch_only_if_it_never_had_a_whole_step_or_its_owne
     assert tier.common(with_an_empty_rank, None) == []
     if is_refused:
         with pytest.raises(CheckpointError, match="--allow-scratch"):
-            tier.begin_anew([], scratch)
+            tier.start_over([], scratch)
     else:
-        tier.begin_anew([], scratch)
+        tier.start_over([], scratch)
 
 
 def test_what_was_restored_and_first_kept_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
