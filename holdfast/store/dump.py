@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -22,6 +23,10 @@ _TERMINATE = "select pg_terminate_backend(pid) from pg_stat_activity where datna
 
 class DumpFailed(Exception):
     """A backup could not be written or restored; the message names the cause. The present database is unchanged."""
+
+
+class LeftClosed(Exception):
+    """A restore failed, and the present database takes no connections; the message names the cause and the cure."""
 
 
 def write(programs: Path, admin_url: str, target: Path) -> int:
@@ -52,7 +57,8 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
     """Put the backup in the place of the database at `admin_url`; return the new name of the database before.
 
     The backup is brought to this version's schema first. Not to be called on an event loop's thread. Raises DumpFailed,
-    migrate.UnknownRevision, sqlalchemy.exc.DBAPIError, asyncpg.PostgresError or OSError; nothing has changed then.
+    migrate.UnknownRevision, sqlalchemy.exc.DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError or OSError, and
+    nothing has changed then; LeftClosed if the present database could not be opened again.
     """
     name = urlsplit(admin_url).path.removeprefix("/")
     stamp = now.strftime("%Y%m%dT%H%M%S%f")
@@ -66,7 +72,9 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
         migrate.migrate(fresh_url, {})
         asyncio.run(_swap(admin_url, name, fresh, before))
     except BaseException:
-        asyncio.run(_execute(admin_url, f"drop database if exists {_quoted(fresh)} with (force)"))
+        # What went wrong first is what matters: a server that is gone keeps the new database.
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            asyncio.run(_execute(admin_url, f"drop database if exists {_quoted(fresh)} with (force)"))
         raise
     return before
 
@@ -91,12 +99,28 @@ async def _swap(admin_url: str, name: str, fresh: str, before: str) -> None:
             async with connection.transaction():
                 await connection.execute(f"alter database {_quoted(name)} rename to {_quoted(before)}")
                 await connection.execute(f"alter database {_quoted(fresh)} rename to {_quoted(name)}")
-        except BaseException:
-            await connection.execute(f"alter database {_quoted(name)} allow_connections true")
+                await connection.execute(f"alter database {_quoted(before)} allow_connections true")
+        except BaseException as error:
+            await _open_again(admin_url, name, error)
             raise
-        await connection.execute(f"alter database {_quoted(before)} allow_connections true")
     finally:
         await connection.close()
+
+
+async def _open_again(admin_url: str, name: str, cause: BaseException) -> None:
+    # By a connection of its own: the other one may be what failed.
+    command = f"alter database {_quoted(name)} allow_connections true"
+    try:
+        await _execute(admin_url, command)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise LeftClosed(
+            f"{_in_words(cause)}; the present database is unchanged but takes no connections, and could not be opened "
+            f"again ({_in_words(error)}). Run in psql as administrator: {command}"
+        ) from error
+
+
+def _in_words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 async def _execute(admin_url: str, *statements: str) -> None:

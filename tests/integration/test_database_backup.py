@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -123,3 +125,15 @@ async def test_services_that_were_refused_meanwhile_are_let_in_again(urls: dict[
     with pytest.raises(asyncpg.DuplicateDatabaseError):
         await asyncio.to_thread(dump.restore, programs(), urls["admin"], backup, now)
     assert await recorded(urls) == before
+
+
+async def test_a_database_that_stays_closed_is_named_with_the_cure(urls: dict[str, str]) -> None:
+    """As when the server goes away within the swap."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    nobody = f"postgresql://admin@127.0.0.1:{port}/{NAME}"
+    cause = asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+    with pytest.raises(dump.LeftClosed, match=r"in the middle of operation.*takes no connections") as left:
+        await dump._open_again(nobody, NAME, cause)
+    (cure,) = re.findall("as administrator: (.*)$", str(left.value))
+    await query(urls["admin"], cure)

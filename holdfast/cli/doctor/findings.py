@@ -299,15 +299,16 @@ def _waits_for_nodes(job: JobRow) -> Finding:
 
 def _losses(facts: Facts) -> Iterator[Finding]:
     for loss in facts.database.losses if facts.database else ():
-        if loss.survived < loss.machines:
+        # Who runs a job on one machine knows that no other has a copy.
+        if loss.survived < loss.machines and loss.machines > 1:
             yield Finding(
                 kind="copies",
                 severity=Severity.WARNING,
                 about=loss.job,
                 what=f"the loss of one machine, for {loss.machines - loss.survived} of {loss.machines}, would lose "
                 f"what its memory holds: {loss.reason}",
-                cure=f"`holdfast ckpt plan {loss.job}` shows the nodes without a copy; run the job on two nodes or "
-                "more, each with a vault, or bring steps to the disk more often (--persist-every)",
+                cure=f"`holdfast ckpt plan {loss.job}` shows the nodes without a copy: each needs a vault and "
+                "another node to keep its copies; or bring steps to the disk more often (--persist-every)",
             )
 
 

@@ -258,6 +258,11 @@ def test_a_job_that_would_lose_a_shard_with_one_machine() -> None:
     assert finding.kind == "copies" and "1 of 4" in finding.what and "ckpt plan gpt" in finding.cure
 
 
+def test_a_job_of_one_machine_has_no_copies_by_choice() -> None:
+    alone = MachineLoss(job="gpt", machines=1, survived=0, reason="the job has one node")
+    assert findings_of(_with(database={"losses": (alone,)})) == []
+
+
 @pytest.mark.parametrize(("newest_s", "is_found"), [(60.0, True), (2 * 24 * 3600.0, False)])
 def test_dead_letters_of_the_last_day(newest_s: float, is_found: bool) -> None:
     letters = DeadLetters(count=3, newest_s=newest_s, consumer="controller", subject="s", error="not JSON")
