@@ -1,7 +1,8 @@
 """Objects on a NATS link, as the object store of NATS lays them out (ADR-20): `nats object ls code` shows them.
 
-An object is its chunks, messages under a subject of their own, and a message about it under its name. Anybody on the
-bus may write there, and a full bucket forgets the oldest messages: what is not whole is not there.
+An object is its chunks, messages under one subject, and a message about it under its name. Without accounts on the bus
+every client may write there, and a full bucket loses its oldest messages: an object that is not whole counts as
+missing.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class NetworkPolicy(Section, frozen=True, kw_only=True):
     """Allow connections outside loopback without TLS: who can read the network then reads passwords and orders."""
 
     rack: str = ""
-    """Of a node: what it shares power or a switch with, any name. Copies of its checkpoints go to another rack."""
+    """Name of the node's rack: nodes of a rack share power or a switch. Copies of checkpoints go to another rack."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -147,7 +147,7 @@ class MemoryTransaction:
         self._store = store
         self._database = store.database
         self._handled: list[str] = []
-        self._said: list[Message] = []
+        self._emitted: list[Message] = []
         self._written: dict[tuple[str, str], _Row | None] = {}
         self._seen: dict[tuple[str, str], int] = {}
         self._deleted: set[tuple[str, str]] = set()
@@ -192,12 +192,12 @@ class MemoryTransaction:
         return version
 
     async def emit(self, messages: list[Message]) -> None:
-        self._said.extend(messages)
+        self._emitted.extend(messages)
 
     def commit(self, now: datetime) -> None:
         database = self._database
         database.inbox.update((message_id, now) for message_id in self._handled)
-        for message in self._said:
+        for message in self._emitted:
             database.unpublished[next(database.positions)] = message
         for place, row in self._written.items():
             if row is None:

@@ -30,7 +30,7 @@ class BackupTally:
         self._newest: dict[int, list[BackedUp]] = {rank: [] for rank in order.ranks}
         self._coming: dict[int, int | None] = {}
         self._skipped = 0
-        self._told: SealedStep | None = None
+        self._taken: SealedStep | None = None
 
     def add(self, notice: BackedUp) -> None:
         """Count a backup; one of another job or of ranks that moved to another node is ignored."""
@@ -67,10 +67,10 @@ class BackupTally:
         of_ranks = [{notice.sealed: notice for notice in notices} for notices in self._newest.values()]
         common = set.intersection(*(set(notices) for notices in of_ranks)) if of_ranks else set()
         newest = max(common, default=None)
-        if newest is None or (self._told is not None and newest <= self._told):
+        if newest is None or (self._taken is not None and newest <= self._taken):
             return None
         parts = [notices[newest] for notices in of_ranks]
-        self._told, skipped, self._skipped = newest, self._skipped, 0
+        self._taken, skipped, self._skipped = newest, self._skipped, 0
         return BackupSum(
             sealed=newest,
             keeper=parts[0].keeper,

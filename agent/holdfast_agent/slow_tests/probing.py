@@ -97,9 +97,9 @@ class Probing:
         elif wanted.tests is not None:
             self._testing = group.create_task(self._test(wanted, wanted.tests, crew), name="slowness tests")
         else:
-            await self._tell(wanted, crew)
+            await self._publish_profiles(wanted, crew)
 
-    async def _tell(self, wanted: SlowOrder, crew: Crew) -> None:
+    async def _publish_profiles(self, wanted: SlowOrder, crew: Crew) -> None:
         placement = crew.order.placement
         assert placement is not None
         files = {rank: self._directories.ledger(wanted.job, crew.order.fence, rank) for rank in crew.pids}

@@ -22,7 +22,7 @@ from holdfast.node.machine import Machine, entries, number
 TIMEOUTS = ("local_ack_timeout_err", "roce_adp_retrans_to")
 """Counters of timed-out acknowledgements. Late or reordered packets are normal in busy networks."""
 
-PEERS_TOLD_MAX = 128
+PEERS_REPORTED_MAX = 128
 SAMPLE_EVERY_S = 5.0
 SAMPLES = 4
 """Cards wait about four seconds for an acknowledgement: the last fifteen seconds cover two timeouts."""
@@ -84,14 +84,14 @@ def links_of(node: str, ranks: Mapping[int, int], ports: Mapping[str, Mapping[st
     return NodeLinks(
         node=node,
         addresses=tuple(addresses),
-        silent_peers=tuple(worst[:PEERS_TOLD_MAX]),
+        silent_peers=tuple(worst[:PEERS_REPORTED_MAX]),
         ports={port: dict(counters) for port, counters in ports.items()},
         unread="; ".join(unread[:4]),
     )
 
 
 class Ports:
-    """Growth of the counters of RDMA ports. `clock` returns monotonic seconds."""
+    """Growth of the counters of RDMA ports over the last samples. `clock` returns monotonic seconds."""
 
     def __init__(self, machine: Machine, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = machine.sys / "class/infiniband"

@@ -72,13 +72,13 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
             return False
         return bool(self.pattern.search(text)) and not (self.unless and self.unless.search(text))
 
-    def finds_in_exception(self, name: str, said: tuple[str, ...]) -> bool:
-        """True if an exception of type `name` matches. `said`: `Type: message`, with and without the type's module."""
+    def finds_in_exception(self, name: str, texts: tuple[str, ...]) -> bool:
+        """Return True if an exception of type `name` matches. `texts`: `Type: message`, with the module and without."""
         if self.rule.where in ("line", "code") or (self.types and name not in self.types):
             return False
-        if self.pattern is not None and not any(map(self.pattern.search, said)):
+        if self.pattern is not None and not any(map(self.pattern.search, texts)):
             return False
-        return not (self.unless and any(map(self.unless.search, said)))
+        return not (self.unless and any(map(self.unless.search, texts)))
 
 
 class LineFilter:

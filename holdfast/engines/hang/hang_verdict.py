@@ -67,7 +67,7 @@ def judge_hang(
     suspects = _with_network(suspects, by_wait, by_stack, traces, links, nodes, notes)
     suspects = [msgspec.structs.replace(each, nodes=nodes.of(each.ranks) or each.nodes) for each in suspects]
     suspects.sort(key=lambda each: (-each.confidence, each.ranks))
-    return _said(suspects, notes, by_wait, by_stack)
+    return _verdict(suspects, notes, by_wait, by_stack)
 
 
 def _with_network(
@@ -239,7 +239,7 @@ def _without_waiting(
     return kept
 
 
-def _said(
+def _verdict(
     suspects: Sequence[Blamed], notes: Sequence[str], by_wait: WaitVerdict | None, by_stack: StackVerdict | None
 ) -> HangVerdict:
     ranks = tuple(sorted({rank for each in suspects for rank in each.ranks}))

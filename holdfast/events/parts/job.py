@@ -98,7 +98,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vault_port: Port | None = None
     """Port at which its vault serves other vaults; None: it keeps no checkpoints in memory."""
     rack: str = ""
-    """What it shares power or a switch with, as its agent was told; "": unknown."""
+    """Its rack, `[network] rack`: nodes of a rack share power or a switch. "": unknown."""
 
 
 class AgentPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,7 +33,7 @@ class PlanOdds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Place(NamedTuple):
-    """Where a job runs; `racks` by node rank, () if no node named its rack."""
+    """Machines of a job; `racks` by node rank, () if no node named its rack."""
 
     topology: Topology
     racks: tuple[str, ...]
