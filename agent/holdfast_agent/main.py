@@ -46,7 +46,8 @@ async def _run(daemon: Daemon) -> None:
     directories.write_pid()
 
     async def bus() -> Bus:
-        return await connect(daemon.nats_url, f"agent-{daemon.flags.node}", makes_streams=False)
+        name, network = f"agent-{daemon.flags.node}", daemon.settings.network
+        return await connect(daemon.nats_url, name, network=network, makes_streams=False)
 
     agent = Agent(
         daemon.flags.node,

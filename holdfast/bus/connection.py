@@ -14,6 +14,7 @@ from holdfast.bus.nats_py import Msg
 from holdfast.bus.streams import StreamMissing, ensure_streams
 from holdfast.clock import Now
 from holdfast.settings.addresses import Address, current
+from holdfast.settings.network import NetworkPolicy
 
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 0.25
@@ -33,10 +34,11 @@ class Connection:
     server has lost those in memory.
     """
 
-    def __init__(self, url: Address, name: str, now: Now, *, makes_streams: bool) -> None:
+    def __init__(self, url: Address, name: str, network: NetworkPolicy, now: Now, *, makes_streams: bool) -> None:
         self._makes_streams = makes_streams
         self._url = url
         self._name = name
+        self._network = network
         self._now = now
         self._since: datetime | None = None
         self._link: Link | None = None
@@ -181,7 +183,7 @@ class Connection:
         while True:
             link: Link | None = None
             try:
-                link = await Link.open(current(self._url), self._name)
+                link = await Link.open(current(self._url), self._name, self._network)
                 if self._makes_streams:
                     await ensure_streams(link)
             except BaseException as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import ssl
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +17,12 @@ import msgspec
 import structlog
 
 from holdfast.bus import BusError, BusUnavailable, NoResponder, wire_bytes
-from holdfast.bus.nats_py import Client, Msg, Subscription, nats
+from holdfast.bus.client import HardenedClient, ServerRefused
+from holdfast.bus.nats_py import Msg, Subscription, nats
+from holdfast.network.guard import addresses_of
+from holdfast.network.tls import TlsFilesRefused, client_context, why_refused
+from holdfast.network.trust import AddressRefused, require_private_bus
+from holdfast.settings.network import NO_FILES, NetworkPolicy
 
 CONNECT_TIMEOUT_S = 2
 PING_S = 2
@@ -157,56 +163,59 @@ def inbox_prefix(url: str) -> str:
     return f"_INBOX.{user}" if user and re.fullmatch(r"[\w-]+", user, re.ASCII) else "_INBOX"
 
 
-_DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]*)"')
-_HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")
+def _context(url: str, network: NetworkPolicy) -> ssl.SSLContext | None:
+    """Return the context for servers that offer TLS, None for nats-py's own.
 
-
-class HardenedClient(Client):
-    """nats-py's client, made robust against messages that bypass client libraries.
-
-    nats-py silently stops reading at a header block or subject that it cannot parse. A stream would deliver the same
-    message again on every connection; here the message arrives, without the broken part.
+    Raises BusError if an address would be reached in plain text, or a file of `network` cannot be used.
     """
+    try:
+        require_private_bus(url, network, addresses_of)
+        return client_context(network) if network.tls_ca or network.tls_cert else None
+    except (AddressRefused, TlsFilesRefused) as error:
+        raise BusError(str(error)) from error
 
-    def _connect_command(self) -> bytes:
-        # nats-py takes `tls://` as a wish, and would send the password to a server that offers no TLS.
-        assert self._current_server is not None
-        if self._current_server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
-            raise nats.errors.Error("it offers no TLS, and its address is tls://")
-        return super()._connect_command()
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        readable = bytes(subject).decode(errors="backslashreplace").encode()
-        sound = headers if headers and _HEADER_BLOCK.fullmatch(headers) else b""
-        await super()._process_msg(sid, readable, reply, data, sound)
+def _refusal(error: Exception | None) -> str:
+    """Return why one side does not trust the other; "" if it is another error."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return why_refused(error)
+    if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+        alert = error.reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return f"it wants a certificate that it trusts ({alert}). Name this process's with tls_cert and tls_key"
+    return str(error) if isinstance(error, ServerRefused) else ""
+
+
+_DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]*)"')
 
 
 class Link:
     """A live connection with request and reply; open it with `Link.open`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, network: NetworkPolicy) -> None:
         self.address = address
         self.inflows: set[Inflow] = set()
         self.ended = asyncio.Event()
-        self._client = HardenedClient()
+        self._client = HardenedClient(network)
         self._answers: dict[str, tuple[str, asyncio.Future[Msg | None]]] = {}
         self._tokens = itertools.count()
         self._inbox = ""
         self._last_error: Exception | None = None
 
     @classmethod
-    async def open(cls, url: str, name: str) -> Link:
+    async def open(cls, url: str, name: str, network: NetworkPolicy = NO_FILES) -> Link:
         """Connect once to `url` (several are separated by commas).
 
-        Raises BusUnavailable if no server answers, BusError if it refuses these credentials.
+        Raises BusUnavailable if no server answers, BusError if it refuses these credentials, or `network` refuses it.
         """
-        link = cls(address_of(url))
+        context = _context(url, network)
+        link = cls(address_of(url), network)
         client = link._client
         try:
             await client.connect(
                 servers=url.split(","),
                 name=name,
                 inbox_prefix=inbox_prefix(url),
+                tls=context,
                 allow_reconnect=False,
                 # For nats-py, 0 means no limit.
                 max_reconnect_attempts=1,
@@ -224,6 +233,8 @@ class Link:
             cause = str(link._last_error or error) or type(error).__name__
             if "authorization" in cause.lower():
                 raise BusError(f"the NATS server at {link.address} refuses these credentials") from error
+            if refusal := _refusal(error) or _refusal(link._last_error):
+                raise BusError(f"the NATS server at {link.address} is refused: {refusal}") from error
             raise BusUnavailable(f"no NATS server answers at {link.address}: {cause}") from error
         except BaseException:
             await link.close()

@@ -28,6 +28,7 @@ from holdfast.bus.streams import StreamMissing, message_at, message_lost, stream
 from holdfast.bus.watch import LOOK_AGAIN_S, Watch, is_delete, key_update, newest_value
 from holdfast.clock import Now, system_now
 from holdfast.settings.addresses import Address
+from holdfast.settings.network import NO_FILES, NetworkPolicy
 from holdfast.subjects import kv_subject
 
 PUBLISH_WINDOW = 512
@@ -51,15 +52,22 @@ _acknowledgement = msgspec.json.Decoder(_Acknowledgement)
 
 
 async def connect(
-    url: Address, name: str, *, makes_streams: bool = True, now: Now = system_now, timeout_s: float | None = None
+    url: Address,
+    name: str,
+    *,
+    network: NetworkPolicy = NO_FILES,
+    makes_streams: bool = True,
+    now: Now = system_now,
+    timeout_s: float | None = None,
 ) -> NatsBus:
     """Connect as `name` and make the streams exist, unless these credentials are not for that; waits for the server,
     without limit unless `timeout_s` is given.
 
     `url` may name several servers, separated by commas. Raises BusUnavailable without a usable server within
-    `timeout_s`, BusError if the server refuses these credentials, or the streams.
+    `timeout_s`, BusError if the server refuses these credentials or the streams, or is refused itself: outside loopback
+    `network` decides who is trusted.
     """
-    connection = Connection(url, name, now, makes_streams=makes_streams)
+    connection = Connection(url, name, network, now, makes_streams=makes_streams)
     await connection.start(timeout_s)
     return NatsBus(connection)
 

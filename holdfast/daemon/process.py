@@ -17,6 +17,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
+from holdfast.network.guard import private_address, require_private
+from holdfast.network.tls import TlsFilesRefused
+from holdfast.network.trust import AddressRefused
 from holdfast.settings import load
 from holdfast.settings.addresses import Address
 from holdfast.settings.load import Settings
@@ -66,13 +69,20 @@ def run(
         parser.exit(2, f"{name}: no address of NATS: give --nats-url or set HOLDFAST_NATS_URL\n")
     if needs_database and not settings.database_url:
         parser.exit(2, f"{name}: no address of Postgres: give --database-url or set HOLDFAST_DATABASE_URL\n")
+    database_url = load.live_address("database_url", settings, listed, os.environ)
+    try:
+        require_private(settings)
+        if settings.database_url:
+            database_url = private_address(database_url, settings.network)
+    except (AddressRefused, TlsFilesRefused) as error:
+        parser.exit(2, f"{name}: {error}\n")
     log_to_stderr(name)
     daemon = Daemon(
         name=name,
         settings=settings,
         flags=flags,
         nats_url=load.live_address("nats_url", settings, listed, os.environ),
-        database_url=load.live_address("database_url", settings, listed, os.environ),
+        database_url=database_url,
     )
     sys.exit(asyncio.run(_until_stopped(main, daemon)))
 

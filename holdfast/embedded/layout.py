@@ -5,6 +5,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -64,7 +65,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor, None after an orderly stop. Stale after a kill: the control socket tells whether one runs."""
     ports: Ports
     nats_url: str
-    """As the operator, the user of the command line."""
+    """As the operator, the user of the command line. With `fabric` it allows plain text: it stays on this machine."""
     nats_monitor_url: str
     database_urls: dict[str, str]
     """Keys: admin, controller, analyzer, standby, ckpt, historian and reader."""
@@ -79,7 +80,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     def bus_url(self, user: str, password: str) -> str:
         """Return the address of the bus as another user."""
-        return f"nats://{user}:{password}@{address_of(self.nats_url)}"
+        return urlsplit(self.nats_url)._replace(netloc=f"{user}:{password}@{address_of(self.nats_url)}").geturl()
 
     @classmethod
     def load(cls, directory: str | Path) -> "ClusterInfo":

@@ -16,6 +16,7 @@ from holdfast.embedded.configuration import CONFIG_VARIABLE, FILE_SUFFIX, Config
 from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
+from holdfast.network.trust import PLAIN_TEXT
 from holdfast.node.job_user import JobUser
 from holdfast.settings.load import Setting, variable_of
 
@@ -70,7 +71,8 @@ def agent_spec(
         prefix = ("ip", "netns", "exec", info.fabric.namespace(node))
         flags += ("--address", info.fabric.address(node))
         users = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", variable_of("inspections.interfaces"))
-        network = dict.fromkeys(users, fabric.DEVICE)
+        # Between the namespaces lies only this machine's bridge, and the nodes have no certificates.
+        network = dict.fromkeys(users, fabric.DEVICE) | {variable_of(f"network.{PLAIN_TEXT}"): "true"}
     return ChildSpec(
         name=node,
         argv=(*prefix, sys.executable, "-P", "-m", "holdfast_agent", *flags),

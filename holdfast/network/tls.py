@@ -46,6 +46,14 @@ def require_files(network: NetworkPolicy) -> None:
         client_context(network)
 
 
+def why_refused(error: ssl.SSLCertVerificationError) -> str:
+    """Describe a certificate that was refused, with the cure."""
+    return (
+        f"its certificate fails verification ({error.verify_message}): tls_ca must name its authority, and the "
+        "certificate the host of the address"
+    )
+
+
 def _load_authorities(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(cafile=path)

@@ -31,3 +31,7 @@ class NetworkPolicy(Section, frozen=True, kw_only=True):
         if bool(self.tls_cert) != bool(self.tls_key):
             given, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
             raise ValueError(f"{given} is set and {missing} is not: a certificate and its key belong together")
+
+
+NO_FILES = NetworkPolicy()
+"""The policy of a process without settings: TLS outside loopback, by the authorities of the system."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Self, cast
 
 import asyncpg
 
+from holdfast.network.tls import why_refused
 from holdfast.settings.addresses import Address, current
 from holdfast.store import DatabaseReplaced, StoreUnavailable
 
@@ -126,6 +128,8 @@ def translated() -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"Postgres is refused: {why_refused(error)}"
     return f"Postgres: {type(error).__name__}: {error}" if str(error) else f"Postgres: {type(error).__name__}"
 
 

@@ -134,7 +134,10 @@ async def _execute(admin_url: str, *statements: str) -> None:
 
 def _run(command: list[str | Path], url: str, stdout: object = subprocess.DEVNULL) -> None:
     password = urlsplit(url).password
-    environment = os.environ | ({"PGPASSWORD": unquote(password)} if password else {})
+    # These would lead the programs to another server than the one that the address names.
+    environment = {key: value for key, value in os.environ.items() if key not in ("PGHOSTADDR", "PGSERVICE")}
+    if password:
+        environment["PGPASSWORD"] = unquote(password)
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

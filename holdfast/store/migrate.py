@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -74,7 +74,9 @@ def pending(admin_url: str) -> bool:
 
 
 async def _run(url: str, work: Callable[[Connection], T]) -> T:
-    engine = create_async_engine(make_url(url).set(drivername="postgresql+asyncpg"), poolclass=NullPool)
+    # asyncpg itself reads the address: SQLAlchemy does not know its parameters for TLS.
+    connected = partial(asyncpg.connect, url)
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connected, poolclass=NullPool)
     try:
         async with engine.begin() as connection:
             return await connection.run_sync(work)

@@ -15,7 +15,7 @@ from job import Job
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from waiting import NotYet
 
-from holdfast.bus.link import HardenedClient
+from holdfast.bus.client import HardenedClient
 from holdfast.events import EventClass
 from holdfast.subjects import ROOT
 

@@ -11,7 +11,7 @@ import pytest
 from bus_worlds import WITHIN_S, message, take_one, unique, until_connected, until_disconnected
 from servers import NatsServer
 
-from holdfast.bus import BusError, BusUnavailable, NoResponder
+from holdfast.bus import BusError, NoResponder
 from holdfast.bus.link import Inflow, Link
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, JOBS_BUCKET, heartbeat_subject, holder_subject, ping_subject
@@ -196,22 +196,6 @@ async def test_nobody_comes_in_without_a_password_of_their_own(server: NatsServe
     # The server may close the connection before its reason is read.
     with pytest.raises(BusError, match=r"refuses these credentials|no NATS server answers"):
         await Link.open(f"nats://{user}127.0.0.1:{server.port}", "nobody")
-
-
-async def test_a_password_for_tls_is_not_sent_to_a_server_without() -> None:
-    sent = bytearray()
-
-    async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"x","max_payload":1048576,"headers":true,"auth_required":true}\r\n')
-        while chunk := await reader.read(1024):
-            sent.extend(chunk)
-        writer.close()
-
-    async with await asyncio.start_server(pretend, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        with pytest.raises(BusUnavailable, match="offers no TLS"):
-            await Link.open(f"tls://controller:secret@127.0.0.1:{port}", "careful")
-        assert b"secret" not in sent
 
 
 @pytest.mark.parametrize("user", ["agent-n1", "reader"])

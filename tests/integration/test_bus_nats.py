@@ -14,7 +14,8 @@ from bus_worlds import WITHIN_S, message, settle, take, take_one, unique, until_
 from servers import NatsServer, free_port
 
 from holdfast.bus import BusError, BusUnavailable
-from holdfast.bus.link import HardenedClient, Link
+from holdfast.bus.client import HardenedClient
+from holdfast.bus.link import Link
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.bus.streams import NS, bucket_config, ensure_stream, stream_config
 from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, STREAMS

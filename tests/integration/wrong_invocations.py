@@ -173,11 +173,19 @@ WRONG = {
             f"{command} {DATABASE}"
             for command in ("nodes", "jobs", "incidents", "sql x", "ckpt plan x", "breaker show", "telemetry models")
         ),
-        "nodes --database-url nonsense",
     ],
-    "cannot be upgraded": [
+    "cannot be upgraded": [f"migrate {DATABASE} --passwords roles"],
+    "is not an address of Postgres": [
+        "nodes --database-url nonsense",
         *(f"migrate --database-url {url} --passwords roles" for url in ("nonsense", "''", "mysql://x/y")),
-        f"migrate {DATABASE} --passwords roles",
+    ],
+    "plain_text = true": [
+        *(
+            f"{command} --database-url postgresql://x:y@192.0.2.1/h"
+            for command in ("nodes", "migrate --passwords roles", "backup new", "restore t.py --yes", "sql x")
+        ),
+        "attach x --database-url postgresql://x:y@192.0.2.1/h --nats-url nats://127.0.0.1:1",
+        "stop x --nats-url nats://192.0.2.1",
     ],
     "is not an address of NATS": [
         *(f"ping x --nats-url {url}" for url in ("nonsense://", "nats://127.0.0.1:99999", "nats://", "'nats://a b'")),

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.connect.directory import as_typed, is_named
+from holdfast.cli.connect.network import private_url
 from holdfast.embedded.control import is_running
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
@@ -53,11 +54,12 @@ def both_urls(directory: str | Path, nats_url: str | None, database_url: str | N
 def both_elsewhere(nats_url: str | None, database_url: str | None) -> tuple[str, str] | None:
     """Return bus and database of a cluster elsewhere, None for an embedded one. Raises as `reader_url` does."""
     found = _elsewhere({"nats_url": nats_url, "database_url": database_url})
-    return None if found is None else (found["nats_url"], found["database_url"])
+    return None if found is None else (found["nats_url"], private_url(found["database_url"]))
 
 
 def _found(directory: str | Path, flags: dict[str, str | None]) -> dict[str, str]:
-    return _elsewhere(flags) or _embedded(directory, flags) | _given(flags)
+    found = _elsewhere(flags) or _embedded(directory, flags) | _given(flags)
+    return found | ({"database_url": private_url(found["database_url"])} if "database_url" in flags else {})
 
 
 def _elsewhere(flags: dict[str, str | None]) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ import click
 from holdfast.bus import Bus, BusError
 from holdfast.bus.link import address_of
 from holdfast.bus.nats import connect
+from holdfast.cli.connect.network import network_policy
 
 CONNECT_S = 5.0
 
@@ -22,7 +23,9 @@ async def connected(url: str, command: str) -> AsyncIterator[Bus]:
     """
     require_addresses(url)
     try:
-        bus = await connect(url, f"holdfast {command}", makes_streams=False, timeout_s=CONNECT_S)
+        bus = await connect(
+            url, f"holdfast {command}", network=network_policy(), makes_streams=False, timeout_s=CONNECT_S
+        )
     except BusError as error:
         raise click.ClickException(f"{error} (`holdfast status` shows the cluster of a directory)") from error
     try:

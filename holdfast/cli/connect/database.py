@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
@@ -11,6 +12,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import click
 import msgspec
+
+from holdfast.cli.connect.network import private_url
+from holdfast.network.tls import why_refused
 
 CONNECT_TIMEOUT_S = 5.0
 STATEMENT_TIMEOUT_S = 30
@@ -25,7 +29,10 @@ class DatabaseUnreachable(click.ClickException):
 
 @asynccontextmanager
 async def reading(database_url: str) -> AsyncIterator[Connection]:
-    """Open a connection that cannot write, whichever role the URL names. Raises DatabaseUnreachable."""
+    """Open a connection that cannot write, whichever role the URL names. Raises DatabaseUnreachable, or
+    ClickException for an address that would be reached in plain text.
+    """
+    database_url = private_url(database_url)
     try:
         connection = await asyncpg.connect(
             database_url,
@@ -42,6 +49,8 @@ async def reading(database_url: str) -> AsyncIterator[Connection]:
         raise DatabaseUnreachable(f"the database at {_address(database_url)} refuses this user: {error}") from error
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, TimeoutError) as error:
         cause = str(error) or type(error).__name__
+        if isinstance(error, ssl.SSLCertVerificationError):
+            cause = why_refused(error)
         raise DatabaseUnreachable(
             f"cannot reach the database at {_address(database_url)}: {cause}. `holdfast status` shows whether it is up"
         ) from error

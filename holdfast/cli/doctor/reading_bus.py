@@ -13,6 +13,7 @@ from holdfast.bus.link import Link
 from holdfast.bus.streams import message_lost, stream_state
 from holdfast.bus.survey import ConsumerSurvey, StreamSurvey, survey_consumers, survey_stream
 from holdfast.cli.connect.bus import require_addresses
+from holdfast.cli.connect.network import network_policy
 from holdfast.cli.doctor.facts import SERVICES, BusFacts, Consumer, DeadLetters, PublishedMessage, Stream
 from holdfast.cli.doctor.reading_database import Timed
 from holdfast.clock import Now
@@ -59,10 +60,11 @@ async def read_bus(
 
 
 async def _connected(url: str) -> Link:
+    network = network_policy()
     try:
-        return await Link.open(url, "holdfast doctor")
+        return await Link.open(url, "holdfast doctor", network)
     except BusUnavailable:
-        return await Link.open(url, "holdfast doctor")  # A machine under load may have been late once.
+        return await Link.open(url, "holdfast doctor", network)  # A machine under load may have been late once.
 
 
 async def _read(

@@ -12,6 +12,7 @@ from holdfast.bus import BusError, BusUnavailable
 from holdfast.bus.nats import connect
 from holdfast.cli.connect.bus import require_addresses
 from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading
+from holdfast.cli.connect.network import network_policy
 from holdfast.cli.output.open_claims import OpenClaim, open_claims
 from holdfast.cli.output.pace import pace_text
 from holdfast.cli.output.tables import printable, render
@@ -185,7 +186,7 @@ async def _truth(connection: Connection) -> Overview:
 async def _from_bus(nats_url: str) -> Overview:
     require_addresses(nats_url)
     try:
-        bus = await connect(nats_url, "holdfast status", timeout_s=NATS_TIMEOUT_S)
+        bus = await connect(nats_url, "holdfast status", network=network_policy(), timeout_s=NATS_TIMEOUT_S)
         try:
             state = await bus.stream_state(DEAD_LETTER_STREAM)
         finally:

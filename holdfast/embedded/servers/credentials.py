@@ -8,6 +8,7 @@ import msgspec
 from holdfast.bus import accounts
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import SERVICES, ClusterLayout, Ports, write_private
+from holdfast.network.trust import PLAIN_TEXT
 
 DATABASE = "holdfast"
 HOST = "127.0.0.1"
@@ -53,7 +54,9 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
 
 
 def nats_url(credentials: Credentials, ports: Ports, host: str = HOST, user: str = accounts.OPERATOR) -> str:
-    return f"nats://{user}:{credentials.bus[user]}@{host}:{ports.nats}"
+    """Return the address of the bus. One outside loopback is of this machine too, and allows plain text for itself."""
+    plain = "" if host == HOST else f"?{PLAIN_TEXT}=true"
+    return f"nats://{user}:{credentials.bus[user]}@{host}:{ports.nats}{plain}"
 
 
 def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:

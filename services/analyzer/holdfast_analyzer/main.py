@@ -12,7 +12,7 @@ from holdfast_analyzer.service import Analyzer
 
 
 async def serve(this: Daemon) -> None:
-    bus = await connect(this.nats_url, "analyzer")
+    bus = await connect(this.nats_url, "analyzer", network=this.settings.network)
     store = await PostgresStore.connect(this.database_url, "analyzer", application_name="holdfast-analyzer")
     try:
         await ServiceShell(Analyzer(engines_of(this.settings)), bus, store).run()

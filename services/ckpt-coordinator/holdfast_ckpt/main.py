@@ -16,7 +16,7 @@ from holdfast_ckpt.service import Coordinator
 
 async def serve(this: Daemon) -> None:
     coordinator = Coordinator(this.settings.checkpoint)
-    bus = await connect(this.nats_url, "ckpt-coordinator")
+    bus = await connect(this.nats_url, "ckpt-coordinator", network=this.settings.network)
     store = await PostgresStore.connect(this.database_url, "ckpt", application_name="holdfast-ckpt-coordinator")
     try:
         async with asyncio.TaskGroup() as group:

@@ -19,7 +19,7 @@ from holdfast_controller.stray_orders import end_stray_orders
 
 
 async def serve(this: Daemon) -> None:
-    bus = await connect(this.nats_url, "controller")
+    bus = await connect(this.nats_url, "controller", network=this.settings.network)
     shelf = await PostgresShelf.connect(this.database_url)
     librarian = Librarian(bus, shelf)
     settings = this.settings

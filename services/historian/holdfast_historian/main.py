@@ -40,7 +40,7 @@ async def run(
 
 
 async def serve(this: Daemon) -> None:
-    bus = await connect(this.nats_url, "historian")
+    bus = await connect(this.nats_url, "historian", network=this.settings.network)
     try:
         policy = PartitionPolicy(keep_days=this.settings.history.keep_days or None)
         await run(bus, this.database_url, system_now, policy, this.settings.telemetry)

@@ -15,7 +15,7 @@ from holdfast_standby.service import Standby
 
 
 async def serve(this: Daemon) -> None:
-    bus = await connect(this.nats_url, "standby")
+    bus = await connect(this.nats_url, "standby", network=this.settings.network)
     store = await PostgresStore.connect(this.database_url, "standby", application_name="holdfast-standby")
     standby = Standby(this.settings.timeouts, this.settings.pool, this.settings.retention)
     heartbeats = Heartbeats(bus, system_now, standby.node)

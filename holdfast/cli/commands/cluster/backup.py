@@ -27,7 +27,8 @@ def backup(file: Path, directory: Path, database_url: str | None) -> None:
     if file.exists():
         raise click.ClickException(f"{file} exists: name a new file")
     try:
-        size_bytes = dump.write(postgres_programs(), admin_url(directory, database_url), file)
+        url = admin_url(directory, database_url)
+        size_bytes = dump.write(postgres_programs(url), url, file)
     except dump.DumpFailed as error:
         raise click.ClickException(f"the database cannot be backed up: {error}") from error
     except OSError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
+from holdfast.cli.connect.network import private_url
 from holdfast.cli.values import FilePath
 from holdfast.store import migrate as migration
 
@@ -38,7 +39,7 @@ def migrate(database_url: str, passwords: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"cannot read a role's password: {error}") from error
     try:
-        migration.migrate(database_url, secrets)
+        migration.migrate(private_url(database_url), secrets)
     except migration.UnknownRevision as error:
         raise click.ClickException(str(error)) from error
     except (SQLAlchemyError, OSError, ValueError) as error:

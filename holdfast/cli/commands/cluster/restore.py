@@ -32,7 +32,8 @@ def restore(file: Path, directory: Path, database_url: str | None, yes: bool) ->
     events that the bus still has (evidence of a day, decisions of 30 days). The present database stays in the server
     under the name that is printed.
     """
-    url, programs = admin_url(directory, database_url), postgres_programs()
+    url = admin_url(directory, database_url)
+    programs = postgres_programs(url)
     try:
         dump.require_complete(programs, file)
         if not yes:

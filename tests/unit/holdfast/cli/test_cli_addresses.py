@@ -13,8 +13,8 @@ from holdfast.cli.connect.directory import as_typed, directory_option, found_dir
 from holdfast.cli.main import main
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Ports
 
-HERE = "nats://here:2 postgresql://holdfast_reader@here:1/holdfast"
-THERE = {"HOLDFAST_NATS_URL": "nats://there", "HOLDFAST_DATABASE_URL": "postgresql://there"}
+HERE = "nats://127.0.0.1:2 postgresql://holdfast_reader@127.0.0.1:1/holdfast"
+THERE = {"HOLDFAST_NATS_URL": "nats://127.0.0.2", "HOLDFAST_DATABASE_URL": "postgresql://127.0.0.2"}
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +35,12 @@ def stopped(project: Path) -> Path:
             version="1",
             pid=None,
             ports=Ports(postgres=1, nats=2, nats_monitor=3),
-            nats_url="nats://here:2",
-            nats_monitor_url="http://here:3",
-            database_urls={"reader": "postgresql://holdfast_reader@here:1/holdfast", "admin": "postgresql://never"},
+            nats_url="nats://127.0.0.1:2",
+            nats_monitor_url="http://127.0.0.1:3",
+            database_urls={
+                "reader": "postgresql://holdfast_reader@127.0.0.1:1/holdfast",
+                "admin": "postgresql://never",
+            },
             nodes=[],
         )
     )
@@ -79,12 +82,12 @@ def test_a_directory_that_is_named_goes_before_the_environment(cluster: Path, na
 
 def test_the_environment_goes_before_a_directory_that_is_only_found(cluster: Path) -> None:
     assert both().output == HERE + "\n"
-    assert both(**THERE).output == "nats://there postgresql://there\n"
+    assert both(**THERE).output == "nats://127.0.0.2 postgresql://127.0.0.2\n"
 
 
 def test_the_configuration_file_counts_as_the_environment(cluster: Path, project: Path) -> None:
-    (project / "holdfast.toml").write_text('nats_url = "nats://file"\ndatabase_url = "postgresql://file"\n')
-    assert both().output == "nats://file postgresql://file\n"
+    (project / "holdfast.toml").write_text('nats_url = "nats://127.0.0.3"\ndatabase_url = "postgresql://127.0.0.3"\n')
+    assert both().output == "nats://127.0.0.3 postgresql://127.0.0.3\n"
     assert both("--dir", cluster).output == HERE + "\n"
 
 
@@ -101,13 +104,13 @@ def test_a_directory_that_the_group_is_told_is_the_subcommands(stopped: Path, pr
 
 
 def test_flags_go_first_and_one_of_them_may_correct_a_directory_that_is_named(cluster: Path) -> None:
-    flags = ("--nats-url", "nats://flag", "--database-url", "postgresql://flag")
-    assert both(*flags, "--dir", cluster, **THERE).output == "nats://flag postgresql://flag\n"
-    assert both(*flags[:2], "--dir", cluster, **THERE).output == "nats://flag " + HERE.split()[1] + "\n"
+    flags = ("--nats-url", "nats://127.0.0.4", "--database-url", "postgresql://127.0.0.4")
+    assert both(*flags, "--dir", cluster, **THERE).output == "nats://127.0.0.4 postgresql://127.0.0.4\n"
+    assert both(*flags[:2], "--dir", cluster, **THERE).output == "nats://127.0.0.4 " + HERE.split()[1] + "\n"
 
 
 def test_a_command_that_asks_which_kind_of_cluster_it_is_takes_one_flag_as_well(stopped: Path) -> None:
-    told = CliRunner().invoke(main, ["status", "--dir", str(stopped), "--nats-url", "nats://flag"])
+    told = CliRunner().invoke(main, ["status", "--dir", str(stopped), "--nats-url", "nats://127.0.0.4"])
     assert f"The cluster in {stopped} is not running" in told.output
 
 
@@ -117,13 +120,13 @@ def test_half_a_cluster_is_refused_and_the_other_half_is_asked_for(cluster: Path
     told = both(**{name: THERE[name]})
     assert told.exit_code == 1
     assert f"(by {name})" in told.output and f"set {other} too" in told.output
-    told = both("--nats-url", "nats://flag", **THERE)
+    told = both("--nats-url", "nats://127.0.0.4", **THERE)
     assert told.exit_code == 1 and "--database-url" in told.output
 
 
 def test_a_command_that_needs_one_address_is_content_with_it(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://there")
-    assert reader_url(cluster, None) == "postgresql://there"
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://127.0.0.2")
+    assert reader_url(cluster, None) == "postgresql://127.0.0.2"
     with pytest.raises(click.ClickException, match="set HOLDFAST_NATS_URL too"):
         nats_url(cluster, None)
 

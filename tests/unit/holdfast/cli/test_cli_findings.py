@@ -94,7 +94,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def holdfast(tmp_path: Path, *words: str) -> Result:
-    addresses = ["--dir", str(tmp_path), "--nats-url", "nats://here", "--database-url", "postgresql://here"]
+    addresses = ["--dir", str(tmp_path), "--nats-url", "nats://127.0.0.1", "--database-url", "postgresql://127.0.0.1"]
     return CliRunner().invoke(main, [*words, *addresses])
 
 

@@ -30,7 +30,7 @@ process.run("deaf", main, description="", needs_database=False)
 @pytest.mark.timeout(30)
 def test_a_daemon_that_cannot_end_is_ended_at_its_limit_and_says_so() -> None:
     daemon = subprocess.Popen(
-        [sys.executable, "-c", DEAF, "--nats-url", "nats://nowhere"],
+        [sys.executable, "-c", DEAF, "--nats-url", "nats://127.0.0.1"],
         env={"HOLDFAST_TIMEOUTS_STOP_GRACE_S": "0.1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -55,8 +55,8 @@ def test_one_that_runs_goes_before_what_is_set_here_unless_that_is_the_address_o
     monkeypatch.setattr(command, "is_running", lambda layout: True)
     monkeypatch.setenv("HOLDFAST_TIMEOUTS_STOP_GRACE_S", "3")
     assert shown()["timeouts.stop_grace_s"] == ["7", "lab.toml"]
-    monkeypatch.setenv("HOLDFAST_NATS_URL", "nats://there")
-    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://there")
+    monkeypatch.setenv("HOLDFAST_NATS_URL", "nats://127.0.0.1")
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://127.0.0.1")
     assert shown()["timeouts.stop_grace_s"][0] == "3"
     assert shown("--dir", ".holdfast")["timeouts.stop_grace_s"] == ["7", "lab.toml"]
 

@@ -60,7 +60,7 @@ def test_a_cluster_that_does_not_run_is_not_touched(layout: ClusterLayout, monke
 
 
 def test_a_cluster_elsewhere_is_not_touched() -> None:
-    urls = {"HOLDFAST_NATS_URL": "nats://x", "HOLDFAST_DATABASE_URL": "postgresql://x"}
+    urls = {"HOLDFAST_NATS_URL": "nats://127.0.0.1", "HOLDFAST_DATABASE_URL": "postgresql://127.0.0.1"}
     told = CliRunner().invoke(main, ["inject", "kill-rank", "--rank", "0"], env=urls)
     assert told.exit_code == 1 and "a cluster of this machine only" in told.output
 

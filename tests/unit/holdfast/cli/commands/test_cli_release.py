@@ -33,7 +33,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def release(*arguments: str) -> Result:
-    urls = {"HOLDFAST_NATS_URL": "nats://x", "HOLDFAST_DATABASE_URL": "postgresql://x"}
+    urls = {"HOLDFAST_NATS_URL": "nats://127.0.0.1", "HOLDFAST_DATABASE_URL": "postgresql://127.0.0.1"}
     return CliRunner().invoke(main, ["nodes", "release", *arguments], env=urls)
 
 
@@ -49,6 +49,6 @@ def test_one_or_all_and_not_both(released: list[str]) -> None:
 
 
 def test_an_address_of_the_list_does_not_go_unheard(released: list[str]) -> None:
-    told = CliRunner().invoke(main, ["nodes", "--database-url", "postgresql://far", "release", "node-2"])
+    told = CliRunner().invoke(main, ["nodes", "--database-url", "postgresql://127.0.0.1", "release", "node-2"])
     assert told.exit_code == 2 and "give it after `release`" in told.output
     assert released == []

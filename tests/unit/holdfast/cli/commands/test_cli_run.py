@@ -21,7 +21,7 @@ class Asked(list[JobSpec]):
         (directory / "train.py").touch()
 
     def run(self, *arguments: str) -> Result:
-        addresses = ["--nats-url", "nats://here", "--database-url", "postgresql://here"]
+        addresses = ["--nats-url", "nats://127.0.0.1", "--database-url", "postgresql://127.0.0.1"]
         return CliRunner().invoke(main, ["run", "--dir", str(self._directory), *addresses, *arguments])
 
     def train(self, *options: str) -> JobSpec:

@@ -29,7 +29,7 @@ class Asked(list[tuple[JobSpec, Snapshot | None]]):
         self._root = root
 
     def run(self, *options: str) -> Result:
-        addresses = ["--nats-url", "nats://here", "--database-url", "postgresql://here"]
+        addresses = ["--nats-url", "nats://127.0.0.1", "--database-url", "postgresql://127.0.0.1"]
         return CliRunner().invoke(main, ["run", "--dir", str(self._root), *addresses, *options, str(self.script)])
 
 

@@ -1,0 +1,61 @@
+"""nats-py's client, made robust and careful: what it reads, and to whom it sends a password."""
+
+from __future__ import annotations
+
+import re
+import ssl
+
+from holdfast.bus.nats_py import Client, nats
+from holdfast.network.trust import allows_plain_text, is_loopback
+from holdfast.settings.network import NO_FILES, NetworkPolicy
+
+_HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")
+
+
+class ServerRefused(nats.errors.Error):
+    """A server to which this process sends no password."""
+
+
+class HardenedClient(Client):
+    """A client that reads on after messages that bypass client libraries, and sends passwords to trusted servers only.
+
+    nats-py silently stops reading at a header block or subject that it cannot parse. A stream would deliver the same
+    message again on every connection; here the message arrives, without the broken part.
+    """
+
+    def __init__(self, network: NetworkPolicy = NO_FILES) -> None:
+        super().__init__()
+        self._network = network
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except ssl.SSLError:
+            # asyncio has closed the socket with the failed handshake, and nats-py would wait for its end in vain.
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]
+                self._transport = None
+            raise
+
+    def _connect_command(self) -> bytes:
+        """Return the command that has the password. Raises ServerRefused if it could be read on the way."""
+        assert self._current_server is not None
+        address = self._current_server.uri
+        if not self._server_info.get("tls_required"):
+            # nats-py takes `tls://` as a wish.
+            if address.scheme == "tls":
+                raise ServerRefused("it offers no TLS, and its address is tls://")
+            if not (self._network.plain_text or allows_plain_text(address.query) or self._peer_is_near()):
+                raise ServerRefused("it offers no TLS, and is not on loopback")
+        return super()._connect_command()
+
+    def _peer_is_near(self) -> bool:
+        """Return True if the socket leads to loopback. The name in the address may mean another machine by now."""
+        writer = getattr(self._transport, "_io_writer", None)
+        # A websocket has no such writer; its name was resolved before.
+        return writer is None or is_loopback(writer.get_extra_info("peername")[0])
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        readable = bytes(subject).decode(errors="backslashreplace").encode()
+        sound = headers if headers and _HEADER_BLOCK.fullmatch(headers) else b""
+        await super()._process_msg(sid, readable, reply, data, sound)
