@@ -126,11 +126,11 @@ async def test_well_and_with_one_thing_wrong_at_a_time(server: NatsServer, urls:
             (stopping,) = await findings(where)
         assert (stopping.kind, stopping.about) == ("job", "gpt") and "stopping" in stopping.what
         odds = [{"plan": "pairs", "in_use": True, "memory_factor": 0, "odds": [_ODDS]}]
-        plan = {"key": "gpt", "generation": 1, "nnodes": 1, "strategy": "pairs", "protects": "nothing", "every": 1}
-        plan |= {"reason": "the job has one node", "planned_at": NOW, "version": 1, "body": json.dumps({"odds": odds})}
+        plan = {"key": "gpt", "generation": 1, "nnodes": 2, "strategy": "pairs", "protects": "nothing", "every": 1}
+        plan |= {"reason": "no node has a vault", "planned_at": NOW, "version": 1, "body": json.dumps({"odds": odds})}
         async with row(urls["ckpt"], "ckpt.plans", **plan):
             (copies,) = await findings(where)
-        assert copies.kind == "copies" and "the job has one node" in copies.what
+        assert copies.kind == "copies" and "no node has a vault" in copies.what
         junk = UnhandledMessage(consumer="controller", subject="holdfast.v1.x", body=b"\x00", error="not JSON")
         await bus.publish_all(list(rejection(junk, NOW, bus.message_bytes_max)))
         (letter,) = await findings(where)
@@ -139,7 +139,7 @@ async def test_well_and_with_one_thing_wrong_at_a_time(server: NatsServer, urls:
     assert silent == set(SERVICES)
 
 
-_ODDS = {"loss": "1 machine", "losses": 1, "survived": 0}
+_ODDS = {"loss": "1 machine", "losses": 2, "survived": 0}
 
 
 async def test_what_was_published_and_is_gone(server: NatsServer, urls: dict[str, str]) -> None:

@@ -299,7 +299,7 @@ def _waits_for_nodes(job: JobRow) -> Finding:
 
 def _losses(facts: Facts) -> Iterator[Finding]:
     for loss in facts.database.losses if facts.database else ():
-        # Who runs a job on one machine knows that no other has a copy.
+        # A job on one machine has no other that could keep a copy.
         if loss.survived < loss.machines and loss.machines > 1:
             yield Finding(
                 kind="copies",
