@@ -1,6 +1,6 @@
-"""A real PostgreSQL and a real NATS for all integration tests, each started once a session.
+"""Real servers: `embedded_postgres` and `embedded_nats` of the session, `postgres` and `nats` of a module.
 
-They are shared: a test makes a database, a stream or a bucket of its own name.
+Those of the session are shared: a test makes a database, a stream or a bucket of its own name.
 """
 
 import asyncio
@@ -10,12 +10,13 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.bus.accounts import OPERATOR, users
+from holdfast.bus.nats import NatsBus, connect
 from holdfast.embedded.layout import Ports
 from holdfast.embedded.processes.child_process import start
 from holdfast.embedded.processes.children import ChildSpec
@@ -24,6 +25,11 @@ from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
+from holdfast.store import Store
+from holdfast.store.migrate import migrate
+from tests.integration.bus_worlds import WITHIN_S
+from tests.integration.servers import NatsServer, PostgresServer
+from tests.integration.store_worlds import PASSWORDS, PostgresWorld
 from tests.nursery import environment_at_start, nursery
 
 __all__ = ["environment_at_start", "nursery"]
@@ -50,6 +56,40 @@ def embedded_postgres(tmp_path_factory: pytest.TempPathFactory, embedded_ports: 
     with running(spec, log):
         asyncio.run(ensure_database(port, PASSWORD))
         yield admin_url(port, PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A server of the module's own, which a test may kill, with the tables of all services."""
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
+    asyncio.run(server.start())
+    migrate(server.url, PASSWORDS)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def store(postgres: PostgresServer) -> AsyncIterator[Store]:
+    world = PostgresWorld(postgres)
+    await world.enter()
+    yield await world.store()
+    await world.leave()
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A server of the module's own, which a test may kill."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    asyncio.run(server.start())
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def bus(nats: NatsServer) -> AsyncIterator[NatsBus]:
+    bus = await connect(nats.url, "test", timeout_s=WITHIN_S)
+    yield bus
+    await bus.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 
@@ -29,14 +29,6 @@ pytestmark = pytest.mark.integration
 NODES = ("a", "b", "c", "d")
 NOW = system_now()
 WITHIN_S = 20.0
-
-
-@pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    asyncio.run(server.start())
-    yield server
-    server.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -116,14 +108,14 @@ async def order_of(bus: NatsBus, node: str, generation: int) -> BackupOrder:
     return BackupOrder.decode(update.body)
 
 
-async def test_orders_reach_every_node_and_hold(server: NatsServer, embedded_postgres: str) -> None:
+async def test_orders_reach_every_node_and_hold(nats: NatsServer, embedded_postgres: str) -> None:
     urls = await new_database(embedded_postgres, "backup_orders")
-    bus = await connect(server.url, "test")
+    bus = await connect(nats.url, "test")
 
     async def right(node: str, body: bytes) -> bool:
         return await bus.get(DESIRED_BUCKET, BackupOrder.key_of(node)) == body
 
-    async with coordinator(server, urls):
+    async with coordinator(nats, urls):
         await say(bus, started(1))
         given = {node: await order_of(bus, node, 1) for node in NODES}
         assert [given[node].node_rank for node in NODES] == [0, 1, 2, 3]
@@ -139,7 +131,7 @@ async def test_orders_reach_every_node_and_hold(server: NatsServer, embedded_pos
             await until(lambda: right("a", body), "the order is put right")
     # Also what was changed while nobody looked, and by what is in the database alone.
     await bus.put(DESIRED_BUCKET, BackupOrder.key_of("a"), b"changed meanwhile")
-    async with coordinator(server, urls):
+    async with coordinator(nats, urls):
         await until(lambda: right("a", body), "the order is put right after a start")
         await say(bus, started(2, ("a", "e", "c", "d")))
         replaced = await order_of(bus, "e", 2)
@@ -158,9 +150,9 @@ async def test_orders_reach_every_node_and_hold(server: NatsServer, embedded_pos
     await bus.close()
 
 
-async def test_sql_tells_which_steps_are_in_memory(server: NatsServer, embedded_postgres: str) -> None:
+async def test_sql_tells_which_steps_are_in_memory(nats: NatsServer, embedded_postgres: str) -> None:
     urls = await new_database(embedded_postgres, "backup_catalogue")
-    bus = await connect(server.url, "test")
+    bus = await connect(nats.url, "test")
 
     async def restorable() -> list[tuple[object, ...]]:
         rows = await query(urls["reader"], "select job, tier, step, generation from ckpt.restorable")
@@ -177,7 +169,7 @@ async def test_sql_tells_which_steps_are_in_memory(server: NatsServer, embedded_
         found = await query(urls["reader"], "select step from ckpt.restorable where certified")
         return [row["step"] for row in found] == list(wanted)
 
-    async with coordinator(server, urls):
+    async with coordinator(nats, urls):
         # Reports come by another stream: of what is not planned yet they say nothing, and are repeated.
         await say(bus, started(1))
         await order_of(bus, "a", 1)

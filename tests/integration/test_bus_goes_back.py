@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from bus_worlds import WITHIN_S, settle, take, unique, until_connected
 from servers import NatsServer, PostgresServer
-from store_worlds import PASSWORDS, PostgresWorld
+from store_worlds import PostgresWorld
 
 from holdfast import events
 from holdfast.bus import Delivery, Message
-from holdfast.bus.nats import NatsBus, connect
+from holdfast.bus.nats import NatsBus
 from holdfast.daemon.relay import Relay
 from holdfast.events import BusWentBack
 from holdfast.fresh_ids import uuid7
 from holdfast.store import Outbox
-from holdfast.store.migrate import migrate
 from holdfast.subjects import type_filter
 from holdfast_agent.files.spool import Lane, Spool
 
@@ -30,28 +29,12 @@ pytestmark = pytest.mark.integration
 Emit = Callable[[list[Message]], Awaitable[None]]
 
 
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
-    asyncio.run(server.start())
-    migrate(server.url, PASSWORDS)
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
     server = NatsServer(tmp_path / "nats")
     await server.start()
     yield server
     server.stop()
-
-
-@pytest.fixture
-async def bus(nats: NatsServer) -> AsyncIterator[NatsBus]:
-    bus = await connect(nats.url, "test", timeout_s=WITHIN_S)
-    yield bus
-    await bus.close()
 
 
 @pytest.fixture(params=["postgres", "spool"])

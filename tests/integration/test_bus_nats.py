@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import msgspec
@@ -24,24 +24,9 @@ pytestmark = pytest.mark.integration
 SUBJECT = "holdfast.v1.evidence.process_exited.{job}.node-1"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    asyncio.run(server.start())
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-async def bus(server: NatsServer) -> AsyncIterator[NatsBus]:
-    bus = await connect(server.url, "test", timeout_s=WITHIN_S)
-    yield bus
-    await bus.close()
-
-
-@pytest.fixture
-async def link(server: NatsServer) -> AsyncIterator[Link]:
-    link = await Link.open(server.url, "raw")
+async def link(nats: NatsServer) -> AsyncIterator[Link]:
+    link = await Link.open(nats.url, "raw")
     yield link
     await link.close()
 
@@ -71,11 +56,11 @@ async def test_several_may_make_the_streams_at_once(tmp_path_factory: pytest.Tem
         server.stop()
 
 
-async def test_a_stream_that_was_set_up_differently_is_brought_into_line(server: NatsServer, link: Link) -> None:
+async def test_a_stream_that_was_set_up_differently_is_brought_into_line(nats: NatsServer, link: Link) -> None:
     wanted = stream_config(STREAMS[0])
     await ensure_stream(link, {**wanted, "max_age": 700_000_000_000, "max_bytes": 1 << 30})
     assert b'"max_age":700000000000' in await api(link, "STREAM.INFO.EVIDENCE")
-    bus = await connect(server.url, "later", timeout_s=WITHIN_S)
+    bus = await connect(nats.url, "later", timeout_s=WITHIN_S)
     await bus.close()
     assert f'"max_age":{wanted["max_age"]}'.encode() in await api(link, "STREAM.INFO.EVIDENCE")
 
@@ -92,7 +77,7 @@ async def test_a_stream_that_cannot_be_changed_is_named_with_the_cure(link: Link
 
 
 @pytest.mark.usefixtures("heartbeats_every_second")
-async def test_a_bucket_that_is_deleted_is_made_again_and_watched(server: NatsServer, bus: NatsBus, link: Link) -> None:
+async def test_a_bucket_that_is_deleted_is_made_again_and_watched(nats: NatsServer, bus: NatsBus, link: Link) -> None:
     key = unique("node")
     await bus.put(DESIRED_BUCKET, key, b"1")
     async with aclosing(bus.watch(DESIRED_BUCKET, key)) as updates:
@@ -130,10 +115,10 @@ async def test_a_consumer_that_is_deleted_is_made_again(bus: NatsBus, link: Link
         assert (await take_one(deliveries)).body == b"1"
 
 
-async def test_a_consumer_held_by_a_dead_connection_still_delivers(server: NatsServer, bus: NatsBus) -> None:
+async def test_a_consumer_held_by_a_dead_connection_still_delivers(nats: NatsServer, bus: NatsBus) -> None:
     # A live connection that nobody reads from stands for one that the server has not noticed to be dead.
     job, consumer = unique("job"), unique("c")
-    dead = await connect(server.url, "dead", timeout_s=WITHIN_S)
+    dead = await connect(nats.url, "dead", timeout_s=WITHIN_S)
     async with aclosing(dead.consume("EVIDENCE", consumer, [SUBJECT.format(job=job)])) as held:
         await bus.publish(message(SUBJECT.format(job=job), b"1"))
         await settle([await take_one(held)])
@@ -154,26 +139,26 @@ async def test_no_server_within_the_time_given() -> None:
         await connect(f"nats://127.0.0.1:{free_port()}", "test", timeout_s=0.3)
 
 
-async def test_wrong_credentials_are_named_without_being_shown(server: NatsServer) -> None:
+async def test_wrong_credentials_are_named_without_being_shown(nats: NatsServer) -> None:
     with pytest.raises(BusError, match="refuses these credentials") as refused:
-        await connect(f"nats://nobody:secret@127.0.0.1:{server.port}", "test", timeout_s=WITHIN_S)
+        await connect(f"nats://nobody:secret@127.0.0.1:{nats.port}", "test", timeout_s=WITHIN_S)
     assert "secret" not in str(refused.value)
 
 
-async def test_a_server_that_hangs_is_given_up_and_found_again(server: NatsServer, bus: NatsBus) -> None:
+async def test_a_server_that_hangs_is_given_up_and_found_again(nats: NatsServer, bus: NatsBus) -> None:
     job = unique("job")
-    await server.freeze()
+    await nats.freeze()
     try:
         with pytest.raises(BusUnavailable, match=r"did not confirm|lost"):
             await bus.publish(message(SUBJECT.format(job=job), b"1"))
         await until_disconnected(bus)
     finally:
-        server.thaw()
+        nats.thaw()
     await until_connected(bus)
     await bus.publish(message(SUBJECT.format(job=job), b"2"))
 
 
-async def test_large_messages_do_not_cut_off_a_consumer(server: NatsServer, bus: NatsBus) -> None:
+async def test_large_messages_do_not_cut_off_a_consumer(nats: NatsServer, bus: NatsBus) -> None:
     job, since = unique("job"), bus.connected_since
     body = bytes(1_000_000)
     await bus.publish_all([message(SUBJECT.format(job=job), body) for _ in range(100)])
@@ -186,7 +171,7 @@ async def test_large_messages_do_not_cut_off_a_consumer(server: NatsServer, bus:
     assert bus.connected_since == since
 
 
-async def test_nothing_published_is_lost_however_often_the_server_is_killed(server: NatsServer, bus: NatsBus) -> None:
+async def test_nothing_published_is_lost_however_often_the_server_is_killed(nats: NatsServer, bus: NatsBus) -> None:
     job = unique("job")
     subject = SUBJECT.format(job=job)
     sent: list[bytes] = []
@@ -213,8 +198,8 @@ async def test_nothing_published_is_lost_however_often_the_server_is_killed(serv
             before = len(sent)
             while len(sent) < before + 20:  # noqa: ASYNC110 - the other task sets no event
                 await asyncio.sleep(0.01)
-            server.kill()
-            await server.start()
+            nats.kill()
+            await nats.start()
             await until_connected(bus)
         over.set()
 
@@ -232,11 +217,11 @@ async def test_nothing_published_is_lost_however_often_the_server_is_killed(serv
     assert received == set(sent)
 
 
-async def test_objects_are_laid_out_as_the_object_store_of_nats_does(server: NatsServer, bus: NatsBus) -> None:
+async def test_objects_are_laid_out_as_the_object_store_of_nats_does(nats: NatsServer, bus: NatsBus) -> None:
     name, content = unique("object"), bytes(range(256)) * 2000
     await bus.put_objects(CODE_BUCKET, {name: content})
     client = HardenedClient()
-    await client.connect(server.url)
+    await client.connect(nats.url)
     try:
         store = await client.jetstream().object_store(CODE_BUCKET)
         assert (await store.get(name)).data == content

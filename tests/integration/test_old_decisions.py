@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from bus_worlds import WITHIN_S
-from servers import NatsServer, PostgresServer
-from store_worlds import PASSWORDS, PostgresWorld
 
 from holdfast.bus import event_message
-from holdfast.bus.nats import NatsBus, connect
+from holdfast.bus.nats import NatsBus
 from holdfast.daemon.service_shell import Decider, ServiceShell
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, BusWentBack, Eviction
 from holdfast.fresh_ids import uuid7
 from holdfast.store import Store
-from holdfast.store.migrate import migrate
 from holdfast.store.retention import INBOX_KEPT
 
 pytestmark = pytest.mark.integration
@@ -40,33 +36,6 @@ class Recorder(Decider):
 
     def adopt(self, effect: Effect) -> None:
         self.acted += [event.source for event in effect.events]
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[NatsBus]:
-    server = NatsServer(tmp_path / "nats")
-    await server.start()
-    bus = await connect(server.url, "test", timeout_s=WITHIN_S)
-    yield bus
-    await bus.close()
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
-    asyncio.run(server.start())
-    migrate(server.url, PASSWORDS)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def store(postgres: PostgresServer) -> AsyncIterator[Store]:
-    world = PostgresWorld(postgres)
-    await world.enter()
-    yield await world.store()
-    await world.leave()
 
 
 def eviction(node: str) -> Eviction:

@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
 from bus_worlds import WITHIN_S, take, take_one, unique
 from servers import NatsServer, PostgresServer
-from store_worlds import PASSWORDS, PostgresWorld
 
 from holdfast.bus import Message, StreamPosition
-from holdfast.bus.nats import NatsBus, connect
+from holdfast.bus.nats import NatsBus
 from holdfast.daemon.relay import Relay
 from holdfast.fresh_ids import uuid7
 from holdfast.store import Outbox, Published, Store
-from holdfast.store.migrate import migrate
 from holdfast.subjects import DEAD_LETTER_STREAM, DESIRED_BUCKET, dead_letter_subject, kv_subject
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
-    asyncio.run(server.start())
-    migrate(server.url, PASSWORDS)
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    asyncio.run(server.start())
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def store(postgres: PostgresServer) -> AsyncIterator[Store]:
-    world = PostgresWorld(postgres)
-    await world.enter()
-    yield await world.store()
-    await world.leave()
-
-
-@pytest.fixture
-async def bus(nats: NatsServer) -> AsyncIterator[NatsBus]:
-    bus = await connect(nats.url, "test", timeout_s=WITHIN_S)
-    yield bus
-    await bus.close()
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import asyncpg
 import msgspec
@@ -13,25 +13,15 @@ from store_worlds import JOBS, PASSWORDS, Job, PostgresWorld, loaded, message, s
 
 from holdfast.store import StaleState, StoreUnavailable, Table
 from holdfast.store.connections import NotMigrated
-from holdfast.store.migrate import migrate
 from holdfast.store.passwords import end_sessions, set_passwords
 from holdfast.store.postgres import PostgresStore
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
-    asyncio.run(server.start())
-    migrate(server.url, PASSWORDS)
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-async def world(server: PostgresServer) -> AsyncIterator[PostgresWorld]:
-    world = PostgresWorld(server)
+async def world(postgres: PostgresServer) -> AsyncIterator[PostgresWorld]:
+    world = PostgresWorld(postgres)
     await world.enter()
     yield world
     await world.leave()
@@ -161,8 +151,10 @@ async def test_a_stale_row_rolls_back_what_was_said(world: PostgresWorld) -> Non
         ("holdfast_analyzer", PASSWORDS["holdfast_analyzer"], "controller"),
     ],
 )
-async def test_mistakes_of_the_set_up_are_named(server: PostgresServer, role: str, password: str, schema: str) -> None:
-    store = await PostgresStore.connect(server.url_of(role, password), schema, application_name="test")
+async def test_mistakes_of_the_set_up_are_named(
+    postgres: PostgresServer, role: str, password: str, schema: str
+) -> None:
+    store = await PostgresStore.connect(postgres.url_of(role, password), schema, application_name="test")
     with pytest.raises(NotMigrated, match="holdfast migrate"):
         await store.pending(1)
     with pytest.raises(NotMigrated, match="holdfast migrate"):
