@@ -1,4 +1,4 @@
-"""nats-py's client, made robust and careful: what it reads, and to whom it sends a password."""
+"""nats-py's client, made robust in what it reads, and careful in which servers it sends a password to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses may be used: outside loopback NATS and Postgres need TLS that verifies the server."""
+"""Rules for addresses: outside loopback, NATS and Postgres need TLS that verifies the server. Pure."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class DumpFailed(Exception):
 
 
 class LeftClosed(Exception):
-    """A restore failed, and the present database takes no connections; the message names the cause and the cure."""
+    """A restore failed, and the present database accepts no connections; the message names the cause and the cure."""
 
 
 def write(programs: Path, admin_url: str, target: Path) -> int:
@@ -108,7 +108,7 @@ async def _swap(admin_url: str, name: str, fresh: str, before: str) -> None:
 
 
 async def _open_again(admin_url: str, name: str, cause: BaseException) -> None:
-    # By a connection of its own: the other one may be what failed.
+    # By a new connection: the other one may be what failed.
     command = f"alter database {_quoted(name)} allow_connections true"
     try:
         await _execute(admin_url, command)
