@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -47,7 +48,29 @@ class AddNode(Request, frozen=True, kw_only=True, tag="add_node"):
     """Add one more node; the reply names it once it is ready."""
 
 
-AnyRequest = Status | Stop | PowerOff | PowerOn | AddNode
+class Users(Request, frozen=True, kw_only=True, tag="users"):
+    """Report the `UserStatus` of every service, node, operator and reader."""
+
+
+class Renew(Request, frozen=True, kw_only=True, tag="renew"):
+    """Give users new passwords, all users if none is named; the reply comes when services and agents use them."""
+
+    users: list[str]
+
+
+class Revoke(Request, frozen=True, kw_only=True, tag="revoke"):
+    """Let a node in no more, and power it off."""
+
+    node: str
+
+
+class Restore(Request, frozen=True, kw_only=True, tag="restore"):
+    """Let a revoked node in again; the reply comes when its agent is ready."""
+
+    node: str
+
+
+AnyRequest = Status | Stop | PowerOff | PowerOn | AddNode | Users | Renew | Revoke | Restore
 
 
 class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +85,18 @@ class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_exit: str | None
 
 
+class UserStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A user of bus and database, named as its process. `since`: when it got its password, None if that is not known;
+    `connections`: those to the bus.
+    """
+
+    name: str
+    kind: str
+    since: datetime | None
+    revoked: datetime | None
+    connections: int
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A reply. `error` is None on success; other fields depend on the request."""
 
@@ -70,6 +105,9 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     children: list[ChildStatus] = []
     node: str | None = None
     killed: int | None = None
+    users: list[UserStatus] = []
+    late: list[str] = []
+    """Services and nodes that run and have not connected with their new password."""
 
 
 Answer = Callable[[AnyRequest], Awaitable[Reply]]

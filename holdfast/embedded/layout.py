@@ -5,12 +5,10 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.bus.accounts import SERVICES as SERVICES
-from holdfast.bus.link import address_of
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
 from holdfast.node.job_user import JobUser
 from holdfast.node.user_rights import admit
@@ -78,10 +76,6 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     fabric: Fabric | None = None
     """The separate networks of its nodes, None without --namespaces."""
 
-    def bus_url(self, user: str, password: str) -> str:
-        """Return the address of the bus as another user."""
-        return urlsplit(self.nats_url)._replace(netloc=f"{user}:{password}@{address_of(self.nats_url)}").geturl()
-
     @classmethod
     def load(cls, directory: str | Path) -> "ClusterInfo":
         """Read the cluster of a state directory. Raises NoCluster if there is none, EmbeddedError if unreadable."""
@@ -104,9 +98,17 @@ class ClusterLayout:
         self.nats = self.root / "nats"
         self.nodes = self.root / "nodes"
         self.faults = self.root / "faults"
+        self.addresses = self.root / "addresses"
 
     def log(self, child: str) -> Path:
         return self.logs / f"{child}.log"
+
+    def bus_address(self, child: str) -> Path:
+        """Return the file with a service's or agent's address of the bus, which holds its password."""
+        return self.addresses / f"{child}.nats"
+
+    def database_address(self, service: str) -> Path:
+        return self.addresses / f"{service}.database"
 
     def node(self, node: str) -> Path:
         return self.nodes / node
@@ -136,7 +138,7 @@ class ClusterLayout:
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for directory in (self.logs, self.postgres, self.nats, self.nodes):
+            for directory in (self.logs, self.postgres, self.nats, self.nodes, self.addresses):
                 directory.mkdir(mode=0o700, exist_ok=True)
             if ranks_user is not None:
                 admit(ranks_user, self.root)

@@ -3,11 +3,10 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.bus.accounts import node_user
 from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.daemon.process import leave_limit_s
 from holdfast.daemon.ready import READY_FD_VARIABLE
@@ -27,10 +26,7 @@ KILL_AFTER_S = 5.0
 """Time after a daemon's own limit for stopping until it is killed."""
 
 
-def service_specs(
-    configuration: Configuration, layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str]
-) -> list[ChildSpec]:
-    """Return the services; `bus` has the passwords of the bus's users."""
+def service_specs(configuration: Configuration, layout: ClusterLayout) -> list[ChildSpec]:
     return [
         ChildSpec(
             name=service,
@@ -38,7 +34,10 @@ def service_specs(
             argv=(sys.executable, "-P", "-m", f"holdfast_{service}"),
             environment=base_environment()
             | configuration.environment()
-            | {NATS_VARIABLE: info.bus_url(service, bus[service]), DATABASE_VARIABLE: info.database_urls[service]},
+            | {
+                NATS_VARIABLE + FILE_SUFFIX: str(layout.bus_address(service)),
+                DATABASE_VARIABLE + FILE_SUFFIX: str(layout.database_address(service)),
+            },
             directory=layout.root,
             stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
         )
@@ -56,13 +55,10 @@ def nursery_spec(configuration: Configuration, layout: ClusterLayout) -> ChildSp
     )
 
 
-def agent_spec(
-    configuration: Configuration, layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str], node: str
-) -> ChildSpec:
+def agent_spec(configuration: Configuration, layout: ClusterLayout, info: ClusterInfo, node: str) -> ChildSpec:
     """Return the agent of one node. It knows the bus but not the database, as on a separate machine. A `holdfast.toml`
     in the node's directory replaces the cluster's: machines differ, above all in their devices.
     """
-    password = bus[node_user(node)]
     prefix: tuple[str, ...] = ()
     flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))
     network = {NURSERY_VARIABLE: str(layout.nursery_socket)}
@@ -80,7 +76,7 @@ def agent_spec(
         | configuration.environment()
         | ({CONFIG_VARIABLE: str(own)} if (own := layout.node_settings(node)).is_file() else {})
         | network
-        | {NATS_VARIABLE: info.bus_url(node_user(node), password), NODE_VARIABLE: str(layout.node(node))},
+        | {NATS_VARIABLE + FILE_SUFFIX: str(layout.bus_address(node)), NODE_VARIABLE: str(layout.node(node))},
         directory=layout.root,
         stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
         # If the supervisor dies, the agents stop their ranks instead of leaving them unsupervised.
@@ -111,24 +107,24 @@ def base_environment() -> dict[str, str]:
 class ClusterPlan:
     """The processes that the supervisor runs besides its two servers. `migrate(admin_url, role_passwords)` brings the
     database up to date; it blocks, and is called in a thread. `role_passwords` maps role names (`holdfast_controller`,
-    ..., `holdfast_reader`) to their passwords; services and agents get those of the bus, by user. `settings` are the
-    children's, for display.
+    ..., `holdfast_reader`) to their passwords. Services and agents find theirs in the files of their addresses
+    (`layout.bus_address`, `layout.database_address`). `settings` are the children's, for display.
     """
 
     migrate: Callable[[str, dict[str, str]], None]
-    services: Callable[[ClusterLayout, ClusterInfo, Mapping[str, str]], list[ChildSpec]]
-    agent: Callable[[ClusterLayout, ClusterInfo, Mapping[str, str], str], ChildSpec]
+    services: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
+    agent: Callable[[ClusterLayout, ClusterInfo, str], ChildSpec]
     settings: tuple[Setting, ...] = ()
     ranks_user: JobUser | None = None
     """The user that ranks run as; None: that of the cluster."""
 
 
 def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
-    def services(layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str]) -> list[ChildSpec]:
+    def services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
         # Started with the services, it has imported torch by the time that agents ask.
         # Agents in networks of their own would all be declined.
         nursery = [nursery_spec(configuration, layout)] if info.fabric is None else []
-        return [*nursery, *service_specs(configuration, layout, info, bus)]
+        return [*nursery, *service_specs(configuration, layout)]
 
     return ClusterPlan(
         migrate=migrate,

@@ -1,15 +1,15 @@
 """The supervisor of an embedded cluster: starts everything in order, keeps it running, stops it in order."""
 
 import asyncio
+import contextlib
 import datetime
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.bus.accounts import node_user
 from holdfast.embedded import fabric
 from holdfast.embedded.control import (
     AddNode,
@@ -18,23 +18,26 @@ from holdfast.embedded.control import (
     ControlServer,
     PowerOff,
     PowerOn,
+    Renew,
     Reply,
+    Restore,
+    Revoke,
     Status,
     Stop,
+    Users,
 )
-from holdfast.embedded.errors import ControlRefused, EmbeddedError
+from holdfast.embedded.errors import ClusterAlreadyRunning, ControlRefused, EmbeddedError
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.servers import credentials as passwords
-from holdfast.embedded.servers import nats_monitor
+from holdfast.embedded.servers.access import Access
+from holdfast.embedded.servers.credentials import HOST
 from holdfast.embedded.servers.identity import choose_identity
-from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.nats_disk import restart_after_write_errors
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
-from holdfast.embedded.servers.readiness import nats_admits
 from holdfast.embedded.services import ClusterPlan
 from holdfast.store.migrate import UnknownRevision
 
@@ -82,7 +85,7 @@ class Supervisor:
         """
         layout = self._layout
         layout.create(self._plan.ranks_user)
-        with layout.lock():
+        with self._lock():
             before = layout.remembered()
             nodes = self._choose_nodes(before)
             self._log = RotatingLog(layout.log("supervisor"))
@@ -94,8 +97,11 @@ class Supervisor:
             given = {"postgres": self._options.postgres_port, "nats": self._options.nats_port}
             with reserve_ports(given, None if before is None else before.ports) as ports:
                 renew = self._options.new_passwords and before is not None
-                self._passwords = passwords.load_or_create(layout, nodes, renew=renew)
-                self._info = self._describe(ports, nodes, None if before is None else before.fabric)
+                network = None if before is None else before.fabric
+                network = fabric.choose(layout, network) if self._options.namespaces else None
+                host = HOST if network is None else network.gateway
+                self._access = Access(layout, nodes, ports, host, renew=renew)
+                self._info = self._describe(ports, nodes, network)
                 self._report(f"cluster in {layout.root}, supervisor pid {os.getpid()}")
                 try:
                     if self._info.fabric is not None:
@@ -113,6 +119,18 @@ class Supervisor:
                 if self._failure is not None:
                     self._report(f"not started: {self._failure}", tell=False)
                     raise self._failure
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        try:
+            with self._layout.lock():
+                yield
+        except ClusterAlreadyRunning as error:
+            if self._options.new_passwords:
+                raise ClusterAlreadyRunning(
+                    f"{error} Its passwords are replaced while it runs by `holdfast credentials renew --all`."
+                ) from None
+            raise
 
     def interrupt(self) -> None:
         """Request an orderly stop; the second time, an immediate one."""
@@ -138,8 +156,8 @@ class Supervisor:
     async def _start(self, on_ready: Callable[[ClusterInfo], None]) -> None:
         try:
             await self._start_servers()
-            await self._bring_up(self._services, self._plan.services(self._layout, self._info, self._passwords.bus))
-            await self._bring_up(self._nodes, [self._agent(node) for node in self._info.nodes])
+            await self._bring_up(self._services, self._plan.services(self._layout, self._info))
+            await self._bring_up(self._nodes, map(self._agent, self._info.nodes))
         except EmbeddedError as failure:
             self._failure = failure
             self._stop_asked.set()
@@ -150,7 +168,7 @@ class Supervisor:
     async def _start_servers(self) -> None:
         directory, ports = self._layout.postgres, self._info.ports
         identity = choose_identity(programs() / "postgres", directory)
-        password = self._passwords.postgres
+        password = self._access.credentials.postgres
         log = self._layout.log("postgres")
         await initialise(directory, password=password, identity=identity, log=log)
         clear_stale_pid(directory)
@@ -158,55 +176,34 @@ class Supervisor:
         await self._bring_up(self._servers, [spec])
         await ensure_database(ports.postgres, password)
         try:
-            await asyncio.to_thread(self._plan.migrate, self._info.database_urls["admin"], self._passwords.roles)
+            await asyncio.to_thread(
+                self._plan.migrate, self._info.database_urls["admin"], self._access.credentials.roles
+            )
         except UnknownRevision as error:
             raise EmbeddedError(str(error)) from error
         self._report("database up to date")
-        await self._bring_up(self._servers, [self._nats()])
+        await self._bring_up(self._servers, [self._access.nats(self._info.nodes)])
         watch = restart_after_write_errors(
             self._servers["nats"], self._info.nats_monitor_url, self._layout.nats, self._report
         )
         self._runs.append(self._tasks.create_task(watch, name="disk of nats"))
 
-    def _nats(self) -> ChildSpec:
-        ports = self._info.ports
-        return nats_spec(
-            self._layout.nats,
-            port=ports.nats,
-            monitor_port=ports.nats_monitor,
-            passwords=self._passwords.bus,
-            nodes=self._info.nodes,
-            host=self._nats_host(self._info.fabric),
-        )
-
-    async def _admit(self, node: str) -> None:
-        """Give a new node its user on the bus."""
-        self._passwords = passwords.load_or_create(self._layout, self._info.nodes)
-        self._nats()
-        server = self._servers["nats"].record
-        if server is not None:  # Else it is about to start, and reads its configuration then.
-            # The first reload makes the account. Only from the second one on do streams take its messages.
-            for _ in range(2):
-                await nats_monitor.reload(self._info.nats_monitor_url, server.pid)
-        ports, user = self._info.ports, node_user(node)
-        host = self._nats_host(self._info.fabric)
-        await nats_admits(host, ports.nats, user=user, password=self._passwords.bus[user])
-
     def _agent(self, node: str) -> ChildSpec:
         self._layout.node(node).mkdir(mode=0o700, exist_ok=True)
         if self._info.fabric is not None:
             fabric.add_node(self._info.fabric, node)
-        return self._plan.agent(self._layout, self._info, self._passwords.bus, node)
+        return self._plan.agent(self._layout, self._info, node)
 
     async def _bring_up(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> None:
-        """Start children concurrently and wait until all are ready. Raises StartFailed."""
+        """Start children concurrently and wait until all are ready; revoked nodes stay off. Raises StartFailed."""
         started = []
         for spec in specs:
             child = Child(spec, self._layout.log(spec.name), self._changed)
             kind[spec.name] = child
             self._runs.append(self._tasks.create_task(child.run(), name=f"child {spec.name}"))
-            child.switch_on()
-            started.append(child)
+            if spec.name not in self._access.credentials.revoked:
+                child.switch_on()
+                started.append(child)
         for child in started:
             await child.until_ready()
 
@@ -233,20 +230,74 @@ class Supervisor:
             case PowerOff(node=node):
                 return await self._power_off(node)
             case PowerOn(node=node):
-                child = self._known(node)
-                if child.record is not None:
-                    raise ControlRefused(f"{node} is already on")
-                child.switch_on()
-                await child.until_ready()
-                return Reply(node=node)
+                return await self._power_on(node)
             case AddNode():
+                return await self._add_node()
+            case Users():
                 self._require_running()
-                node = _next_node(self._info.nodes)
-                self._info = msgspec.structs.replace(self._info, nodes=[*self._info.nodes, node])
-                self._record()
-                await self._admit(node)
-                await self._bring_up(self._nodes, [self._agent(node)])
-                return Reply(node=node)
+                return Reply(users=await self._access.statuses(passwords.processes(self._info.nodes)))
+            case Renew(users=names):
+                return await self._renew(names)
+            case Revoke(node=node):
+                return await self._revoke(node)
+            case Restore(node=node):
+                return await self._restore(node)
+
+    async def _add_node(self) -> Reply:
+        self._require_running()
+        async with self._access.changing:
+            node = _next_node(self._info.nodes)
+            self._info = msgspec.structs.replace(self._info, nodes=[*self._info.nodes, node])
+            self._record()
+            self._access.add(self._info.nodes)
+            await self._access.apply(self._info.nodes, [node], self._servers["nats"], is_new=True)
+            await self._bring_up(self._nodes, [self._agent(node)])
+        return Reply(node=node)
+
+    async def _renew(self, names: list[str]) -> Reply:
+        self._require_running()
+        names = self._access.known(names, self._info.nodes)
+        async with self._access.changing:
+            self._access.renew(names)
+            # Commands find their addresses there.
+            self._info = self._describe(self._info.ports, self._info.nodes, self._info.fabric)
+            self._record()
+            await self._access.apply(self._info.nodes, names, self._servers["nats"])
+        self._report(f"new passwords: {', '.join(names)}")
+        running = [
+            child.name for child in (*self._services.values(), *self._nodes.values()) if child.ready_s is not None
+        ]
+        late = await self._access.until_connected([name for name in names if name in running])
+        return Reply(users=await self._access.statuses(names), late=late)
+
+    async def _revoke(self, node: str) -> Reply:
+        self._known(node)
+        async with self._access.changing:
+            self._access.revoke(node)
+            self._report(f"{node} is revoked")
+            try:
+                await self._access.apply(self._info.nodes, [node], self._servers["nats"])
+            finally:
+                reply = await self._power_off(node)
+        return reply
+
+    async def _restore(self, node: str) -> Reply:
+        self._known(node)
+        async with self._access.changing:
+            self._access.restore(node)
+            await self._access.apply(self._info.nodes, [node], self._servers["nats"], is_new=True)
+        self._report(f"{node} is restored")
+        return await self._power_on(node)
+
+    async def _power_on(self, node: str) -> Reply:
+        child = self._known(node)
+        if node in self._access.credentials.revoked:
+            raise ControlRefused(f"{node} is revoked: `holdfast credentials restore {node}` lets it in again")
+        if child.record is not None:
+            raise ControlRefused(f"{node} is already on")
+        child.switch_on()
+        await child.until_ready()
+        return Reply(node=node)
 
     async def _power_off(self, node: str) -> Reply:
         child = self._known(node)
@@ -273,7 +324,7 @@ class Supervisor:
             ChildStatus(
                 name=child.name,
                 kind=kind,
-                state=child.state,
+                state="revoked" if child.name in self._access.credentials.revoked else child.state,
                 pid=None if child.record is None else child.record.pid,
                 restarts=child.restarts,
                 ready_s=child.ready_s,
@@ -283,24 +334,19 @@ class Supervisor:
             for child in children.values()
         ]
 
-    def _describe(self, ports: Ports, nodes: list[str], before: Fabric | None) -> ClusterInfo:
-        network = fabric.choose(self._layout, before) if self._options.namespaces else None
+    def _describe(self, ports: Ports, nodes: list[str], network: Fabric | None) -> ClusterInfo:
         return ClusterInfo(
             version=importlib.metadata.version("holdfast"),
             pid=os.getpid(),
             ports=ports,
-            nats_url=passwords.nats_url(self._passwords, ports, self._nats_host(network)),
-            nats_monitor_url=f"http://{passwords.HOST}:{ports.nats_monitor}",
-            database_urls=passwords.database_urls(self._passwords, ports),
+            nats_url=self._access.nats_url,
+            nats_monitor_url=self._access.nats_monitor_url,
+            database_urls=self._access.database_urls,
             nodes=nodes,
             settings=self._plan.settings,
             allows_faults=self._options.allow_faults,
             fabric=network,
         )
-
-    @staticmethod
-    def _nats_host(network: Fabric | None) -> str:
-        return passwords.HOST if network is None else network.gateway
 
     def _choose_nodes(self, before: ClusterInfo | None) -> list[str]:
         known = [] if before is None else before.nodes

@@ -55,7 +55,9 @@ class Cluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run `holdfast ARGUMENTS` on this cluster."""
         name, *rest = map(str, arguments)
-        nested = [rest.pop(0)] if name in ("nodes", "ckpt") and rest and not rest[0].startswith("-") else []
+        nested = (
+            [rest.pop(0)] if name in ("nodes", "ckpt", "credentials") and rest and not rest[0].startswith("-") else []
+        )
         done = subprocess.run(
             [HOLDFAST, name, *nested, "--dir", str(self.directory), *rest],
             capture_output=True,

@@ -17,12 +17,16 @@ async def service() -> None:
     import asyncpg
     import nats
 
-    bus = await nats.connect(os.environ["HOLDFAST_NATS_URL"])
+    bus = await nats.connect(_address("HOLDFAST_NATS_URL"))
     await bus.jetstream().account_info()
-    await (await asyncpg.connect(os.environ["HOLDFAST_DATABASE_URL"])).execute("select 1")
+    await (await asyncpg.connect(_address("HOLDFAST_DATABASE_URL"))).execute("select 1")
     print("service at work", flush=True)
     announce_ready()
     await asyncio.Event().wait()
+
+
+def _address(variable: str) -> str:
+    return Path(os.environ[f"{variable}_FILE"]).read_text()
 
 
 def agent(directory: Path) -> NoReturn:

@@ -1,17 +1,15 @@
 """A cluster for the tests: the real supervisor, Postgres and NATS, and small children in place of the services.
 
-python embedded_cluster.py DIR [--nodes N] [--detach] [--postgres-port P] [--broken]
+python embedded_cluster.py DIR [--nodes N] [--detach] [--postgres-port P] [--broken] [--new-passwords]
 """
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import asyncpg
 
-from holdfast.bus.accounts import node_user
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.launch import run_detached, run_foreground
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
@@ -32,21 +30,25 @@ async def _create_roles(admin_url: str, role_passwords: dict[str, str]) -> None:
     connection = await asyncpg.connect(admin_url)
     for role, password in role_passwords.items():
         if not await connection.fetchval("select true from pg_roles where rolname = $1", role):
-            await connection.execute(f"create role {role} login password '{password}'")
+            await connection.execute(f"create role {role}")
+        await connection.execute(f"alter role {role} login password '{password}'")
     await connection.execute("create table if not exists kept (note text)")
     await connection.close()
 
 
-def services(layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str]) -> list[ChildSpec]:
-    return [_service(layout, info, "service")]
+def services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
+    return [_service(layout, "service")]
 
 
-def broken_services(layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str]) -> list[ChildSpec]:
-    return [_service(layout, info, "fail")]
+def broken_services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
+    return [_service(layout, "fail")]
 
 
-def _service(layout: ClusterLayout, info: ClusterInfo, program: str) -> ChildSpec:
-    addresses = {"HOLDFAST_NATS_URL": info.nats_url, "HOLDFAST_DATABASE_URL": info.database_urls["controller"]}
+def _service(layout: ClusterLayout, program: str) -> ChildSpec:
+    addresses = {
+        "HOLDFAST_NATS_URL_FILE": str(layout.bus_address("controller")),
+        "HOLDFAST_DATABASE_URL_FILE": str(layout.database_address("controller")),
+    }
     return ChildSpec(
         name="controller",
         argv=(sys.executable, CHILDREN, program),
@@ -55,13 +57,12 @@ def _service(layout: ClusterLayout, info: ClusterInfo, program: str) -> ChildSpe
     )
 
 
-def agent(layout: ClusterLayout, info: ClusterInfo, bus: Mapping[str, str], node: str) -> ChildSpec:
+def agent(layout: ClusterLayout, info: ClusterInfo, node: str) -> ChildSpec:
     directory = str(layout.node(node))
     return ChildSpec(
         name=node,
         argv=(sys.executable, CHILDREN, "agent", directory),
-        environment=base_environment()
-        | {NODE_VARIABLE: directory, "HOLDFAST_NATS_URL": info.bus_url(node_user(node), bus[node_user(node)])},
+        environment=base_environment() | {NODE_VARIABLE: directory},
         directory=layout.root,
     )
 
@@ -73,10 +74,11 @@ def main() -> None:
     parser.add_argument("--postgres-port", type=int)
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--broken", action="store_true")
+    parser.add_argument("--new-passwords", action="store_true")
     asked = parser.parse_args()
     layout = ClusterLayout(asked.directory)
     plan = ClusterPlan(migrate=migrate, services=broken_services if asked.broken else services, agent=agent)
-    options = ClusterOptions(nodes=asked.nodes, postgres_port=asked.postgres_port)
+    options = ClusterOptions(nodes=asked.nodes, postgres_port=asked.postgres_port, new_passwords=asked.new_passwords)
 
     def tell(line: str) -> None:
         print(line, flush=True)

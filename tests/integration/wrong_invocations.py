@@ -12,7 +12,7 @@ BUS = "--nats-url nats://127.0.0.1:1"
 EXPORT = "--path dir --to out --format safetensors"
 
 WRONG = {
-    "No such command": ["nosuch", "ckpt nosuch"],
+    "No such command": ["nosuch", "ckpt nosuch", "credentials nosuch"],
     "Missing argument": [
         *("run", "attach", "stop", "update", "rollback", "versions", "show", "explain", "breaker reset", "xid"),
         *(
@@ -22,6 +22,8 @@ WRONG = {
             "slow",
             "nodes poweroff",
             "nodes poweron",
+            "credentials revoke",
+            "credentials restore",
             "ckpt export",
             "ckpt import",
             "ckpt plan",
@@ -32,8 +34,9 @@ WRONG = {
         *("migrate", "update x", "ckpt export newest nosuch", "ckpt import dir --path dir", f"migrate {DATABASE}"),
     ],
     "unexpected extra argument": ["up extra", "down extra", "status extra", "doctor extra", "config extra", "show x y"],
-    "No such option": ["xid -5", "ckpt ls --nope", "nodes add --nope", "breaker show --nope"],
+    "No such option": ["xid -5", "ckpt ls --nope", "nodes add --nope", "breaker show --nope", "credentials -x"],
     "Usage:": ["ckpt", "telemetry"],
+    "give one USER or more, or --all": ["credentials renew", "credentials renew node-0 --all"],
     "is not in the range": [
         *("up --nodes 0", "up --nodes -1", "up --nodes 1001", "up --nodes 99999999999999999999"),
         *("up --nats-port 0", "up --postgres-port 70000", "down --timeout -1", "down --timeout 86401"),
@@ -158,6 +161,7 @@ WRONG = {
             "run -m t",
             "run t.py",
         ),
+        *("credentials", "credentials renew --all", "credentials revoke node-0", "credentials restore node-0"),
         *(
             "ckpt export newest nosuch --to out --format dcp",
             "ckpt verify nosuch",

@@ -1,12 +1,17 @@
-"""The passwords of an embedded cluster: created once, kept in `secrets.json`, never on a command line."""
+"""The passwords of an embedded cluster: kept in `secrets.json`, never on a command line.
+
+Whatever else holds a password (`embedded.servers.access`) is made from this file at every start. A change replaces the
+file first, in one step, so that a supervisor which dies during the change leaves a cluster that starts with it.
+"""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 
 import msgspec
 
 from holdfast.bus import accounts
-from holdfast.embedded.errors import EmbeddedError
+from holdfast.embedded.errors import ControlRefused, EmbeddedError
 from holdfast.embedded.layout import SERVICES, ClusterLayout, Ports, write_private
 from holdfast.network.trust import PLAIN_TEXT
 
@@ -22,10 +27,33 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     postgres: str
     roles: dict[str, str]
     bus: dict[str, str] = {}
+    since: dict[str, datetime] = {}
+    """When a user of the bus, and the role of the same process, got the present password; unknown for old ones."""
+    revoked: dict[str, datetime] = {}
+    """Nodes that are let in no more, and since when."""
+
+    def admitted(self, nodes: Iterable[str]) -> list[str]:
+        """Return those of `nodes` that are not revoked."""
+        return [node for node in nodes if node not in self.revoked]
 
 
 def role_name(service: str) -> str:
     return f"holdfast_{service}"
+
+
+def bus_user(name: str) -> str:
+    """Return the user of the bus for a process: a node's has a prefix, all others are named as their process."""
+    return name if name in _NAMES else accounts.node_user(name)
+
+
+def roles_of(names: Iterable[str]) -> list[str]:
+    """Return the database roles of these processes; nodes and the operator have none."""
+    return [role_name(name) for name in names if name in _WITH_ROLE]
+
+
+def processes(nodes: Iterable[str]) -> list[str]:
+    """Return the names of all that have a password of their own, as users type them."""
+    return [*_NAMES, *nodes]
 
 
 def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool = False) -> Credentials:
@@ -33,6 +61,7 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
     administrator's are new. Raises EmbeddedError if the file is damaged, or gone while the database that it opens still
     exists.
     """
+    nodes, now = list(nodes), datetime.now(UTC)
     try:
         known = msgspec.json.decode(layout.secrets_file.read_bytes(), type=Credentials)
     except FileNotFoundError:
@@ -44,13 +73,45 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
         known = Credentials(postgres=_password(), roles={})
     except msgspec.MsgspecError as error:
         raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Restore it from a copy.") from error
-    if renew:
-        known = msgspec.structs.replace(known, roles={}, bus={})
-    roles = _completed(known.roles, [role_name(service) for service in (*SERVICES, "reader")])
-    complete = msgspec.structs.replace(known, roles=roles, bus=_completed(known.bus, accounts.users(nodes)))
+    complete = renewed(known, processes(nodes), now) if renew else _completed(known, nodes, now)
     if complete != known:
-        write_private(layout.secrets_file, msgspec.json.encode(complete), durable=True)
+        save(layout, complete)
     return complete
+
+
+def save(layout: ClusterLayout, credentials: Credentials) -> None:
+    """Replace `secrets.json` in one step."""
+    write_private(layout.secrets_file, msgspec.json.encode(credentials), durable=True)
+
+
+def renewed(known: Credentials, names: Collection[str], now: datetime) -> Credentials:
+    """Give these processes new passwords, on the bus and in the database."""
+    users = [bus_user(name) for name in names]
+    return msgspec.structs.replace(
+        known,
+        roles=known.roles | {role: _password() for role in roles_of(names)},
+        bus=known.bus | {user: _password() for user in users},
+        since=known.since | dict.fromkeys(users, now),
+    )
+
+
+def revoked(known: Credentials, node: str, now: datetime) -> Credentials:
+    """Let a node in no more. Its password is replaced, so that the present one is of no use after `restored` either.
+
+    Raises ControlRefused if it is revoked already.
+    """
+    if node in known.revoked:
+        raise ControlRefused(f"{node} is revoked already, since {known.revoked[node]:%Y-%m-%d %H:%M:%S} UTC")
+    return msgspec.structs.replace(renewed(known, [node], now), revoked=known.revoked | {node: now})
+
+
+def restored(known: Credentials, node: str) -> Credentials:
+    """Let a revoked node in again. Raises ControlRefused if it is not revoked."""
+    if node not in known.revoked:
+        raise ControlRefused(f"{node} is not revoked")
+    return msgspec.structs.replace(
+        known, revoked={other: since for other, since in known.revoked.items() if other != node}
+    )
 
 
 def nats_url(credentials: Credentials, ports: Ports, host: str = HOST, user: str = accounts.OPERATOR) -> str:
@@ -62,7 +123,7 @@ def nats_url(credentials: Credentials, ports: Ports, host: str = HOST, user: str
 def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
     """Return one URL per user of the database, keyed as `ClusterInfo.database_urls`."""
     users = {"admin": ("postgres", credentials.postgres)}
-    for service in (*SERVICES, "reader"):
+    for service in _WITH_ROLE:
         users[service] = (role_name(service), credentials.roles[role_name(service)])
     return {
         key: f"postgresql://{user}:{password}@{HOST}:{ports.postgres}/{DATABASE}"
@@ -70,8 +131,19 @@ def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
     }
 
 
-def _completed(known: dict[str, str], names: Iterable[str]) -> dict[str, str]:
-    return known | {name: _password() for name in names if name not in known}
+_NAMES = (*SERVICES, accounts.OPERATOR, accounts.READER)
+_WITH_ROLE = (*SERVICES, accounts.READER)
+
+
+def _completed(known: Credentials, nodes: list[str], now: datetime) -> Credentials:
+    roles = [role for role in map(role_name, _WITH_ROLE) if role not in known.roles]
+    users = [user for user in map(bus_user, processes(nodes)) if user not in known.bus]
+    return msgspec.structs.replace(
+        known,
+        roles=known.roles | {role: _password() for role in roles},
+        bus=known.bus | {user: _password() for user in users},
+        since=known.since | dict.fromkeys(users, now),
+    )
 
 
 def _password() -> str:

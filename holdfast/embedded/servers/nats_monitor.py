@@ -1,10 +1,11 @@
-"""The monitor of nats-server: its write errors, and the reload of its configuration."""
+"""The monitor of nats-server: its write errors, its connections, and the reload of its configuration."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+from collections import Counter
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from holdfast.embedded.errors import EmbeddedError
 _ANSWER_WITHIN_S = 2.0
 _RELOADED_WITHIN_S = 20.0
 _ASK_AGAIN_S = 0.02
+_CONNECTIONS_MAX = 100_000
 _WRITE_ERROR = "write error"
 
 T = TypeVar("T")
@@ -25,6 +27,14 @@ class _Health(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class _Connection(msgspec.Struct, frozen=True):
+    authorized_user: str = ""
+
+
+class _Connections(msgspec.Struct, frozen=True):
+    connections: list[_Connection] = []
+
+
 class _Variables(msgspec.Struct, frozen=True):
     config_load_time: str
 
@@ -33,6 +43,12 @@ async def write_error(monitor_url: str) -> str | None:
     """Return the write error that a nats-server reports; None if it reports none, or its monitor does not answer."""
     health = await _get(monitor_url, "/healthz", _Health)
     return health.error if health is not None and _WRITE_ERROR in health.error else None
+
+
+async def connections(monitor_url: str) -> Counter[str]:
+    """Return the number of connections of each user; none if the monitor does not answer."""
+    found = await _get(monitor_url, f"/connz?auth=1&limit={_CONNECTIONS_MAX}", _Connections)
+    return Counter(it.authorized_user for it in found.connections) if found is not None else Counter()
 
 
 async def reload(monitor_url: str, pid: int) -> None:

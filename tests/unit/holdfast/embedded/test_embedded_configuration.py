@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.bus.accounts import users
 from holdfast.daemon.process import leave_limit_s
 from holdfast.embedded.configuration import Configuration, find_configuration
 from holdfast.embedded.errors import EmbeddedError
@@ -23,7 +22,6 @@ INFO = ClusterInfo(
     database_urls=dict.fromkeys(("controller", "analyzer", "standby", "ckpt", "historian"), "postgresql://here"),
     nodes=["node-0"],
 )
-BUS = dict.fromkeys(users([f"node-{number}" for number in range(4)]), "-")
 
 
 @pytest.fixture
@@ -75,8 +73,8 @@ def test_every_child_gets_the_file_and_time_for_its_end(here: Path) -> None:
     configuration = Configuration(file=here / "holdfast.toml", timeouts=Timeouts(stop_grace_s=25))
     layout = ClusterLayout(here / "state")
     for spec in (
-        *service_specs(configuration, layout, INFO, BUS),
-        agent_spec(configuration, layout, INFO, BUS, "node-0"),
+        *service_specs(configuration, layout),
+        agent_spec(configuration, layout, INFO, "node-0"),
     ):
         assert spec.environment["HOLDFAST_CONFIG"] == str(here / "holdfast.toml")
         assert spec.stop_grace_s > leave_limit_s(configuration.timeouts) > 25
@@ -96,27 +94,27 @@ def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
     layout.node("node-0").mkdir()
     (here / "holdfast.toml").write_text("")
     found = find_configuration({})
-    assert agent_spec(found, layout, INFO, BUS, "node-0").environment["HOLDFAST_CONFIG"] == str(here / "holdfast.toml")
+    assert agent_spec(found, layout, INFO, "node-0").environment["HOLDFAST_CONFIG"] == str(here / "holdfast.toml")
     layout.node_settings("node-0").write_text("")
-    own = agent_spec(found, layout, INFO, BUS, "node-0").environment["HOLDFAST_CONFIG"]
+    own = agent_spec(found, layout, INFO, "node-0").environment["HOLDFAST_CONFIG"]
     assert own == str(layout.node("node-0") / "holdfast.toml")
 
 
 def test_agents_find_the_nursery_unless_they_have_networks_of_their_own(here: Path) -> None:
     configuration, layout = find_configuration({}), ClusterLayout(here)
     plan = cluster_plan(lambda url, roles: None, configuration)
-    nursery = plan.services(layout, INFO, BUS)[0]
-    assert nursery.argv[-2:] == ("--socket", plan.agent(layout, INFO, BUS, "node-0").environment["HOLDFAST_NURSERY"])
+    nursery = plan.services(layout, INFO)[0]
+    assert nursery.argv[-2:] == ("--socket", plan.agent(layout, INFO, "node-0").environment["HOLDFAST_NURSERY"])
     assert not {"HOLDFAST_NURSERY", "HOLDFAST_NATS_URL", "HOLDFAST_DATABASE_URL"} & nursery.environment.keys()
     apart = msgspec.structs.replace(INFO, fabric=Fabric(bridge="hf123456", subnet="198.18.7"))
-    assert "nursery" not in {spec.name for spec in plan.services(layout, apart, BUS)}
-    assert "HOLDFAST_NURSERY" not in plan.agent(layout, apart, BUS, "node-0").environment
+    assert "nursery" not in {spec.name for spec in plan.services(layout, apart)}
+    assert "HOLDFAST_NURSERY" not in plan.agent(layout, apart, "node-0").environment
 
 
 def test_a_node_with_a_network_of_its_own_runs_in_it_and_is_reached_there(here: Path) -> None:
     network = Fabric(bridge="hf123456", subnet="198.18.7")
     spec = agent_spec(
-        find_configuration({}), ClusterLayout(here), msgspec.structs.replace(INFO, fabric=network), BUS, "node-3"
+        find_configuration({}), ClusterLayout(here), msgspec.structs.replace(INFO, fabric=network), "node-3"
     )
     assert spec.argv[:4] == ("ip", "netns", "exec", "hf123456-node-3")
     assert spec.argv[-2:] == ("--address", "198.18.7.13")

@@ -7,7 +7,9 @@ import pytest
 from holdfast.embedded.configuration import Configuration
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
 from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout, Ports
+from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.servers import credentials
+from holdfast.embedded.servers.access import Access
 from holdfast.embedded.services import agent_spec, service_specs
 
 PORTS = Ports(postgres=1, nats=2, nats_monitor=3)
@@ -99,17 +101,25 @@ def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://another/cluster")
     monkeypatch.setenv("HOLDFAST_NODE_DIR", "/another/node")
     info = describe(layout)
-    bus = credentials.load_or_create(layout, NODES).bus
-    for spec in service_specs(Configuration(), layout, info, bus):
-        assert f"//holdfast_{spec.name}:" in spec.environment["HOLDFAST_DATABASE_URL"]
-        assert spec.environment["HOLDFAST_NATS_URL"] == f"nats://{spec.name}:{bus[spec.name]}@127.0.0.1:{PORTS.nats}"
+    bus = Access(layout, NODES, PORTS, "127.0.0.1", renew=False).credentials.bus
+    for spec in service_specs(Configuration(), layout):
+        assert f"//holdfast_{spec.name}:" in handed_out(spec, "HOLDFAST_DATABASE_URL")
+        assert handed_out(spec, "HOLDFAST_NATS_URL") == f"nats://{spec.name}:{bus[spec.name]}@127.0.0.1:{PORTS.nats}"
         assert "HOLDFAST_NODE_DIR" not in spec.environment
         assert spec.argv[-1] == f"holdfast_{spec.name}"
         assert not any("holdfast:" in argument for argument in spec.argv)
-    agent = agent_spec(Configuration(), layout, info, bus, "node-0")
-    assert "HOLDFAST_DATABASE_URL" not in agent.environment
-    assert agent.environment["HOLDFAST_NATS_URL"].startswith(f"nats://agent-node-0:{bus['agent-node-0']}@")
+    agent = agent_spec(Configuration(), layout, info, "node-0")
+    assert "HOLDFAST_DATABASE_URL_FILE" not in agent.environment
+    assert handed_out(agent, "HOLDFAST_NATS_URL").startswith(f"nats://agent-node-0:{bus['agent-node-0']}@")
     assert agent.environment["HOLDFAST_NODE_DIR"] == str(layout.node("node-0"))
+
+
+def handed_out(spec: ChildSpec, variable: str) -> str:
+    """The address in the file that a child is given; its environment, which /proc shows, has no password."""
+    assert variable not in spec.environment
+    file = Path(spec.environment[f"{variable}_FILE"])
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    return file.read_text()
 
 
 def test_a_cluster_is_not_made_among_other_files(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""`holdfast credentials`: who may connect to the cluster on this machine. Its subcommands change it while it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.connect.directory import cluster_errors, directory_option
+from holdfast.cli.output.tables import render
+from holdfast.embedded import control
+from holdfast.embedded.control import UserStatus
+from holdfast.embedded.layout import ClusterLayout
+
+CHANGED_WITHIN_S = 120.0
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(invoke_without_command=True)
+@directory_option
+@_json_option
+@click.pass_context
+def credentials(context: click.Context, directory: Path, as_json: bool) -> None:
+    """List the users of the bus and the database: since when each has its password, and who is connected.
+
+    Each service, each node, the operator (the command line) and a reader have a password of their own. No password is
+    shown. The subcommands change them while training goes on:
+
+    \b
+        holdfast credentials                       # who may connect
+        holdfast credentials renew node-1          # a new password; the old one is refused from then on
+        holdfast credentials renew --all
+        holdfast credentials revoke node-1         # let a node in no more, for instance a machine that was broken into
+        holdfast credentials restore node-1        # let it in again
+
+    This is for clusters that `holdfast up` started; docs/compose.md has the steps for compose.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with cluster_errors():
+        reply = control.ask(ClusterLayout(directory), control.Users())
+    _print_users(reply.users, as_json)
+
+
+@credentials.command()
+@click.argument("users", metavar="[USER]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All users.")
+@directory_option
+@_json_option
+def renew(users: tuple[str, ...], every: bool, directory: Path, as_json: bool) -> None:
+    """Give USERs new passwords, on the bus and in the database, while they work.
+
+    A USER is a service, a node, `operator` or `reader`, as `holdfast credentials` lists them. The old password is
+    refused at once, and what was opened with it is closed. Services and agents find the new one in their files below
+    DIR/addresses and connect again by themselves: nothing starts again, and training goes on. Hand a new password of
+    the reader (secrets.json) to those who use it.
+
+    The password of the database's administrator stays.
+
+    Exit codes: 0 if all that run are connected again, 1 if one is not or a server does not take the change.
+    """
+    if every == bool(users):
+        raise click.UsageError("give one USER or more, or --all")
+    _progress(f"replacing {'all passwords' if every else 'the password of ' + ', '.join(users)} ...")
+    with cluster_errors(), _interrupted("renewing"):
+        reply = control.ask(ClusterLayout(directory), control.Renew(users=list(users)), within_s=CHANGED_WITHIN_S)
+    _print_users(reply.users, as_json)
+    if reply.late:
+        raise click.ClickException(
+            f"{', '.join(reply.late)}: not connected with the new password yet. See `holdfast logs {reply.late[0]}`"
+        )
+
+
+@credentials.command()
+@click.argument("node")
+@directory_option
+def revoke(node: str, directory: Path) -> None:
+    """Let NODE in no more: its connections are cut, its password is refused, and its processes are killed.
+
+    It stays out, also after `holdfast down` and `up`, until `holdfast credentials restore NODE`. A job that it ran is
+    recovered on other nodes, as after the loss of a node, or waits for one.
+    """
+    with cluster_errors(), _interrupted("revoking"):
+        reply = control.ask(ClusterLayout(directory), control.Revoke(node=node), within_s=CHANGED_WITHIN_S)
+    click.echo(
+        f"{node} is revoked: {reply.killed} processes killed; `holdfast credentials restore {node}` lets it in again"
+    )
+
+
+@credentials.command()
+@click.argument("node")
+@directory_option
+def restore(node: str, directory: Path) -> None:
+    """Let NODE in again, with a new password, and start its agent."""
+    with cluster_errors(), _interrupted("restoring"):
+        control.ask(ClusterLayout(directory), control.Restore(node=node), within_s=CHANGED_WITHIN_S)
+    click.echo(
+        f"{node} is let in again; if it was evicted meanwhile, `holdfast nodes release {node}` takes it off the "
+        "blocklist"
+    )
+
+
+def _print_users(users: list[UserStatus], as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(users), indent=2))
+        return
+    click.echo(
+        render(
+            ["USER", "KIND", "SINCE", "CONNECTIONS", "STATE"],
+            [
+                (
+                    user.name,
+                    user.kind,
+                    user.since,
+                    user.connections,
+                    f"revoked {user.revoked:%Y-%m-%d %H:%M:%S}" if user.revoked else "admitted",
+                )
+                for user in users
+            ],
+        )
+    )
+
+
+@contextmanager
+def _interrupted(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        _progress(f"no longer waiting: the supervisor goes on {doing}; `holdfast credentials` shows the result")
+        raise
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+    sys.stderr.flush()

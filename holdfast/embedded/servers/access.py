@@ -1,0 +1,181 @@
+"""Who is let in while a cluster runs: passwords that are renewed, nodes that are revoked.
+
+All follows from `secrets.json`: the roles of the database, the users of nats-server, and the files in which services
+and agents find their addresses. They read these for every connection, so none of them starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from holdfast.bus.accounts import OPERATOR, READER, SERVICES
+from holdfast.embedded.control import UserStatus
+from holdfast.embedded.errors import ControlRefused
+from holdfast.embedded.layout import ClusterLayout, Ports, write_private
+from holdfast.embedded.processes.children import Child, ChildSpec
+from holdfast.embedded.servers import credentials as passwords
+from holdfast.embedded.servers import nats_monitor
+from holdfast.embedded.servers.nats import nats_spec
+from holdfast.embedded.servers.readiness import nats_admits
+from holdfast.store import StoreUnavailable
+from holdfast.store.connections import NotMigrated
+from holdfast.store.passwords import end_sessions, set_passwords
+
+CONNECTED_WITHIN_S = 15.0
+"""Longest wait for a process to connect with its new password; it goes on trying after that."""
+_LOOK_EVERY_S = 0.05
+
+
+class Access:
+    """The passwords of a cluster and all that is made from them. Call `apply` after each change."""
+
+    def __init__(self, layout: ClusterLayout, nodes: Iterable[str], ports: Ports, host: str, *, renew: bool) -> None:
+        self._layout = layout
+        self._ports = ports
+        self._host = host
+        self._monitor_url = f"http://{passwords.HOST}:{ports.nats_monitor}"
+        self._behind: set[str] = set()
+        """Users whose change is not in force."""
+        self.changing = asyncio.Lock()
+        """Held during a change and what follows from it."""
+        self.credentials = passwords.load_or_create(layout, nodes, renew=renew)
+        self.hand_out(nodes)
+
+    @property
+    def nats_url(self) -> str:
+        """The bus as the operator sees it."""
+        return passwords.nats_url(self.credentials, self._ports, self._host)
+
+    @property
+    def nats_monitor_url(self) -> str:
+        return self._monitor_url
+
+    @property
+    def database_urls(self) -> dict[str, str]:
+        return passwords.database_urls(self.credentials, self._ports)
+
+    # --- changes of secrets.json -----------------------------------------------------------------
+
+    def renew(self, names: Collection[str]) -> None:
+        self._change(passwords.renewed(self.credentials, names, datetime.now(UTC)))
+
+    def revoke(self, node: str) -> None:
+        self._change(passwords.revoked(self.credentials, node, datetime.now(UTC)))
+
+    def restore(self, node: str) -> None:
+        self._change(passwords.restored(self.credentials, node))
+
+    def add(self, nodes: Iterable[str]) -> None:
+        """Make passwords for new nodes."""
+        self.credentials = passwords.load_or_create(self._layout, nodes)
+
+    def _change(self, changed: passwords.Credentials) -> None:
+        passwords.save(self._layout, changed)
+        self.credentials = changed
+
+    # --- what follows from it --------------------------------------------------------------------
+
+    def hand_out(self, nodes: Iterable[str]) -> None:
+        """Write the addresses of services and agents, each in a file of its own."""
+        urls = self.database_urls
+        for service in SERVICES:
+            _write(self._layout.database_address(service), urls[service])
+        for name in (*SERVICES, *nodes):
+            user = passwords.bus_user(name)
+            url = passwords.nats_url(self.credentials, self._ports, self._host, user)
+            _write(self._layout.bus_address(name), url)
+
+    def nats(self, nodes: Iterable[str]) -> ChildSpec:
+        """Write the configuration of nats-server, with the users that it lets in; return it as a child."""
+        return nats_spec(
+            self._layout.nats,
+            port=self._ports.nats,
+            monitor_port=self._ports.nats_monitor,
+            passwords=self.credentials.bus,
+            nodes=self.credentials.admitted(nodes),
+            host=self._host,
+        )
+
+    async def apply(
+        self, nodes: Collection[str], names: Collection[str], server: Child, *, is_new: bool = False
+    ) -> None:
+        """Bring files and servers up to date; what was opened with an old password of `names` ends. `is_new`: a name
+        is that of a node for which nats-server has no account.
+
+        What fails is done by the next call. Raises EmbeddedError if a server does not follow.
+        """
+        self._behind.update(names)
+        roles = passwords.roles_of(self._behind)
+        admin = self.database_urls["admin"]
+        try:
+            if roles:
+                await set_passwords(admin, {role: self.credentials.roles[role] for role in roles})
+            self.hand_out(nodes)
+            if roles:
+                await end_sessions(admin, roles)
+        except (StoreUnavailable, NotMigrated) as error:
+            raise ControlRefused(
+                f"the change is recorded and not in force yet, for the database does not take it: {error}. Repeat the "
+                "command once `holdfast status` shows postgres ready"
+            ) from error
+        # The child's probe logs in as the operator, whose password may have changed.
+        server.spec = self.nats(nodes)
+        # The first reload makes a new account. Only from the second one on do streams take its messages.
+        for _ in range(2 if is_new else 1):
+            if server.record is not None:  # Else it is about to start, and reads its configuration then.
+                await nats_monitor.reload(self._monitor_url, server.record.pid)
+        user = next((passwords.bus_user(name) for name in self.credentials.admitted(names)), OPERATOR)
+        await nats_admits(self._host, self._ports.nats, user=user, password=self.credentials.bus[user])
+        self._behind.clear()
+
+    # --- what is ---------------------------------------------------------------------------------
+
+    def known(self, names: Collection[str], nodes: Collection[str]) -> list[str]:
+        """Return `names`, all if there are none. Raises ControlRefused if one is unknown."""
+        every = passwords.processes(nodes)
+        if unknown := next((name for name in names if name not in every), None):
+            raise ControlRefused(f"there is no user {unknown!r}; the users are {', '.join(every)}")
+        return list(dict.fromkeys(names)) or every
+
+    async def statuses(self, names: Iterable[str]) -> list[UserStatus]:
+        """Return what is known about users, without their passwords."""
+        connections = await nats_monitor.connections(self._monitor_url)
+        return [
+            UserStatus(
+                name=name,
+                kind="service" if name in SERVICES else name if name in (OPERATOR, READER) else "node",
+                since=self.credentials.since.get(passwords.bus_user(name)),
+                revoked=self.credentials.revoked.get(name),
+                connections=connections.get(passwords.bus_user(name), 0),
+            )
+            for name in names
+        ]
+
+    async def until_connected(self, names: Collection[str]) -> list[str]:
+        """Wait until these processes have connected to the bus. Return those that have not within
+        `CONNECTED_WITHIN_S`.
+        """
+        late = list(names)
+        try:
+            async with asyncio.timeout(CONNECTED_WITHIN_S):
+                # The server sends no event for it.
+                while late := [  # noqa: ASYNC110
+                    user.name for user in await self.statuses(names) if not user.connections
+                ]:
+                    await asyncio.sleep(_LOOK_EVERY_S)
+        except TimeoutError:
+            return late
+        return []
+
+
+def _write(path: Path, url: str) -> None:
+    content = url.encode()
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        pass
+    write_private(path, content, durable=False)

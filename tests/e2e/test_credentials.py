@@ -1,0 +1,117 @@
+"""Passwords are renewed and a node is revoked while a job trains."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import pytest
+from cluster import Cluster
+from records import check_record, check_steps
+
+from holdfast.bus import BusError
+from holdfast.bus.accounts import node_user
+from holdfast.bus.link import Link, address_of
+from holdfast.embedded.control import PowerOn
+from holdfast.embedded.errors import ControlRefused
+
+pytestmark = pytest.mark.e2e
+
+
+def secrets(cluster: Cluster) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(cluster.layout.secrets_file.read_bytes())
+    return kept
+
+
+def bus_url(cluster: Cluster, user: str) -> str:
+    return f"nats://{user}:{secrets(cluster)['bus'][user]}@{address_of(cluster.info.nats_url)}"
+
+
+def is_let_in(*urls: str) -> list[bool]:
+    return asyncio.run(_are_let_in(urls))
+
+
+async def _are_let_in(urls: tuple[str, ...]) -> list[bool]:
+    found = []
+    for url in urls:
+        try:
+            if url.startswith("nats"):
+                await (await Link.open(url, "test")).close()
+            else:
+                await (await asyncpg.connect(url)).close()
+        except (BusError, asyncpg.InvalidPasswordError):
+            found.append(False)
+        else:
+            found.append(True)
+    return found
+
+
+def users(text: str) -> dict[str, dict[str, Any]]:
+    return {user["name"]: user for user in json.loads(text)}
+
+
+def test_passwords_are_renewed_while_a_job_trains(holdfast: Cluster) -> None:
+    job = holdfast.run()
+    job.until_step(15)
+    node = holdfast.members(job)[1]
+    asked = (node, "controller", "historian", "reader")
+    listed = users(holdfast.command("credentials", "--json").stdout)
+    known = secrets(holdfast)
+    children = {name: child.pid for name, child in holdfast.children().items()}
+    ranks = job.pids()
+    urls = [bus_url(holdfast, user) for user in (node_user(node), "controller", "historian", "reader")]
+    urls += [holdfast.info.database_urls[role] for role in ("controller", "historian", "reader")]
+    assert is_let_in(*urls) == [True] * 7
+
+    renewed = users(holdfast.command("credentials", "renew", *asked, "--json").stdout)
+
+    assert is_let_in(*urls) == [False] * 7
+    job.until_step(job.step() + 20)
+    assert (job.pids(), job.generation(), holdfast.incidents(job)) == (ranks, 1, [])
+    assert {name: child.pid for name, child in holdfast.children().items()} == children, "something started again"
+    assert list(renewed) == list(asked)
+    for user in asked[:3]:
+        assert renewed[user]["connections"] and listed[user]["connections"], user
+    job.finish()
+    check_record(holdfast, job)
+    check_steps(holdfast, job)
+
+    shown = holdfast.command("credentials").stdout + holdfast.layout.log("supervisor").read_text()
+    now = users(holdfast.command("credentials", "--json").stdout)
+    since = {name: datetime.fromisoformat(user["since"]) for name, user in now.items()}
+    assert min(since[user] for user in asked) > max(since[user] for user in now if user not in asked)
+    for kept in (known, secrets(holdfast)):
+        assert not [word for word in (*kept["bus"].values(), *kept["roles"].values()) if word in shown]
+
+
+def test_a_revoked_node_is_cut_off_and_its_job_goes_on_elsewhere(holdfast: Cluster) -> None:
+    job = holdfast.run()
+    job.until_step(15)
+    node = holdfast.members(job)[1]
+    stolen = bus_url(holdfast, node_user(node))
+
+    async def revoke() -> None:
+        thief = await Link.open(stolen, "thief")
+        try:
+            await asyncio.to_thread(holdfast.command, "credentials", "revoke", node)
+            assert thief.lost
+        finally:
+            await thief.close()
+
+    asyncio.run(revoke())
+    assert holdfast.children()[node].state == "revoked"
+    assert is_let_in(stolen, bus_url(holdfast, node_user(node))) == [False, False]
+    with pytest.raises(ControlRefused, match=f"holdfast credentials restore {node}"):
+        holdfast.ask(PowerOn(node=node))
+    job.until_step(30, generation=2)
+    assert node not in holdfast.members(job)
+
+    holdfast.command("credentials", "restore", node)
+    assert is_let_in(stolen, bus_url(holdfast, node_user(node))) == [False, True]
+    holdfast.command("nodes", "release", node)
+    holdfast.until(f"{node} is a standby", lambda: holdfast.nodes()[node]["state"] == "standby")
+    job.finish()
+    check_record(holdfast, job)
