@@ -1,23 +1,29 @@
-"""Makes the passwords of a compose cluster, once, and hands each container those that it needs and no others.
+"""Makes the passwords and certificates of a compose cluster, and hands each container those that it needs, no others.
 
-    python make_secrets.py FOLDER --nodes node-0,node-1 [--renew]
+    python make_secrets.py FOLDER --nodes node-0=agent-0,node-1=agent-1 [--renew] [--renew-authority]
 
-Under FOLDER, each a volume of its own: `kept` has the passwords themselves, and what is there stays, so that a second
-start finds the same; `postgres`, `nats`, `migrate`, `operator`, one folder for each service and one for each node
-(`agent-node-0`) hold what those containers see as /run/holdfast. They are written anew from `kept` each time.
+Under FOLDER, each a volume of its own: `kept` has the passwords and keys themselves, and what is there stays, so that a
+second start finds the same; `postgres`, `nats`, `migrate`, `operator`, one folder for each service and one for each
+node (`agent-node-0`) hold what those containers see as /run/holdfast. They are written anew from `kept` each time.
 
-With --renew all passwords are new but that of the database's administrator; `migrate` and then all others must start
-again. A node that is left out of --nodes is let in no more once NATS has started again or got a SIGHUP. A new
-node needs a start of NATS, or SIGHUP twice.
+A node stands with the hosts at which it is reached, if its name is none: NODE=HOST/HOST. Its certificate is for its
+name and for them. A certificate is replaced when half its time is over, or when its hosts have changed.
+
+With --renew all passwords but that of the database's administrator and all certificates are new; `migrate` and then all
+others must start again. With --renew-authority the authority is new too, and with it all certificates. A node that is
+left out of --nodes is let in no more once NATS has started again or got a SIGHUP. A new node needs a start of NATS, or
+SIGHUP twice.
 """
 
 import argparse
 import os
 import secrets
+from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.bus import accounts
 from holdfast.ids import checked_name
+from holdfast.network.certificates import CLIENT, SERVER, KeyPair, make_authority, make_certificate, needs_renewal
 
 FOLDERS = {
     "controller": "controller",
@@ -27,13 +33,18 @@ FOLDERS = {
     "historian": "historian",
 }
 """Folder -> database role and user of the bus."""
+SERVERS = ("nats", "postgres")
+ON_THEIR_MACHINE = ("localhost", "127.0.0.1")
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
+    """Replace a file. Most can be read by all: the volume is the secret, only containers that mount it can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text)
-    os.chmod(fresh, 0o644)  # the volume is the secret: only containers that mount it can read
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content.encode() if isinstance(content, str) else content)
     os.replace(fresh, path)
 
 
@@ -43,27 +54,84 @@ def kept(path: Path, *, renew: bool) -> str:
     return path.read_text()
 
 
-def main(folder: Path, nodes: list[str], *, renew: bool) -> None:
+def kept_pair(path: Path) -> KeyPair | None:
+    try:
+        return KeyPair(certificate=path.with_suffix(".pem").read_bytes(), key=path.with_suffix(".key").read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def write_pair(path: Path, pair: KeyPair) -> None:
+    write(path.with_suffix(".pem"), pair.certificate)
+    # Programs refuse keys that others can read; containers read them as root.
+    write(path.with_suffix(".key"), pair.key, mode=0o600)
+
+
+def make_certificates(folder: Path, nodes: dict[str, list[str]], *, renew: bool, renew_authority: bool) -> None:
+    """Give every folder `ca.pem`, and those of servers, nodes and clients of the bus their own `tls.pem`, `tls.key`."""
+    now = datetime.now(UTC)
+    at = folder / "kept" / "tls"
+    authority = None if renew_authority else kept_pair(at / "authority")
+    if authority is None:
+        authority = make_authority("holdfast", now)
+        write_pair(at / "authority", authority)
+    wanted: dict[str, tuple[list[str], list[str]]] = {
+        **{server: ([server, *ON_THEIR_MACHINE], [SERVER]) for server in SERVERS},
+        **{client: ([], [CLIENT]) for client in (*FOLDERS, "operator")},
+        **{accounts.node_user(node): ([node, *hosts], [SERVER, CLIENT]) for node, hosts in nodes.items()},
+    }
+    for name, (hosts, uses) in wanted.items():
+        pair = kept_pair(at / name)
+        if pair is None or renew or needs_renewal(pair, authority, hosts, now):
+            pair = make_certificate(authority, name, hosts, now, uses=uses)
+            write_pair(at / name, pair)
+        write_pair(folder / name / "tls", pair)
+    for name in (*wanted, "migrate"):
+        write(folder / name / "ca.pem", authority.certificate)
+
+
+def parsed_nodes(text: str) -> dict[str, list[str]]:
+    """Read the nodes and their hosts. Raises ArgumentTypeError if one could pass for another process."""
+    nodes = {}
+    for part in text.split(","):
+        node, _, hosts = part.partition("=")
+        try:
+            nodes[checked_name(node, "node")] = hosts.split("/") if hosts else []
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+    taken = {*SERVERS, *ON_THEIR_MACHINE}
+    for node, hosts in nodes.items():
+        own = {node, *hosts}
+        if found := own & taken:
+            raise argparse.ArgumentTypeError(
+                f"{min(found)} of node {node} is the host of another process, for which the node could pass"
+            )
+        taken |= own
+    return nodes
+
+
+def main(folder: Path, nodes: dict[str, list[str]], *, renew: bool, renew_authority: bool) -> None:
+    make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority)
     admin = kept(folder / "kept" / "postgres", renew=False)
     bus = {user: kept(folder / "kept" / "bus" / user, renew=renew) for user in accounts.users(nodes)}
     roles = {role: kept(folder / "kept" / "roles" / role, renew=renew) for role in (*FOLDERS.values(), "reader")}
 
     def bus_url(user: str) -> str:
-        return f"nats://{user}:{bus[user]}@nats:4222"
+        return f"tls://{user}:{bus[user]}@nats:4222"
 
-    def database_url(role: str) -> str:
-        return f"postgresql://holdfast_{role}:{roles[role]}@postgres:5432/holdfast"
+    def database_url(user: str, password: str) -> str:
+        return f"postgresql://{user}:{password}@postgres:5432/holdfast?sslmode=verify-full"
 
     write(folder / "postgres" / "password", admin)
     write(folder / "nats" / "nats.conf", accounts.server_accounts(bus, nodes))
-    write(folder / "migrate" / "admin.url", f"postgresql://postgres:{admin}@postgres:5432/holdfast")
+    write(folder / "migrate" / "admin.url", database_url("postgres", admin))
     for role, password in roles.items():
         write(folder / "migrate" / "roles" / role, password)
     for service, role in FOLDERS.items():
         write(folder / service / "nats.url", bus_url(role))
-        write(folder / service / "database.url", database_url(role))
+        write(folder / service / "database.url", database_url(f"holdfast_{role}", roles[role]))
     write(folder / "operator" / "nats.url", bus_url(accounts.OPERATOR))
-    write(folder / "operator" / "database.url", database_url("reader"))
+    write(folder / "operator" / "database.url", database_url("holdfast_reader", roles["reader"]))
     write(folder / "operator" / "reader.url", bus_url(accounts.READER))
     for node in nodes:
         user = accounts.node_user(node)
@@ -73,7 +141,8 @@ def main(folder: Path, nodes: list[str], *, renew: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--nodes", required=True, help="names of the nodes, separated by commas")
-    parser.add_argument("--renew", action="store_true", help="replace the passwords")
+    parser.add_argument("--nodes", required=True, type=parsed_nodes, help="names of the nodes (and =HOST), with commas")
+    parser.add_argument("--renew", action="store_true", help="replace passwords and certificates")
+    parser.add_argument("--renew-authority", action="store_true", help="replace the authority and its certificates")
     asked = parser.parse_args()
-    main(asked.folder, [checked_name(node, "node") for node in asked.nodes.split(",")], renew=asked.renew)
+    main(asked.folder, asked.nodes, renew=asked.renew, renew_authority=asked.renew_authority)

@@ -47,6 +47,9 @@ class HardenedClient(Client):
                 raise ServerRefused("it offers no TLS, and its address is tls://")
             if not (self._network.plain_text or allows_plain_text(address.query) or self._peer_is_near()):
                 raise ServerRefused("it offers no TLS, and is not on loopback")
+        elif (writer := getattr(self._transport, "_io_writer", None)) and (stream := writer.transport.get_protocol()):
+            # nats-py changes to TLS on an open connection, which asyncio then does not note; it would warn at its end.
+            stream._over_ssl = True
         return super()._connect_command()
 
     def _peer_is_near(self) -> bool:

@@ -14,15 +14,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 import yaml
-from servers import PostgresServer, free_port
+from servers import PASSWORD, PostgresServer, Server, free_port
+from tls_postgres import TlsPostgresServer, programs_with_tls
 
 from holdfast.embedded.servers.nats import nats_server
+from holdfast.settings.network import NetworkPolicy
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -35,21 +38,32 @@ AGENTS = ("agent-0", "agent-1")
 class Machine:
     """This machine in the place of the containers."""
 
-    def __init__(self, root: Path, postgres: PostgresServer) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.secrets = root / "secrets"
-        self.places = {"postgres:5432": f"127.0.0.1:{postgres.port}", "nats:4222": f"127.0.0.1:{free_port()}"}
+        self.postgres = self._postgres()
+        self.places = {"postgres:5432": f"127.0.0.1:{self.postgres.port}", "nats:4222": f"127.0.0.1:{free_port()}"}
+        if isinstance(self.postgres, PostgresServer):
+            self.places["?sslmode=verify-full"] = ""
         self.logs = root / "logs"
         self.logs.mkdir(parents=True)
-        self.admin_url = postgres.url
+
+    def _postgres(self) -> Server:
+        """A Postgres with TLS where one is installed, else that of the wheel, which has none."""
+        if programs_with_tls() is None:
+            return PostgresServer(self.root / "postgres")
+        own = self.secrets / "postgres"
+        files = NetworkPolicy(tls_cert=str(own / "tls.pem"), tls_key=str(own / "tls.key"))
+        return TlsPostgresServer(self.root / "postgres", files)
 
     def make_secrets(self, *flags: str) -> None:
         """What the one-shot service `secrets` does."""
         making = COMPOSE["secrets"]["entrypoint"]
+        (self.secrets / "kept").mkdir(parents=True, exist_ok=True)
+        (self.secrets / "kept" / "postgres").write_text(PASSWORD)
         subprocess.run(
             [sys.executable, ROOT / "deploy" / "make_secrets.py", self.secrets, *making[3:], *flags], check=True
         )
-        (self.secrets / "migrate" / "admin.url").write_text(self.admin_url)
         for url in self.secrets.glob("*/*.url"):
             url.write_text(self.here(url.read_text(), ""))
 
@@ -125,14 +139,24 @@ def wait_for(condition: Callable[[], Any], what: str, machine: Machine) -> None:
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> Any:
-    postgres = PostgresServer(tmp_path / "postgres")
-    await postgres.start()
-    yield Machine(tmp_path, postgres)
-    postgres.stop()
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
 
 
-async def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> None:
+@pytest.fixture
+async def started(machine: Machine) -> AsyncIterator[Machine]:
+    """A machine with secrets, and Postgres as they have it."""
+    machine.make_secrets()
+    await machine.postgres.start()
+    if isinstance(machine.postgres, TlsPostgresServer):
+        connection = await asyncpg.connect(machine.postgres.url().replace("verify-full", "require"))
+        await connection.execute("create database holdfast")
+        await connection.close()
+    yield machine
+    machine.postgres.stop()
+
+
+def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> None:
     machine.make_secrets()
     before = {file: file.read_text() for file in machine.secrets.rglob("*") if file.is_file()}
     machine.make_secrets()
@@ -145,18 +169,23 @@ async def test_each_container_sees_its_own_secrets_and_no_others(machine: Machin
     assert set(bus) == {*users.values(), "reader"}
     for service, user in users.items():
         url = (machine.own_secrets(service) / "nats.url").read_text()
-        assert url.startswith(f"nats://{user}:{bus[user]}@")
+        assert url.startswith(f"tls://{user}:{bus[user]}@")
         assert not any(password in url for other, password in bus.items() if other != user)
+    certificate = {"ca.pem", "tls.pem", "tls.key"}
     for service in AGENTS:
-        assert {file.name for file in machine.own_secrets(service).iterdir()} == {"nats.url"}
+        assert {file.name for file in machine.own_secrets(service).iterdir()} == {"nats.url", *certificate}
     for service, role in {**roles, "operator": "reader"}.items():
         folder = machine.own_secrets(service)
         assert {file.name for file in folder.iterdir()} >= {"nats.url", "database.url"}
         url = (folder / "database.url").read_text()
         assert url.startswith(f"postgresql://holdfast_{role}:{passwords[role]}@")
         assert not any(password in url for other, password in passwords.items() if other != role)
-    assert [file.name for file in machine.own_secrets("postgres").iterdir()] == ["password"]
-    assert [file.name for file in machine.own_secrets("nats").iterdir()] == ["nats.conf"]
+    assert {file.name for file in machine.own_secrets("postgres").iterdir()} == {"password", *certificate}
+    assert {file.name for file in machine.own_secrets("nats").iterdir()} == {"nats.conf", *certificate}
+    assert {file.name for file in machine.own_secrets("migrate").iterdir()} == {"admin.url", "roles", "ca.pem"}
+    keys = [file for file in machine.secrets.rglob("*.key") if "kept" not in file.parts]
+    assert len({file.read_bytes() for file in keys}) == len(keys) == len(users) + 2, "no two containers share a key"
+    assert {file.stat().st_mode & 0o777 for file in machine.secrets.rglob("*.key")} == {0o600}
     mounted = [_parts(mount)[0] for name, one in COMPOSE.items() if name != "secrets" for mount in one["volumes"]]
     assert "secrets" not in mounted
 
@@ -173,8 +202,8 @@ def test_the_image_is_built_once_and_never_pulled() -> None:
 
 
 @pytest.mark.timeout(420)
-def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
-    machine.make_secrets()
+def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
+    machine = started
     shutil.copytree(ROOT / "deploy", machine.root / "etc" / "holdfast")
     configuration = machine.root / "etc" / "holdfast" / "nats.conf"
     port = machine.places["nats:4222"].rpartition(":")[2]
@@ -184,11 +213,11 @@ def test_a_job_runs_on_what_the_compose_file_starts(machine: Machine) -> None:
         .replace("127.0.0.1:8222", f"127.0.0.1:{free_port()}")
     )
     text = text.replace("../../run/holdfast", os.path.relpath(machine.own_secrets("nats"), configuration.parent))
+    text = text.replace("/run/holdfast", str(machine.own_secrets("nats")))
     configuration.write_text(text.replace("/data", str(machine.root / "nats")))
 
     migrate = machine.here(COMPOSE["migrate"]["entrypoint"][-1].replace("$$", "$"), "migrate")
-    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
-    subprocess.run(["sh", "-c", migrate], check=True, env=environment)
+    subprocess.run(["sh", "-c", migrate], check=True, env=machine.environment("migrate"))
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(machine.running("nats", [str(nats_server()), "-c", str(configuration)]))

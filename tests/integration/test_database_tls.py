@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,11 +12,10 @@ import asyncpg
 import pytest
 from certificate_files import Authority
 from click.testing import CliRunner
-from servers import PASSWORD, Server
+from servers import PASSWORD
+from tls_postgres import TlsPostgresServer
 
 from holdfast.cli.main import main
-from holdfast.embedded.processes.children import ChildSpec
-from holdfast.embedded.servers.identity import Identity, choose_identity
 from holdfast.network.guard import addresses_of
 from holdfast.network.trust import AddressRefused, private_database
 from holdfast.settings.network import NetworkPolicy
@@ -27,68 +25,6 @@ from holdfast.store.connections import Connections
 pytestmark = pytest.mark.integration
 
 ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
-
-
-def _programs() -> Path:
-    """Return the programs of a Postgres that was built with OpenSSL; that of the wheel was not."""
-    for directory in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
-        if b"libssl" in (directory / "postgres").read_bytes():
-            return directory
-    pytest.skip("no PostgreSQL server with TLS is installed here (/usr/lib/postgresql)")
-
-
-class TlsPostgresServer(Server):
-    """Postgres as an administrator installs it, with a certificate, and TLS as the only way in."""
-
-    def __init__(self, directory: Path, own: NetworkPolicy) -> None:
-        super().__init__(directory)
-        self.own = own
-
-    @property
-    def port(self) -> int:
-        return self.ports.postgres
-
-    def url(self, host: str = "127.0.0.1") -> str:
-        return f"postgresql://postgres:{PASSWORD}@{host}:{self.port}/postgres?sslmode=verify-full"
-
-    def _make(self, programs: Path, identity: Identity) -> Path:
-        """Make the files of the server; return their directory."""
-        data, password = self.directory / "data", self.directory / "password"
-        password.write_text(PASSWORD)
-        identity.own(self.directory)
-        flags = ["-D", str(data), "-U", "postgres", f"--pwfile={password}", "--auth=scram-sha-256", "--no-sync"]
-        subprocess.run([programs / "initdb", *flags], check=True, capture_output=True, preexec_fn=identity.enter)
-        (data / "pg_hba.conf").write_text("hostssl all all all scram-sha-256\n")
-        for name, file in (("server.crt", self.own.tls_cert), ("server.key", self.own.tls_key)):
-            (data / name).write_bytes(Path(file).read_bytes())
-            (data / name).chmod(0o600)
-        identity.own(self.directory)
-        return data
-
-    async def spec(self) -> ChildSpec:
-        programs = _programs()
-        identity = choose_identity(programs / "postgres", self.directory)
-        data = self._make(programs, identity)
-
-        async def answers() -> None:
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                except ConnectionRefusedError:
-                    await asyncio.sleep(0.02)
-                else:
-                    return writer.close()
-
-        here = ("listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories=")
-        settings = (*here, "ssl=on", "fsync=off")
-        return ChildSpec(
-            name="postgres",
-            argv=(str(programs / "postgres"), "-D", str(data), *(f"--{setting}" for setting in settings)),
-            environment={"LC_ALL": "C"},
-            directory=self.directory,
-            probe=answers,
-            identity=identity,
-        )
 
 
 @asynccontextmanager

@@ -1,0 +1,47 @@
+"""Certificates of a compose cluster: for whom they are made, and when they are renewed."""
+
+import argparse
+import runpy
+from pathlib import Path
+
+import pytest
+
+from holdfast.network.certificates import hosts_of
+
+MODULE = runpy.run_path(str(Path(__file__).parents[3] / "deploy" / "make_secrets.py"))
+
+
+def made(folder: Path, nodes: str = "node-0=agent-0,node-1=agent-1", **flags: bool) -> dict[str, bytes]:
+    """Make secrets; return the certificate of each folder."""
+    MODULE["main"](folder, MODULE["parsed_nodes"](nodes), **({"renew": False, "renew_authority": False} | flags))
+    return {file.parent.name: file.read_bytes() for file in folder.glob("*/tls.pem")}
+
+
+def test_certificates_stay_until_they_are_for_other_hosts_or_a_renewal_is_asked_for(tmp_path: Path) -> None:
+    first, authority = made(tmp_path), (tmp_path / "nats" / "ca.pem").read_bytes()
+    assert made(tmp_path) == first
+    nodes = "node-0=elsewhere/10.0.0.1,node-1=agent-1,node-2"
+    moved = made(tmp_path, nodes)
+    assert {name for name in first if first[name] != moved[name]} == {"agent-node-0"}
+    assert hosts_of(moved["agent-node-0"]) == ["node-0", "elsewhere", "10.0.0.1"]
+    assert hosts_of(moved["agent-node-2"]) == ["node-2"]
+    renewed = made(tmp_path, nodes, renew=True)
+    assert all(renewed[name] != moved[name] for name in renewed)
+    assert (tmp_path / "nats" / "ca.pem").read_bytes() == authority
+    replaced = made(tmp_path, nodes, renew_authority=True)
+    assert all(replaced[name] != renewed[name] for name in replaced)
+    assert {file.read_bytes() == authority for file in tmp_path.glob("*/ca.pem")} == {False}
+
+
+def test_the_key_of_the_authority_stays_where_certificates_are_made(tmp_path: Path) -> None:
+    made(tmp_path)
+    key = (tmp_path / "kept" / "tls" / "authority.key").read_bytes()
+    assert [file for file in tmp_path.rglob("*") if file.is_file() and key in file.read_bytes()] == [
+        tmp_path / "kept" / "tls" / "authority.key"
+    ]
+
+
+@pytest.mark.parametrize("nodes", ["nats", "node-0=postgres", "node-0=localhost", "node-0=here,node-1=here", "a_b"])
+def test_a_node_gets_no_certificate_with_which_it_could_pass_for_another_process(nodes: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"could pass|is not a valid name"):
+        MODULE["parsed_nodes"](nodes)
