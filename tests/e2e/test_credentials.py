@@ -57,24 +57,25 @@ def test_passwords_are_renewed_while_a_job_trains(holdfast: Cluster) -> None:
     job = holdfast.run()
     job.until_step(15)
     node = holdfast.members(job)[1]
-    asked = (node, "controller", "historian", "reader")
+    asked = (node, "controller", "historian", "reader", "operator")
     listed = users(holdfast.command("credentials", "--json").stdout)
     known = secrets(holdfast)
     children = {name: child.pid for name, child in holdfast.children().items()}
     ranks = job.pids()
-    urls = [bus_url(holdfast, user) for user in (node_user(node), "controller", "historian", "reader")]
+    urls = [bus_url(holdfast, user) for user in (node_user(node), *asked[1:])]
     urls += [holdfast.info.database_urls[role] for role in ("controller", "historian", "reader")]
-    assert is_let_in(*urls) == [True] * 7
+    assert is_let_in(*urls) == [True] * 8
 
     renewed = users(holdfast.command("credentials", "renew", *asked, "--json").stdout)
 
-    assert is_let_in(*urls) == [False] * 7
+    assert is_let_in(*urls) == [False] * 8
     job.until_step(job.step() + 20)
     assert (job.pids(), job.generation(), holdfast.incidents(job)) == (ranks, 1, [])
     assert {name: child.pid for name, child in holdfast.children().items()} == children, "something started again"
     assert list(renewed) == list(asked)
     for user in asked[:3]:
         assert renewed[user]["connections"] and listed[user]["connections"], user
+    # `holdfast run` follows the job with the new password of the operator.
     job.finish()
     check_record(holdfast, job)
     check_steps(holdfast, job)

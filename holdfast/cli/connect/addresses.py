@@ -33,6 +33,10 @@ nats_option = click.option(
 )
 
 
+_ORIGINS = f"{__name__}.origins"
+"""Key of click's context: which directory each address came from."""
+
+
 def reader_url(directory: str | Path, database_url: str | None) -> str:
     """Return the URL of the database, in an embedded cluster for the reader's role. Raises ClickException if there is
     no cluster, or only its other address is named.
@@ -55,6 +59,25 @@ def both_elsewhere(nats_url: str | None, database_url: str | None) -> tuple[str,
     """Return bus and database of a cluster elsewhere, None for an embedded one. Raises as `reader_url` does."""
     found = _elsewhere({"nats_url": nats_url, "database_url": database_url})
     return None if found is None else (found["nats_url"], private_url(found["database_url"]))
+
+
+def as_of_now(url: str) -> str:
+    """Return an address that was found here as it is now: the passwords of its cluster may have been renewed while the
+    command runs. One that did not come from a cluster's directory stays.
+    """
+    context = click.get_current_context(silent=True)
+    origin = context.meta.get(_ORIGINS, {}).get(url) if context is not None else None
+    if origin is None:
+        return url
+    directory, key = origin
+    try:
+        return _addresses(ClusterInfo.load(directory))[key]
+    except EmbeddedError:
+        return url
+
+
+def _addresses(info: ClusterInfo) -> dict[str, str]:
+    return {"nats_url": info.nats_url, "database_url": info.database_urls["reader"]}
 
 
 def _found(directory: str | Path, flags: dict[str, str | None]) -> dict[str, str]:
@@ -110,4 +133,8 @@ def _embedded(directory: str | Path, needed: dict[str, str | None]) -> dict[str,
         raise click.ClickException(
             f"the cluster in {layout.root} is not running: start it with `{as_typed('up', layout.root)}`"
         )
-    return {"nats_url": info.nats_url, "database_url": info.database_urls["reader"]}
+    found = _addresses(info)
+    if (context := click.get_current_context(silent=True)) is not None:
+        origins = context.meta.setdefault(_ORIGINS, {})
+        origins |= {url: (directory, key) for key, url in found.items()}
+    return found

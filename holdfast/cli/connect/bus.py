@@ -11,6 +11,7 @@ import click
 from holdfast.bus import Bus, BusError
 from holdfast.bus.link import address_of
 from holdfast.bus.nats import connect
+from holdfast.cli.connect.addresses import as_of_now
 from holdfast.cli.connect.network import network_policy
 
 CONNECT_S = 5.0
@@ -24,7 +25,11 @@ async def connected(url: str, command: str) -> AsyncIterator[Bus]:
     require_addresses(url)
     try:
         bus = await connect(
-            url, f"holdfast {command}", network=network_policy(), makes_streams=False, timeout_s=CONNECT_S
+            lambda: as_of_now(url),
+            f"holdfast {command}",
+            network=network_policy(),
+            makes_streams=False,
+            timeout_s=CONNECT_S,
         )
     except BusError as error:
         raise click.ClickException(f"{error} (`holdfast status` shows the cluster of a directory)") from error

@@ -13,6 +13,7 @@ import asyncpg
 import click
 import msgspec
 
+from holdfast.cli.connect.addresses import as_of_now
 from holdfast.cli.connect.network import private_url
 from holdfast.network.tls import why_refused
 
@@ -32,7 +33,7 @@ async def reading(database_url: str) -> AsyncIterator[Connection]:
     """Open a connection that cannot write, whichever role the URL names. Raises DatabaseUnreachable, or
     ClickException for an address that would be reached in plain text.
     """
-    database_url = private_url(database_url)
+    database_url = private_url(as_of_now(database_url))
     try:
         connection = await asyncpg.connect(
             database_url,
