@@ -151,6 +151,13 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 0
 
 
+class CertificateFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of certificates that this command's settings name."""
+
+    path: str
+    ends_at: datetime
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     database: DatabaseFacts | None = None
@@ -160,3 +167,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     supervisor_problem: str = ""
     processes: tuple[SupervisedProcess, ...] = ()
     disks: tuple[Disk, ...] = ()
+    certificates: tuple[CertificateFile, ...] = ()

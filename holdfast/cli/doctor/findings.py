@@ -26,6 +26,7 @@ PHASE_S_MAX = {"starting": 1800.0, "checking": 1800.0, "replaying": 7200.0, "wai
 """More than the default limits that the controller itself sets to each phase."""
 STEP_S_MAX = 600.0
 STEP_MULTIPLE = 20.0
+CERTIFICATE_S_MIN = 30 * 86400.0
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05
 FREE_BYTES_PLENTY = 20 << 30
@@ -333,6 +334,21 @@ def _disks(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def _certificates(facts: Facts) -> Iterator[Finding]:
+    for file in facts.certificates:
+        left_s = (file.ends_at - facts.at).total_seconds()
+        if left_s < CERTIFICATE_S_MIN:
+            yield Finding(
+                kind="certificate",
+                severity=Severity.WARNING if left_s > 0 else Severity.ERROR,
+                about=file.path,
+                what=f"this certificate {'ends' if left_s > 0 else 'ended'} at {file.ends_at:%Y-%m-%d %H:%M} UTC, and "
+                "perhaps others that were made with it: their connections are refused from then on",
+                cure="make new ones: under compose `docker compose run --rm secrets --renew`; an authority that ends "
+                "needs --renew-authority",
+            )
+
+
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _sources,
     _processes,
@@ -347,5 +363,6 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _losses,
     _dead_letters,
     _disks,
+    _certificates,
     _clocks,
 )

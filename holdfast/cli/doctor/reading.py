@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.cli.connect.network import network_policy
 from holdfast.cli.doctor.facts import Facts
 from holdfast.cli.doctor.reading_bus import read_bus
 from holdfast.cli.doctor.reading_database import read_database
-from holdfast.cli.doctor.reading_machine import read_disks, read_health_error, read_supervisor
+from holdfast.cli.doctor.reading_machine import read_certificates, read_disks, read_health_error, read_supervisor
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.clock import Now, system_now
 
@@ -38,6 +39,7 @@ async def read_cluster(where: Whereabouts, *, listen: bool = True, now: Now = sy
         processes=processes,
         supervisor_problem=supervisor_problem,
         disks=read_disks(_directories(where, database.checkpoint_paths if database else ())),
+        certificates=read_certificates(network_policy()),
     )
 
 

@@ -18,10 +18,11 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.cli.doctor.facts import Disk, SupervisedProcess
+from holdfast.cli.doctor.facts import CertificateFile, Disk, SupervisedProcess
 from holdfast.embedded.control import Status, ask
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterLayout
+from holdfast.settings.network import NetworkPolicy
 
 ANSWER_S_MAX = 3.0
 
@@ -55,6 +56,24 @@ def read_disks(paths: Iterable[Path]) -> tuple[Disk, ...]:
         else:
             found.setdefault(device, disk)
     return tuple(found.values())
+
+
+def read_certificates(network: NetworkPolicy) -> tuple[CertificateFile, ...]:
+    """Return the files of the settings and their ends: of authorities the last one's, of an own certificate the first.
+    A file that cannot be read is left to the connections, which report it.
+    """
+    found = []
+    for path, end in ((network.tls_ca, max), (network.tls_cert, min)):
+        if not path:
+            continue
+        # Most clusters have none, and the package takes a while to be imported.
+        from holdfast.network.certificates import ends_of
+
+        try:
+            found.append(CertificateFile(path=path, ends_at=end(ends_of(Path(path).read_bytes()))))
+        except (OSError, ValueError):
+            continue
+    return tuple(found)
 
 
 def _disk(path: Path) -> tuple[int, Disk]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import pytest
 from holdfast.cli.doctor.facts import (
     SERVICES,
     BusFacts,
+    CertificateFile,
     Consumer,
     DatabaseFacts,
     DeadLetters,
@@ -304,6 +305,15 @@ def test_clocks_without_the_database_are_compared_with_this_machines() -> None:
 def test_disks(free: int | None, total: int, is_found: bool) -> None:
     found = findings_of(_with(disks=(Disk(path="/data", free_bytes=free, total_bytes=total),)))
     assert [finding.about for finding in found] == ["/data"] * is_found
+
+
+@pytest.mark.parametrize(("days", "severity"), [(31, None), (29, Severity.WARNING), (-1, Severity.ERROR)])
+def test_certificates_that_end_soon(days: int, severity: Severity | None) -> None:
+    file = CertificateFile(path="/run/holdfast/tls.pem", ends_at=WELL.at + timedelta(days=days))
+    found = findings_of(_with(certificates=(file,)))
+    assert [(one.kind, one.about, one.severity) for one in found] == (
+        [("certificate", file.path, severity)] if severity else []
+    )
 
 
 def test_errors_come_before_warnings() -> None:
