@@ -60,7 +60,7 @@ async def _run(daemon: Daemon) -> None:
         inspections=daemon.settings.inspections,
         signals=daemon.settings.signals,
         telemetry=daemon.settings.telemetry,
-        rack=daemon.settings.network.rack,
+        network=daemon.settings.network,
         on_ready=announce_ready,
     )
     await agent.run()

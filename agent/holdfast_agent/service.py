@@ -19,6 +19,7 @@ from holdfast.fresh_ids import uuid7
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.inspections import InspectionPolicy
+from holdfast.settings.network import NetworkPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
 from holdfast.settings.telemetry import TelemetryPolicy
@@ -73,14 +74,15 @@ class Agent:
         inspections: InspectionPolicy | None = None,
         signals: SignalsPolicy | None = None,
         telemetry: TelemetryPolicy | None = None,
-        rack: str = "",
+        network: NetworkPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
         self._directories = directories
         self._connect = connect
         self._address = address
-        self._rack = rack
+        network = network or NetworkPolicy()
+        self._rack = network.rack
         self._timeouts = timeouts = timeouts or Timeouts()
         self._on_ready = on_ready
         self._now = now
@@ -109,7 +111,7 @@ class Agent:
         )
         self._reports.on_welcome = self._register
         self._zygote = ZygoteLink(directories.root, address, timeouts.orphan_s, self._reports.take, self._reports.lost)
-        self._vault = VaultLink(directories.root, address, timeouts.orphan_s, checkpoint, directories.user)
+        self._vault = VaultLink(directories.root, address, timeouts.orphan_s, checkpoint, directories.user, network)
         self._vault.on_ready = self._register
         self._backups = Backups(node, self._vault, publish, self._reject, now)
         self._backups.placed(reconciler.state.durable.order)

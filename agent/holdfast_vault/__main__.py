@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.daemon.process import log_to_stderr
 from holdfast.node.user_rights import find_job_user
-from holdfast_vault.limits import add_flags, limits_of
+from holdfast_vault.limits import add_flags, limits_of, network_of
 from holdfast_vault.local_server import LocalServer
 from holdfast_vault.node_vault import NodeVault
 
@@ -30,7 +30,7 @@ def main() -> None:
     log_to_stderr("holdfast_vault")
     stop = _stop_signals()
     user = find_job_user(arguments.ranks_user)
-    node = NodeVault(arguments.state_dir, arguments.address, limits_of(arguments), user)
+    node = NodeVault(arguments.state_dir, arguments.address, limits_of(arguments), user, network_of(arguments))
     vault = LocalServer(
         arguments.state_dir,
         node,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from holdfast.node.vault.messages import ShardName
 from holdfast.orders.backup import BackupOrder
+from holdfast_vault.peers.trust import PeerTrust
 
 
 class JobId(NamedTuple):
@@ -18,10 +19,12 @@ class JobId(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """An order, and the token by which the job's vaults know each other; "" if they have none."""
+    """An order, and how the vaults of the job know each other."""
 
     order: BackupOrder
     token: str
+    """The job's; "": it has none, and its vaults do not talk."""
+    trust: PeerTrust = PeerTrust()
 
     @property
     def job(self) -> JobId:

@@ -1,10 +1,11 @@
-"""Limits of a vault for its node's memory, network and disk, as command line flags."""
+"""Limits of a vault for its node's memory, network and disk, and its certificates, as command line flags."""
 
 from __future__ import annotations
 
 import argparse
 from typing import NamedTuple
 
+from holdfast.settings.network import NetworkPolicy
 from holdfast_vault.shelf.keeping import KEPT_MIN
 
 
@@ -26,7 +27,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--persist-bytes-per-s", type=float, default=0.0, help="steps go to the disk no faster; 0: as they can"
     )
+    for name in ("tls-ca", "tls-cert", "tls-key"):
+        parser.add_argument(f"--{name}", default="", help=f"{name.replace('-', '_')} of [network]")
+    parser.add_argument("--plain-text", action="store_true", help="copies need no TLS outside loopback")
 
 
 def limits_of(arguments: argparse.Namespace) -> VaultLimits:
     return VaultLimits(**{name: getattr(arguments, name) for name in VaultLimits._fields})
+
+
+def network_of(arguments: argparse.Namespace) -> NetworkPolicy:
+    return NetworkPolicy(**{name: getattr(arguments, name) for name in ("tls_ca", "tls_cert", "tls_key", "plain_text")})

@@ -119,7 +119,7 @@ class LocalSession:
             case AskCertified():
                 return Certified(up_to=self._node.certified_up_to(self._rank()[0].name)), None
             case Assign():
-                reason = self._node.assign(Assignment(request.order, request.token))
+                reason = self._node.assign(Assignment(request.order, request.token, self._node.trust))
                 return Done() if reason is None else Refused(reason=reason), None
             case Follow():
                 raise AssertionError("a follower is asked nothing")

@@ -13,6 +13,7 @@ from holdfast.node.job_user import JobUser
 from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES
 from holdfast.orders.backup import BackupOrder
+from holdfast.settings.network import NetworkPolicy
 from holdfast_vault.assignments import Assignment, Assignments, JobId, job_of
 from holdfast_vault.cuts import Cut
 from holdfast_vault.disk.persister import Persister
@@ -25,6 +26,7 @@ from holdfast_vault.peers.peer_server import PeerServer
 from holdfast_vault.peers.peer_session import PeerSession
 from holdfast_vault.peers.receptions import Receptions
 from holdfast_vault.peers.sending.senders import Senders
+from holdfast_vault.peers.trust import PeerTrust
 from holdfast_vault.rank_ledgers import RankLedgers
 from holdfast_vault.shelf.pins import Pins, pins_of
 from holdfast_vault.shelf.shard_checks import ShardChecks
@@ -37,8 +39,16 @@ log = structlog.get_logger(__name__)
 class NodeVault:
     """One job's shards at a time, and everything that happens to them."""
 
-    def __init__(self, directory: Path, address: str, limits: VaultLimits, user: JobUser | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        address: str,
+        limits: VaultLimits,
+        user: JobUser | None = None,
+        network: NetworkPolicy | None = None,
+    ) -> None:
         """`user` is that of ranks, None if it is ours."""
+        self.trust = PeerTrust(network)
         self.notices = Notices()
         self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left)
         self._receptions = Receptions()
@@ -51,7 +61,7 @@ class NodeVault:
         self.persister = Persister(
             self._shelves, self._assignments, self.ledgers, self.notices, limits.persist_bytes_per_s, user
         )
-        self.peers = PeerServer(directory, address, self._token_of, self._serve_peer)
+        self.peers = PeerServer(directory, address, self._token_of, self._serve_peer, self.trust)
 
     def join(self, name: ShardName) -> Shelf:
         """Return the shelf of a rank that has come to life on this node."""

@@ -314,11 +314,16 @@ class StepNotPersisted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """Further steps that were left out since the last such event."""
 
 
-class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent read an order older than the newest that it obeyed.
+class CopiesRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """Two vaults do not accept each other: the node's steps have no copy. By its agent, once for each reason."""
 
-    If the older order is the true one, the newest was forged, or the controller forgot it because its database was
-    restored.
+    keeper: Name
+    reason: str
+
+
+class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent read an order older than the newest that it obeyed. If the older is the true one, the newest was forged,
+    or the controller forgot it because its database was restored.
     """
 
     epoch: Count
@@ -332,8 +337,7 @@ class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 class FaultInjected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """A fault was injected on purpose (`holdfast inject`), or undone; published just before by the command line.
-
-    Without a `node`, the fault concerns a whole machine.
+    Without a `node` it concerns a whole machine.
     """
 
     injection: Id
@@ -388,6 +392,7 @@ AnyEvidence = (
     | CodeNotInPlace
     | ShardDamaged
     | StepNotPersisted
+    | CopiesRefused
     | OrderRefused
     | FaultInjected
     | MessageRejected

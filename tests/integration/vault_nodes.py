@@ -27,6 +27,7 @@ from holdfast.trainer.vault_client.client import VaultClient
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.peers.peer_link import ask, dial
 from holdfast_vault.peers.peer_messages import AskHeld, Held, RankSteps
+from holdfast_vault.peers.trust import PeerTrust
 
 TOKEN = "the token of the job"
 CHUNK = 4 << 20
@@ -131,9 +132,11 @@ class VaultNode:
         yield client
         client.close()
 
-    def held(self, rank: int = 0, *, world_size: int = 2, token: str = TOKEN) -> RankSteps:
+    def held(
+        self, rank: int = 0, *, world_size: int = 2, token: str = TOKEN, trust: PeerTrust | None = None
+    ) -> RankSteps:
         """What it has of a rank, as it tells another vault of the job."""
-        asking = Assignment(order_of("tester", world_size=world_size), token)
+        asking = Assignment(order_of("tester", world_size=world_size), token, trust or PeerTrust())
         with dial(self.address, asking) as link:
             answer = ask(link, AskHeld(names=(shard(rank, world_size),)))
         assert isinstance(answer, Held)

@@ -12,15 +12,23 @@ from holdfast.orders.backup import VaultAddress
 class Way:
     """Passes on what goes to a vault and what comes back: `nbytes` there, of which the one at `flip_at` is changed, and
     `nbytes_back`, of which there are `stop_back_at` at most, and those from `hold_back_at` on come with `go_on`.
+    `record` gets what goes in either direction.
     """
 
     def __init__(
-        self, to: VaultAddress, *, flip_at: int = -1, stop_back_at: int | None = None, hold_back_at: int | None = None
+        self,
+        to: VaultAddress,
+        *,
+        flip_at: int = -1,
+        stop_back_at: int | None = None,
+        hold_back_at: int | None = None,
+        record: bytearray | None = None,
     ) -> None:
         self._to = to
         self._flip_at = flip_at
         self._stop_back_at = stop_back_at
         self._hold_back_at = hold_back_at
+        self._record = record
         self._goes_on = threading.Event()
         self.nbytes = 0
         self.nbytes_back = 0
@@ -68,6 +76,8 @@ class Way:
     def _pass_on(self, source: socket.socket, target: socket.socket, is_there: bool) -> None:
         with suppress(OSError):
             while data := bytearray(source.recv(1 << 16)):
+                if self._record is not None:
+                    self._record += data
                 if is_there:
                     place = self._flip_at - self.nbytes
                     if 0 <= place < len(data):

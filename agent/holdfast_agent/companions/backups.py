@@ -18,6 +18,7 @@ from holdfast.clock import Now
 from holdfast.events import (
     CheckpointSaved,
     CopiesMeasured,
+    CopiesRefused,
     Event,
     ShardDamaged,
     ShardsBackedUp,
@@ -25,7 +26,7 @@ from holdfast.events import (
     StepNotPersisted,
 )
 from holdfast.fresh_ids import uuid7
-from holdfast.node.vault.messages import BackedUp, DamageNotice, Fetched, Notice, NotPersisted, Persisted
+from holdfast.node.vault.messages import BackedUp, CopiesRefusal, DamageNotice, Fetched, Notice, NotPersisted, Persisted
 from holdfast.orders.backup import BackupOrder, submission_ms
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.vault_link import VaultLink
@@ -60,6 +61,7 @@ class Backups:
         self._reported: tuple[int, str] | None = None
         self._last_complaint_at: datetime | None = None
         self._suppressed_complaints = 0
+        self._last_refusal: tuple[int, str, str] | None = None
         self._changed = asyncio.Event()
         vault.on_notice = self._noticed
 
@@ -138,6 +140,8 @@ class Backups:
             case NotPersisted():
                 log.warning("a step was not persisted", step=notice.sealed.step, reason=notice.reason)
                 self._not_persisted(order, notice)
+            case CopiesRefusal():
+                self._refused(order, notice)
 
     def _copied(self, tally: BackupTally, whole: BackupSum) -> None:
         newest: dict[str, Any] = {
@@ -170,6 +174,15 @@ class Backups:
             )
         )
         self._last_complaint_at, self._suppressed_complaints = self._now(), 0
+
+    def _refused(self, order: BackupOrder, notice: CopiesRefusal) -> None:
+        refusal = (order.generation, notice.keeper, notice.reason)
+        if refusal != self._last_refusal:
+            self._last_refusal = refusal
+            log.error("no copies go to another node", keeper=notice.keeper, reason=notice.reason)
+            self._publish(
+                CopiesRefused(**self._common(order, order.generation), keeper=notice.keeper, reason=notice.reason)
+            )
 
     def _damaged(self, order: BackupOrder | None, notice: DamageNotice) -> None:
         name, sealed = notice.name, notice.sealed

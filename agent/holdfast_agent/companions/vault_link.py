@@ -20,6 +20,7 @@ from holdfast.node.vault import messages, vault_socket
 from holdfast.node.vault.messages import Assign, Follow, Notice, Refused
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
+from holdfast.settings.network import NetworkPolicy
 from holdfast_agent.companions import companion
 
 RETRY_S = 1.0
@@ -38,9 +39,11 @@ class VaultLink:
         orphan_s: float,
         policy: CheckpointPolicy | None,
         user: JobUser | None = None,
+        network: NetworkPolicy | None = None,
     ) -> None:
         """`user` is that of ranks, None if it is ours."""
         self._user = user
+        self._network = network or NetworkPolicy()
         self._policy = policy or CheckpointPolicy()
         self._directory = directory
         self._address = address
@@ -145,6 +148,10 @@ class VaultLink:
             *("--memory-steps", str(self._policy.memory_steps)),
             *("--memory-bytes", str(self._policy.memory_bytes)),
             *("--persist-bytes-per-s", str(self._policy.persist_bytes_per_s)),
+            *("--tls-ca", self._network.tls_ca),
+            *("--tls-cert", self._network.tls_cert),
+            *("--tls-key", self._network.tls_key),
+            *(("--plain-text",) if self._network.plain_text else ()),
             *(() if self._user is None else ("--ranks-user", self._user.name)),
         )
         return self._connect()

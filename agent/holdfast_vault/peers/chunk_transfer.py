@@ -12,6 +12,7 @@ import xxhash
 from holdfast.node.frames import lost, receive_into, send
 from holdfast.node.vault.seals import CHUNK_BYTES, chunk_bytes
 from holdfast_vault.peers.peer_messages import ChunkHeader
+from holdfast_vault.peers.tls_link import TlsLink
 from holdfast_vault.shelf.segments import Segment
 
 SPARE_BUFFERS_MAX = 8
@@ -24,6 +25,9 @@ def send_chunk(link: socket.socket, segment: Segment, number: int) -> None:
     start, size = number * CHUNK_BYTES, chunk_bytes(segment.nbytes, number)
     send(link, ChunkHeader(number=number, nbytes=size))
     try:
+        if isinstance(link, TlsLink):
+            link.sendall(segment.memory[start : start + size].data)
+            return
         end = start + size
         while start < end:
             start += os.sendfile(link.fileno(), segment.descriptor, start, end - start)

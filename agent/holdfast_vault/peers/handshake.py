@@ -3,9 +3,9 @@
 The side that opens the connection proves it first, so that a stranger learns nothing. A proof is an HMAC over both
 nonces, the greeting, and the side that proves, so that no proof can be used again or sent back.
 
-What follows is not encrypted. All of a shard but its data has a voucher, an HMAC too, because a rank unpickles some of
-it. Checksums bind the data to it. They find accidents, but not an attacker on the way who computes other data of the
-same sum. So the numbers are as safe as the network of the ranks' collectives, and the executed part is safer.
+With certificates the handshake of TLS comes before, and each side's certificate names the node that it says it is. All
+of a shard but its data has a voucher, an HMAC too, because a rank unpickles some of it. Checksums bind the data to it.
+They find accidents, but without TLS not an attacker on the way who computes other data of the same sum.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import hmac
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.node.frames import WireError, receive, send
+from holdfast.node.frames import WireError, framed, receive, send
 from holdfast.node.vault.messages import Refused, SealedStep, ShardName
 from holdfast.node.vault.seals import Seal
 from holdfast_vault.peers.peer_messages import (
@@ -29,13 +29,16 @@ from holdfast_vault.peers.peer_messages import (
     NONCE_BYTES,
     Admitted,
     Challenge,
+    Distrusted,
     Hello,
     Proof,
     greeting_replies,
     greetings,
 )
+from holdfast_vault.peers.tls_link import NotTrusted, drain, require_node, shake_hands, speaks_tls, turn_away_plain
 
 HANDSHAKE_S = 5.0
+_NO_TLS = "its vault speaks TLS only, and this node has no certificate: set tls_ca, tls_cert and tls_key in [network]"
 _ANOTHER_RELEASE = "the vaults of the two nodes are of different releases of Holdfast"
 
 
@@ -72,6 +75,8 @@ def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generatio
     challenge, _ = receive(link, greeting_replies, GREETING_BYTES_MAX)
     if isinstance(challenge, Refused):
         raise NotAdmitted(challenge.reason)
+    if isinstance(challenge, Distrusted):
+        raise NotTrusted(challenge.reason)
     if not isinstance(challenge, Challenge):
         raise NotAdmitted("it speaks out of turn")
     send(link, Proof(mac=prove(token, "asks", hello, challenge)))
@@ -90,14 +95,28 @@ def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello
     """Return who the other end is, once it has proved that it knows the token that `token_of` gives for its job. Raises
     NotAdmitted: it does not, and was refused; WireError: it sent nonsense, was too slow, or went away.
     """
-    # One deadline for the whole handshake: a timeout of the socket would restart with each byte.
-    deadline = threading.Timer(HANDSHAKE_S, _end, (link,))
-    deadline.daemon = True
-    deadline.start()
-    try:
+    with deadline(link):
+        if not speaks_tls(link):
+            turn_away_plain(link, framed(Distrusted(reason=_NO_TLS)))
+            raise NotTrusted("it does not speak TLS")
+        try:
+            shake_hands(link)
+        except NotTrusted:
+            drain(link)
+            raise
         return _admit(link, token_of)
+
+
+@contextlib.contextmanager
+def deadline(link: socket.socket) -> Iterator[None]:
+    """End the connection unless the block is left in time. A timeout of the socket would restart with each byte."""
+    timer = threading.Timer(HANDSHAKE_S, _end, (link,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
     finally:
-        deadline.cancel()
+        timer.cancel()
 
 
 def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
@@ -107,6 +126,11 @@ def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hell
         raise _turn_away(link, "no such job is known here")
     if hello.speaks != LANGUAGE:
         raise _turn_away(link, _ANOTHER_RELEASE)
+    try:
+        require_node(link, hello.node)
+    except NotTrusted as error:
+        send(link, Distrusted(reason=str(error)))
+        raise
     challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
     send(link, challenge)
     proof, _ = receive(link, greetings, GREETING_BYTES_MAX)

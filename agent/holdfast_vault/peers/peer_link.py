@@ -11,6 +11,7 @@ from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.peers import handshake
 from holdfast_vault.peers.peer_messages import Ask, Reply, replies
+from holdfast_vault.peers.tls_link import TlsLink, alerts_understood, require_node, shake_hands
 
 CONNECT_S = 2.0
 STALL_S = 30.0
@@ -27,8 +28,8 @@ class PeerRefused(WireError):
 
 def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S) -> socket.socket:
     """Open a connection on which both sides have proved that they belong to the job. Raises NotAdmitted: one does not,
-    or the other does not know the job yet; NoPeerVault: no vault listens; WireError: no answer, or the connection
-    ended.
+    or the other does not know the job yet; NotTrusted: certificates are missing or wrong; NoPeerVault: no vault
+    listens; WireError: no answer, or the connection ended.
     """
     order = assignment.order
     try:
@@ -38,12 +39,25 @@ def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S
     except OSError as error:
         raise lost(error) from error
     try:
-        handshake.greet(link, order.node, order.job, order.submitted_ms, order.generation, assignment.token)
+        assignment.trust.require(link)
+        link = assignment.trust.called(link)
+        with handshake.deadline(link), alerts_understood():
+            _shake_hands(link, address.node)
+            handshake.greet(link, order.node, order.job, order.submitted_ms, order.generation, assignment.token)
         set_limits(link, stall_s)
+    except OSError as error:
+        link.close()
+        raise lost(error) from error
     except BaseException:
         link.close()
         raise
     return link
+
+
+def _shake_hands(link: socket.socket, node: str) -> None:
+    link.settimeout(handshake.HANDSHAKE_S)
+    shake_hands(link)
+    require_node(link, node)
 
 
 def ask(link: socket.socket, question: Ask) -> Reply:
@@ -57,9 +71,9 @@ def ask(link: socket.socket, question: Ask) -> Reply:
 
 def set_limits(link: socket.socket, stall_s: float = STALL_S) -> None:
     """Set timeouts and keepalive, so that no thread waits for a peer that is gone, even if its machine lost power."""
-    link.settimeout(None)
+    # With TLS Python waits for the socket. Otherwise the kernel has to, as sendfile needs a socket that blocks.
+    link.settimeout(stall_s if isinstance(link, TlsLink) else None)
     seconds = struct.pack("ll", int(stall_s), int(stall_s % 1 * 1e6))
-    # Python's timeouts would make the socket non-blocking, and sendfile needs it to block.
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

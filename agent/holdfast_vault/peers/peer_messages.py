@@ -67,6 +67,12 @@ class Admitted(_PeerMessage, frozen=True, kw_only=True, tag="welcome"):
     speaks: Count = 0
 
 
+class Distrusted(_PeerMessage, frozen=True, kw_only=True, tag="distrusted"):
+    """Refusal of a caller without a certificate that names its node; the end of the handshake."""
+
+    reason: str
+
+
 class Offer(_PeerMessage, frozen=True, kw_only=True, tag="offer"):
     """Offer of a shard. Answered by `Want`, `Kept` (it is there already) or `Refused`."""
 
@@ -218,6 +224,6 @@ Ask = Offer | ChunkHeader | GoOn | AskHashes | AskHeld | AskWhich | AskWhole | A
 Reply = Want | Good | Again | Kept | Understood | Hashes | Held | Which | Whole | ChunkHeader | Lacks | Refused
 
 greetings = msgspec.msgpack.Decoder(Hello | Proof)
-greeting_replies = msgspec.msgpack.Decoder(Challenge | Admitted | Refused)
+greeting_replies = msgspec.msgpack.Decoder(Challenge | Admitted | Refused | Distrusted)
 asks: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
 replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

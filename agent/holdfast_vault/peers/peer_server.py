@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from holdfast.node.frames import WireError
-from holdfast.node.vault.vault_socket import listen_to_peers
+from holdfast.node.vault.vault_socket import forget_port, listen_to_peers
 from holdfast_vault.acceptor import Acceptor
 from holdfast_vault.peers.handshake import admit
 from holdfast_vault.peers.peer_link import set_limits
 from holdfast_vault.peers.peer_messages import Hello
+from holdfast_vault.peers.trust import PeerTrust
 
 STRANGERS_MAX = 32
 PEERS_MAX = 256
+REPORT_STRANGERS_S = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -32,16 +36,28 @@ class PeerServer:
         address: str,
         token_of: Callable[[Hello], str | None],
         serve: Callable[[socket.socket, Hello], None],
+        trust: PeerTrust,
     ) -> None:
         self._token_of = token_of
         self._serve = serve
+        self._trust = trust
         self._lock = threading.Lock()
-        self._strangers: dict[socket.socket, None] = {}
+        self._strangers: dict[socket.socket, str] = {}
         self._peers: dict[socket.socket, Hello] = {}
-        self._acceptor = Acceptor(listen_to_peers(directory, address))
+        self._strangers_reported_at = -REPORT_STRANGERS_S
+        self._unreported = 0
+        listening = listen_to_peers(directory, address)
+        self._acceptor: Acceptor | None = Acceptor(listening)
+        if reason := trust.why_not(listening.getsockname()[0]):
+            log.error("this node keeps no copies of others and sends none", reason=reason)
+            listening.close()
+            forget_port(directory)
+            self._acceptor = None
 
     def run(self) -> None:
-        self._acceptor.run(self._attend)
+        """Serve until `close`; return at once if other nodes may not be served at this address."""
+        if self._acceptor is not None:
+            self._acceptor.run(self._attend)
 
     def end_unknown(self, is_known: Callable[[Hello], bool]) -> None:
         """End the connections of those whose job this node does not serve any more."""
@@ -51,37 +67,54 @@ class PeerServer:
                     _end(link)
 
     def close(self) -> None:
-        self._acceptor.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         with self._lock:
             for link in (*self._strangers, *self._peers):
                 _end(link)
 
     def _attend(self, link: socket.socket) -> None:
-        who = "?"
+        who, is_known = "?", False
         try:
             who = link.getpeername()[0]
-            self._let_in(link)
+            link = self._trust.accepted(link)
+            self._let_in(link, who)
             hello = admit(link, self._token_of)
-            who = f"{hello.node} at {who}"
+            who, is_known = f"{hello.node} at {who}", True
             self._know(link, hello)
             # Asked once more: the job may have gone since, and the connections of those who belong to it with it.
             if self._token_of(hello):
                 set_limits(link)
                 self._serve(link, hello)
         except (WireError, OSError) as error:
-            log.info("a connection of another vault ended", of=who, reason=str(error))
+            self._report(who, str(error), is_known)
         finally:
             with self._lock:
                 self._strangers.pop(link, None)
                 self._peers.pop(link, None)
             link.close()
 
-    def _let_in(self, link: socket.socket) -> None:
-        """Register a connection that has not proved itself. If there are too many, the oldest one is closed."""
+    def _report(self, who: str, reason: str, is_known: bool) -> None:
+        """Log the end of a connection; strangers cannot fill the log."""
         with self._lock:
-            self._strangers[link] = None
+            now = time.monotonic()
+            if not is_known and now < self._strangers_reported_at + REPORT_STRANGERS_S:
+                self._unreported += 1
+                return
+            others, self._unreported = self._unreported, 0
+            if not is_known:
+                self._strangers_reported_at = now
+        log.info("a connection of another vault ended", of=who, reason=reason, strangers_before=others)
+
+    def _let_in(self, link: socket.socket, source: str) -> None:
+        """Register a connection that has not proved itself. If there are too many, the oldest one of the address with
+        the most is closed: one that floods this port closes its own.
+        """
+        with self._lock:
+            self._strangers[link] = source
             if len(self._strangers) > STRANGERS_MAX:
-                oldest = next(iter(self._strangers))
+                [(loudest, _)] = Counter(self._strangers.values()).most_common(1)
+                oldest = next(each for each, of in self._strangers.items() if of == loudest)
                 del self._strangers[oldest]
                 _end(oldest)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import select
 import socket
 from collections.abc import Callable
 
@@ -42,6 +41,7 @@ from holdfast_vault.peers.peer_messages import (
     asks,
 )
 from holdfast_vault.peers.receptions import NotTaken, Reception, Receptions, ReceptionSlot
+from holdfast_vault.peers.tls_link import is_readable
 from holdfast_vault.shelf.common_chunks import chunks_in_common, has_chunk
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
@@ -76,7 +76,8 @@ class PeerSession:
         """Answer until the other ends the connection or breaks it; raises WireError then."""
         try:
             while True:
-                _wait_readable(self._link)
+                # There may be no question for long, and the kernel watches that the other side is still there.
+                is_readable(self._link, None)
                 self._serve()
         finally:
             self._leave()
@@ -214,10 +215,3 @@ class PeerSession:
         if (name.job, name.submitted_ms) != (hello.job, hello.submitted_ms) or not 0 <= name.rank < name.world_size:
             raise WireError(f"{name} is none of job {hello.job}")
         return self._shelves.of(name)
-
-
-def _wait_readable(link: socket.socket) -> None:
-    """Wait for the next question: there may be none for long, and the kernel watches that the other is still there."""
-    poll = select.poll()
-    poll.register(link, select.POLLIN)
-    poll.poll()

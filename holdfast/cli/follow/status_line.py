@@ -10,6 +10,7 @@ from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import short
 from holdfast.events import (
     AnyEvent,
+    CopiesRefused,
     Eviction,
     FirstStep,
     GenerationStarted,
@@ -90,6 +91,8 @@ class StatusLine:
             case StepNotPersisted():
                 others = f", nor are {event.others} before it" if event.others else ""
                 self.print(f"{self._job}: step {event.step} is not on the disk{others}: {event.node}: {event.reason}")
+            case CopiesRefused():
+                self.print(f"{self._job}: no copies go from {event.node} to {event.keeper}: {event.reason}")
             case JobFinished():
                 self._state = event.outcome
                 self.print(f"{self._job}: {event.outcome}: {event.reason}")

@@ -214,7 +214,15 @@ class NotPersisted(_VaultMessage, frozen=True, kw_only=True, tag="not_persisted"
     reason: str
 
 
-Notice = BackedUp | DamageNotice | Fetched | Persisted | NotPersisted
+class CopiesRefusal(_VaultMessage, frozen=True, kw_only=True, tag="copies_refused"):
+    """Notice: this vault and another do not accept each other. `name`: a rank of the reporting node."""
+
+    name: ShardName
+    keeper: str
+    reason: str
+
+
+Notice = BackedUp | DamageNotice | Fetched | Persisted | NotPersisted | CopiesRefusal
 Answer = Done | Refused | Steps | Certified | SealedShard | Notice
 
 requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -73,6 +73,11 @@ def port(directory: Path) -> int | None:
     return number if 0 < number <= _PORT_MAX else None
 
 
+def forget_port(directory: Path) -> None:
+    """Note that this node's vault has no port for other vaults."""
+    (directory / PORT).unlink(missing_ok=True)
+
+
 def listen_to_peers(directory: Path, address: str) -> socket.socket:
     """Listen for other vaults, at the previous port if it is free; `port` reads which one it is."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -18,6 +18,7 @@ from holdfast_vault import acceptor
 from holdfast_vault.acceptor import Acceptor
 from holdfast_vault.peers import peer_server
 from holdfast_vault.peers.peer_server import PeerServer
+from holdfast_vault.peers.trust import PeerTrust
 
 
 class Failing(socket.socket):
@@ -83,7 +84,7 @@ def test_a_connection_for_which_there_is_no_thread_is_ended_and_the_next_one_ser
 
 def test_a_stranger_gives_way_to_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_server, "STRANGERS_MAX", 3)
-    server = PeerServer(tmp_path, "127.0.0.1", lambda hello: None, lambda link, hello: None)
+    server = PeerServer(tmp_path, "127.0.0.1", lambda hello: None, lambda link, hello: None, PeerTrust())
     thread = threading.Thread(target=server.run)
     thread.start()
     with ExitStack() as stack:

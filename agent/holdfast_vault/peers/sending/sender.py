@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 import time
@@ -15,7 +14,7 @@ import msgspec
 import structlog
 
 from holdfast.node.frames import WireError, receive
-from holdfast.node.vault.messages import BackedUp, Refused, ShardName
+from holdfast.node.vault.messages import BackedUp, CopiesRefusal, Refused, ShardName
 from holdfast.node.vault.seals import Seal, chunk_bytes
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
@@ -29,6 +28,7 @@ from holdfast_vault.peers.peer_link import PeerRefused, ask, dial
 from holdfast_vault.peers.peer_messages import Again, Good, GoOn, Kept, Offer, Want, replies
 from holdfast_vault.peers.sending.backlog import Backlog, WaitingCopy
 from holdfast_vault.peers.sending.replicas import Replicas
+from holdfast_vault.peers.tls_link import NotTrusted, is_readable, needs_new_keys
 from holdfast_vault.shelf.segments import Segment, bytes_taken
 from holdfast_vault.shelf.shelves import Shelves
 
@@ -97,7 +97,7 @@ class Sender:
         while self._wait_for_work():
             try:
                 with self._connection() as link:
-                    while self._wait_for_work():
+                    while self._wait_for_work() and not needs_new_keys(link):
                         self._work(link)
                         back_off_s, reported = BACK_OFF_S_MIN, ""
             except WireError as error:
@@ -106,6 +106,8 @@ class Sender:
                 if str(error) != reported:
                     log.warning("copies are held up", keeper=self._address.node, reason=str(error))
                     reported = str(error)
+                    if isinstance(error, NotTrusted):
+                        self._report_refusal(reported)
                 self._ended.wait(back_off_s)
                 back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
 
@@ -188,7 +190,7 @@ class Sender:
                 self._keep_pace(chunk_bytes(segment.nbytes, number))
                 send_chunk(link, segment, number)
                 on_the_way += 1
-                if not _is_readable(link):
+                if not is_readable(link):
                     continue
             reply, _ = receive(link, replies)
             on_the_way -= 1
@@ -229,16 +231,14 @@ class Sender:
             )
         )
 
+    def _report_refusal(self, reason: str) -> None:
+        name = self._assignment.shard_of(self._assignment.order.ranks.start)
+        self._notices.publish(CopiesRefusal(name=name, keeper=self._address.node, reason=reason))
+
     def _let_go(self, copies: Iterable[WaitingCopy]) -> None:
         for copy in copies:
             if (segment := self._held.pop(copy, None)) is not None:
                 self._shelves.of(copy.name).let_go(segment)
-
-
-def _is_readable(link: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(link, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _end(link: socket.socket) -> None:

@@ -26,6 +26,8 @@ LAYOUTS_REMEMBERED = 4
 SOURCES_MAX = 4
 """Vaults that a node asks for earlier shards. Each that is gone costs the restart a failed connection."""
 
+_REACHABLE = "a vault that other nodes may reach (outside loopback it needs [network] certificates or plain_text)"
+
 NAMED_MAX = 4
 """Nodes named in a reason."""
 
@@ -61,9 +63,9 @@ def plan_generation(
     if missing := [node for node, vault in zip(event.nodes, vaults, strict=True) if not vault]:
         protects = Protects.NOTHING
         if len(missing) == len(event.nodes):
-            reason = "no node has a vault: there are no copies"
+            reason = f"no node has {_REACHABLE}: there are no copies"
         else:
-            reason += f"; but {_names(missing)} without a vault can neither send copies nor keep them"
+            reason += f"; but {_names(missing)} without {_REACHABLE} can neither send copies nor keep them"
     layout = VaultLayout(nodes=event.nodes, vaults=vaults, keepers=keepers, racks=racks)
     wanted, step_s = event.persist_every or policy.persist_every, before.step_s if before else None
     past = [old for old in _past(before) if len(old.nodes) == len(layout.nodes)]

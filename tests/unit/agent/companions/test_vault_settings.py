@@ -23,10 +23,15 @@ async def test_a_vault_is_started_with_the_settings(tmp_path: Path, monkeypatch:
             "HOLDFAST_CHECKPOINT_BACKUP_BYTES_PER_S": "5e8",
             "HOLDFAST_CHECKPOINT_COPY_THREADS": "3",
             "HOLDFAST_CHECKPOINT_MEMORY_STEPS": "4",
+            "HOLDFAST_NETWORK_TLS_CA": "/etc/holdfast/ca.pem",
+            "HOLDFAST_NETWORK_PLAIN_TEXT": "true",
         }
     )
-    assert await VaultLink(tmp_path, "127.0.0.1", 1.0, settings.checkpoint)._start() is None
+    link = VaultLink(tmp_path, "127.0.0.1", 1.0, settings.checkpoint, network=settings.network)
+    assert await link._start() is None
+    assert started.pop() == "--plain-text"
     flags = dict(zip(started[::2], started[1::2], strict=True))
+    assert (flags["--tls-ca"], flags["--tls-cert"]) == ("/etc/holdfast/ca.pem", "")
     assert (flags["--peer-bytes-per-s"], flags["--copy-threads"], flags["--memory-steps"]) == ("500000000.0", "3", "4")
 
 

@@ -7,9 +7,25 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from holdfast.bus.in_memory import MemoryBroker
-from holdfast.events import CheckpointSaved, CopiesMeasured, Event, ShardDamaged, ShardsBackedUp, StepNotPersisted
+from holdfast.events import (
+    CheckpointSaved,
+    CopiesMeasured,
+    CopiesRefused,
+    Event,
+    ShardDamaged,
+    ShardsBackedUp,
+    StepNotPersisted,
+)
 from holdfast.fresh_ids import uuid7
-from holdfast.node.vault.messages import DamageNotice, Fetched, NotPersisted, Persisted, SealedStep, ShardName
+from holdfast.node.vault.messages import (
+    CopiesRefusal,
+    DamageNotice,
+    Fetched,
+    NotPersisted,
+    Persisted,
+    SealedStep,
+    ShardName,
+)
 from holdfast.orders.backup import BackupOrder
 from holdfast.subjects import DESIRED_BUCKET
 from holdfast_agent.companions.backups import Backups
@@ -55,15 +71,21 @@ async def test_steps_on_the_disk_are_said_and_those_that_are_not_every_half_minu
             tell(step)
         now += timedelta(seconds=31)
         tell(11)
+        for reason in ("expired", "expired", "of another node"):
+            vault.on_notice(CopiesRefusal(name=NAME, keeper="b", reason=reason))
     finally:
         following.cancel()
-    saved, first, second = said
+    saved, first, second, *refused = said
     assert isinstance(saved, CheckpointSaved)
     assert (saved.step, saved.path, saved.checkpoint_bytes, saved.steps) == (7, "/p", 9, (5, 7))
     assert (saved.job, saved.generation, saved.node, saved.cause) == ("before", 3, "a", order.cause)
     assert isinstance(first, StepNotPersisted) and isinstance(second, StepNotPersisted)
     assert (first.step, first.reason, first.others) == (8, "not 8", 0)
     assert (second.step, second.reason, second.others) == (11, "not 11", 2)
+    assert [(each.keeper, each.reason) for each in refused if isinstance(each, CopiesRefused)] == [
+        ("b", "expired"),
+        ("b", "of another node"),
+    ]
 
 
 def test_every_report_is_a_metric_and_a_keeper_that_has_the_first_whole_step_an_action(tmp_path: Path) -> None:
