@@ -1,6 +1,7 @@
 """Makes the passwords and certificates of a compose cluster, and hands each container those that it needs, no others.
 
-    python make_secrets.py FOLDER --nodes node-0=agent-0,node-1=agent-1 [--renew] [--renew-authority]
+    python make_secrets.py FOLDER --nodes node-0=agent-0,node-1=agent-1 [--renew [USER ...]]
+        [--renew-authority]
 
 Under FOLDER, each a volume of its own: `kept` has the passwords and keys themselves, and what is there stays, so that a
 second start finds the same; `postgres`, `nats`, `migrate`, `operator`, one folder for each service and one for each
@@ -9,15 +10,18 @@ node (`agent-node-0`) hold what those containers see as /run/holdfast. They are 
 A node stands with the hosts at which it is reached, if its name is none: NODE=HOST/HOST. Its certificate is for its
 name and for them. A certificate is replaced when half its time is over, or when its hosts have changed.
 
-With --renew all passwords but that of the database's administrator and all certificates are new; `migrate` and then all
-others must start again. With --renew-authority the authority is new too, and with it all certificates. A node that is
-left out of --nodes is let in no more once NATS has started again or got a SIGHUP. A new node needs a start of NATS, or
-SIGHUP twice.
+With --renew these users (controller, analyzer, standby, ckpt, historian, operator, reader or a node) get new passwords
+and certificates, without a name all but the database's administrator. Then `migrate` sets the passwords of the
+database, and a SIGHUP lets the new ones into NATS and cuts what was opened with the old; processes read their files
+again by themselves. With --renew-authority the authority is new, and with it all certificates: all must start again. A
+node that is left out of --nodes is let in no more from a SIGHUP or start of NATS on. A new one needs a start, or SIGHUP
+twice.
 """
 
 import argparse
 import os
 import secrets
+from collections.abc import Container
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -67,7 +71,9 @@ def write_pair(path: Path, pair: KeyPair) -> None:
     write(path.with_suffix(".key"), pair.key, mode=0o600)
 
 
-def make_certificates(folder: Path, nodes: dict[str, list[str]], *, renew: bool, renew_authority: bool) -> None:
+def make_certificates(
+    folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], renew_authority: bool
+) -> None:
     """Give every folder `ca.pem`, and those of servers, nodes and clients of the bus their own `tls.pem`, `tls.key`."""
     now = datetime.now(UTC)
     at = folder / "kept" / "tls"
@@ -82,7 +88,7 @@ def make_certificates(folder: Path, nodes: dict[str, list[str]], *, renew: bool,
     }
     for name, (hosts, uses) in wanted.items():
         pair = kept_pair(at / name)
-        if pair is None or renew or needs_renewal(pair, authority, hosts, now):
+        if pair is None or FOLDERS.get(name, name) in renew or needs_renewal(pair, authority, hosts, now):
             pair = make_certificate(authority, name, hosts, now, uses=uses)
             write_pair(at / name, pair)
         write_pair(folder / name / "tls", pair)
@@ -110,11 +116,14 @@ def parsed_nodes(text: str) -> dict[str, list[str]]:
     return nodes
 
 
-def main(folder: Path, nodes: dict[str, list[str]], *, renew: bool, renew_authority: bool) -> None:
+def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], renew_authority: bool) -> None:
+    """Make what is missing or to be renewed, and write what each container sees."""
     make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority)
     admin = kept(folder / "kept" / "postgres", renew=False)
-    bus = {user: kept(folder / "kept" / "bus" / user, renew=renew) for user in accounts.users(nodes)}
-    roles = {role: kept(folder / "kept" / "roles" / role, renew=renew) for role in (*FOLDERS.values(), "reader")}
+    bus = {user: kept(folder / "kept" / "bus" / user, renew=user in renew) for user in accounts.users(nodes)}
+    roles = {
+        role: kept(folder / "kept" / "roles" / role, renew=role in renew) for role in (*FOLDERS.values(), "reader")
+    }
 
     def bus_url(user: str) -> str:
         return f"tls://{user}:{bus[user]}@nats:4222"
@@ -142,7 +151,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", required=True, type=parsed_nodes, help="names of the nodes (and =HOST), with commas")
-    parser.add_argument("--renew", action="store_true", help="replace passwords and certificates")
+    parser.add_argument(
+        "--renew", nargs="*", metavar="USER", help="replace passwords and certificates of these users, or of all"
+    )
     parser.add_argument("--renew-authority", action="store_true", help="replace the authority and its certificates")
     asked = parser.parse_args()
-    main(asked.folder, asked.nodes, renew=asked.renew, renew_authority=asked.renew_authority)
+    named = {name: name for name in accounts.users(())} | {node: accounts.node_user(node) for node in asked.nodes}
+    if unknown := [name for name in asked.renew or () if name not in named]:
+        parser.error(f"there is no user {unknown[0]!r}; the users are {', '.join(named)}")
+    everyone = {*named.values(), *SERVERS}
+    renewed = everyone if asked.renew == [] else {named[name] for name in asked.renew or ()}
+    main(asked.folder, asked.nodes, renew=renewed, renew_authority=asked.renew_authority)

@@ -7,10 +7,12 @@ the health checks and a job work.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +26,8 @@ import yaml
 from servers import PASSWORD, PostgresServer, Server, free_port
 from tls_postgres import TlsPostgresServer, programs_with_tls
 
+from holdfast.bus import BusError
+from holdfast.bus.link import Link
 from holdfast.embedded.servers.nats import nats_server
 from holdfast.settings.network import NetworkPolicy
 
@@ -33,6 +37,7 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 DEADLINE_S = 120.0
 SERVICES = ("controller", "analyzer", "standby", "ckpt-coordinator", "historian")
 AGENTS = ("agent-0", "agent-1")
+TLS_FILES = {"ca": "ca.pem", "cert": "tls.pem", "key": "tls.key"}
 
 
 class Machine:
@@ -90,12 +95,14 @@ class Machine:
         return clean | {"PATH": f"{BIN}:{os.environ['PATH']}"} | given
 
     @contextlib.contextmanager
-    def running(self, name: str, argv: list[str], environment: dict[str, str] | None = None) -> Iterator[None]:
+    def running(
+        self, name: str, argv: list[str], environment: dict[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """A process that lives as long as the block."""
         with (self.logs / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log, cwd=self.root)
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             try:
@@ -110,6 +117,20 @@ class Machine:
         words = [own if word == f"{self.root}/var/lib/holdfast" else word for word in words]
         # Containers resolve each other's names; here everybody is the loopback.
         return [sys.executable, "-m", *("127.0.0.1" if word in AGENTS else word for word in words)]
+
+    def is_let_in(self, url: str) -> bool:
+        """Return whether the bus takes this address with its password."""
+        own = self.own_secrets("operator")
+        files = {f"tls_{kind}": str(own / name) for kind, name in TLS_FILES.items()}
+
+        async def tried() -> bool:
+            try:
+                await (await Link.open(url, "test", NetworkPolicy(**files))).close()
+            except BusError:
+                return False
+            return True
+
+        return asyncio.run(tried())
 
     def is_healthy(self, service: str) -> bool:
         """What the container's health check says."""
@@ -189,6 +210,15 @@ def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> 
     mounted = [_parts(mount)[0] for name, one in COMPOSE.items() if name != "secrets" for mount in one["volumes"]]
     assert "secrets" not in mounted
 
+    certificates = {folder: folder.read_bytes() for folder in machine.secrets.glob("*/tls.pem")}
+    machine.make_secrets("--renew", "node-1", "historian")
+    for kind, known in {"roles": passwords, "bus": bus}.items():
+        now = {file.name: file.read_text() for file in (machine.secrets / "kept" / kind).iterdir()}
+        assert {name for name in known if known[name] != now[name]} == {"historian", "agent-node-1"} & set(known)
+    renewed = {file.parent.name for file, content in certificates.items() if file.read_bytes() != content}
+    assert renewed == {"historian", "agent-node-1"}
+    with pytest.raises(subprocess.CalledProcessError):
+        machine.make_secrets("--renew", "node-9")
     machine.make_secrets("--renew")
     for kind, known in {"roles": passwords, "bus": bus}.items():
         assert not set(known.values()) & {file.read_text() for file in (machine.secrets / "kept" / kind).iterdir()}
@@ -220,9 +250,13 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
     subprocess.run(["sh", "-c", migrate], check=True, env=machine.environment("migrate"))
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(machine.running("nats", [str(nats_server()), "-c", str(configuration)]))
-        for service in (*SERVICES, *AGENTS):
-            stack.enter_context(machine.running(service, machine.command(service), machine.environment(service)))
+        bus = stack.enter_context(machine.running("nats", [str(nats_server()), "-c", str(configuration)]))
+        processes = {
+            service: stack.enter_context(
+                machine.running(service, machine.command(service), machine.environment(service))
+            )
+            for service in (*SERVICES, *AGENTS)
+        }
         for service in (*SERVICES, *AGENTS):
             wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
         job = ["run", "--nnodes", "2", "--mesh", "dp=2", ROOT / "examples" / "gpt" / "train.py"]
@@ -251,3 +285,15 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
 
         # It is another service that sets them free, when it hears of the end.
         wait_for(nodes_are_free, "the nodes of a job that is over are not free", machine)
+
+        # New passwords, as docs/compose.md has it: no process starts again.
+        known = {name: (machine.own_secrets(name) / "nats.url").read_text() for name in (*AGENTS, "operator")}
+        machine.make_secrets("--renew", "node-1", "historian", "operator")
+        subprocess.run(["sh", "-c", migrate], check=True, env=machine.environment("migrate"))
+        bus.send_signal(signal.SIGHUP)
+        wait_for(lambda: not machine.is_let_in(known["agent-1"]), "the old password of a node is still good", machine)
+        assert [machine.is_let_in(known[name]) for name in ("operator", "agent-0")] == [False, True]
+        for service in (*SERVICES, *AGENTS):
+            wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
+        assert not [service for service, process in processes.items() if process.poll() is not None]
+        wait_for(nodes_are_free, "a node did not come back", machine)

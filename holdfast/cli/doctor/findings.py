@@ -87,7 +87,15 @@ def _sources(facts: Facts) -> Iterator[Finding]:
 
 def _processes(facts: Facts) -> Iterator[Finding]:
     for process in facts.processes:
-        if process.state != "ready":
+        if process.state == "revoked":
+            yield Finding(
+                kind="process",
+                severity=Severity.WARNING,
+                about=process.name,
+                what="it is revoked, and let in no more",
+                cure=f"`holdfast credentials restore {process.name}` once its machine can be trusted again",
+            )
+        elif process.state != "ready":
             last = f"; its last end: {process.last_exit}" if process.last_exit else ""
             cure = f"`holdfast nodes poweron {process.name}`" if process.state == "off" else "it is started again"
             yield Finding(

@@ -50,7 +50,7 @@ def status(directory: Path, nats_url: str | None, database_url: str | None, as_j
 
     The processes of a cluster that `holdfast up` did not start (named by --nats-url and --database-url) are not shown.
 
-    Exit codes: 0 if everything is up, 1 if the cluster or a part of it is not.
+    Exit codes: 0 if everything is up, revoked nodes aside; 1 if the cluster or a part of it is not.
     """
     if elsewhere := both_elsewhere(nats_url, database_url):
         bus, database = elsewhere
@@ -79,7 +79,7 @@ def status(directory: Path, nats_url: str | None, database_url: str | None, as_j
             click.echo("\n" + overview_section(overview))
         if findings:
             click.echo(_doctor_line(findings))
-    healthy = reply is not None and reply.ready and all(child.state == "ready" for child in reply.children)
+    healthy = reply is not None and reply.ready and all(child.state in ("ready", "revoked") for child in reply.children)
     sys.exit(0 if healthy else 1)
 
 

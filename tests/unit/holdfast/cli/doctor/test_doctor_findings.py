@@ -225,6 +225,15 @@ def test_a_node_that_is_off_is_reported_once() -> None:
     assert "poweron node-0" in _only(off).cure
 
 
+def test_a_revoked_node_is_a_warning_with_its_cure() -> None:
+    revoked = _with(
+        database={"nodes": (_node(state="lost"),)},
+        processes=(_process(name="node-0", state="revoked"),),
+    )
+    finding = _only(revoked)
+    assert finding.severity is Severity.WARNING and "credentials restore node-0" in finding.cure
+
+
 @pytest.mark.parametrize(
     ("job", "what"),
     [
