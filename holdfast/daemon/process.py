@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """Run `main` as the daemon `name`; does not return."""
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
-    parser.add_argument("--nats-url", help="address of NATS (HOLDFAST_NATS_URL), for example nats://nats:4222")
+    parser.add_argument("--nats-url", help="address of NATS (HOLDFAST_NATS_URL), for example tls://nats:4222")
     if needs_database:
         parser.add_argument(
             "--database-url", help="address of Postgres (HOLDFAST_DATABASE_URL), with this service's role"

@@ -1,7 +1,7 @@
 """All settings, read once per process: defaults, then a TOML file, then the environment, then flags.
 
     # holdfast.toml
-    nats_url = "nats://nats:4222"
+    nats_url = "tls://nats:4222"
     [timeouts]
     node_lost_s = 10
     [ladder]

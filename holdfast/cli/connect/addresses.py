@@ -22,14 +22,14 @@ from holdfast.settings import load
 database_option = click.option(
     "--database-url",
     metavar="URL",
-    help="Database of a cluster elsewhere, for example postgresql://holdfast_reader@db/holdfast."
+    help="Database of a cluster elsewhere, for example postgresql://holdfast_reader@db/holdfast?sslmode=verify-full."
     "  [env var: HOLDFAST_DATABASE_URL]",
 )
 
 nats_option = click.option(
     "--nats-url",
     metavar="URL",
-    help="NATS of a cluster elsewhere, for example nats://nats:4222.  [env var: HOLDFAST_NATS_URL]",
+    help="NATS of a cluster elsewhere, for example tls://nats:4222.  [env var: HOLDFAST_NATS_URL]",
 )
 
 

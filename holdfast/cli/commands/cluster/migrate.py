@@ -29,7 +29,8 @@ def migrate(database_url: str, passwords: Path) -> None:
     """Upgrade a database to the schema of this version, and set the passwords of the services' roles.
 
     \b
-        holdfast migrate --database-url postgresql://postgres@db/holdfast --passwords /run/secrets/roles
+        URL="postgresql://postgres@db/holdfast?sslmode=verify-full"
+        holdfast migrate --database-url "$URL" --passwords /run/secrets/roles
 
     `holdfast up` does this itself. With a separate Postgres server, run it before the services start. Running it again
     changes nothing.

@@ -1,4 +1,4 @@
-"""The end of a daemon."""
+"""The start of a daemon with addresses that it must not use, and its end."""
 
 import signal
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.daemon.process import LEAVE_S, leave_limit_s
+from holdfast.daemon.process import LEAVE_S, Daemon, leave_limit_s, run
 from holdfast.settings.timeouts import Timeouts
 
 DEAF = """
@@ -46,3 +46,36 @@ def test_a_daemon_that_cannot_end_is_ended_at_its_limit_and_says_so() -> None:
 
 def test_the_limit_leaves_ranks_their_grace() -> None:
     assert leave_limit_s(Timeouts(stop_grace_s=25)) == 25 + LEAVE_S
+
+
+NEAR, FAR = "nats://user:word@127.0.0.1", "nats://user:word@192.0.2.1"
+DATABASE, FAR_DATABASE = "postgresql://user:word@127.0.0.1/h", "postgresql://user:word@192.0.2.1/h"
+
+
+@pytest.mark.parametrize(
+    ("bus", "database", "authority", "said"),
+    [
+        (FAR, DATABASE, "", "NATS at 192.0.2.1 would be reached without TLS"),
+        (NEAR, FAR_DATABASE, "", "Postgres at 192.0.2.1 would be reached with sslmode=prefer"),
+        (NEAR, DATABASE, "/nowhere/ca.pem", "/nowhere/ca.pem (tls_ca) cannot be read"),
+    ],
+)
+def test_a_daemon_does_not_start_where_a_password_could_be_read_on_the_way(
+    bus: str,
+    database: str,
+    authority: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["daemon", "--nats-url", bus, "--database-url", database])
+    monkeypatch.setenv("HOLDFAST_NETWORK_TLS_CA", authority)
+
+    async def main(daemon: Daemon) -> None:
+        raise AssertionError("it has started")
+
+    with pytest.raises(SystemExit) as end:
+        run("daemon", main, description="")
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"daemon: {said}") and ":word" not in errors and errors.count("\n") == 1
