@@ -23,7 +23,7 @@ from holdfast.settings.network import NO_FILES, NetworkPolicy
 
 pytestmark = pytest.mark.integration
 
-INFO = b'INFO {"server_id":"x","max_payload":1048576,"headers":true,"auth_required":true}\r\n'
+INFO = {"server_id": "x", "max_payload": 1048576, "headers": True, "auth_required": True}
 
 
 class TlsNatsServer(NatsServer):
@@ -93,13 +93,15 @@ async def test_a_certificate_that_has_ended_is_refused_and_at_the_start_at_once(
 
 
 @asynccontextmanager
-async def pretending(host: str, sent: bytearray) -> AsyncIterator[int]:
-    """A server without TLS that keeps what it is sent."""
+async def pretending(host: str, sent: bytearray, **info: list[str]) -> AsyncIterator[int]:
+    """A server without TLS that keeps what it is sent, and hangs up when that is a farewell."""
 
     async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(INFO)
+        writer.write(b"INFO " + json.dumps(INFO | info).encode() + b"\r\n")
         while chunk := await reader.read(1024):
             sent.extend(chunk)
+            if b"farewell" in chunk:
+                break
             writer.write(b"PONG\r\n" * chunk.count(b"PING\r\n"))
         writer.close()
 
@@ -133,6 +135,19 @@ async def test_no_password_leaves_the_machine_in_plain_text_unless_that_is_allow
             sent.clear()
             await (await Link.open(allowed, "careless", network)).close()
             assert b"secret" in sent
+
+
+async def test_servers_that_a_server_names_are_not_asked() -> None:
+    told, sent = bytearray(), bytearray()
+    async with (
+        pretending("127.0.0.1", told) as elsewhere,
+        pretending("127.0.0.1", sent, connect_urls=[f"127.0.0.1:{elsewhere}"]) as port,
+    ):
+        link = await Link.open(f"nats://controller:secret@127.0.0.1:{port}", "careful")
+        await link.send("farewell", b"")
+        await link.ended.wait()
+        await link.close()
+    assert b"secret" in sent and not told
 
 
 def _outside() -> str:
