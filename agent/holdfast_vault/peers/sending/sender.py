@@ -34,7 +34,8 @@ from holdfast_vault.shelf.shelves import Shelves
 
 WINDOW = 8
 """Chunks on the way that have not been acknowledged: enough to fill the network, and soon sent again if it breaks."""
-BACK_OFF_S_MIN, BACK_OFF_S_MAX = 0.05, 5.0
+BACK_OFF_S_MIN, BACK_OFF_S_MAX = 0.05, 0.5
+"""Until the keeper is back, what this node alone holds is lost with it: so the other vault is looked for often."""
 
 log = structlog.get_logger(__name__)
 
