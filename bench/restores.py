@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from report import median
-from vaults import Vault, vault
+from vaults import Certificates, Vault, vault
 
 from holdfast.node.vault.messages import BackedUp
+from holdfast.settings.network import NetworkPolicy
+
+Network = Callable[[str], NetworkPolicy | None]
+"""The settings of a node by its name."""
 
 RESTART_S = 0.067
 """From kill -9 of a rank to the first step of the next generation, with two ranks: bench/restart.py."""
@@ -25,8 +29,8 @@ FIGURES = (
     *("memcpy_gb_s", "copied_and_sealed_gb_s", "share_of_memcpy"),
     *("torch_load_ms", "checked_and_restored_ms", "restored_ms"),
     *("torch_load_over_checked_and_restored", "torch_load_over_restored"),
-    *("loopback_gb_s", "sent_gb_s", "sent_share_of_loopback"),
-    *("from_peer_ms", "from_peer_gb_s", "from_peer_share_of_loopback"),
+    *("loopback_gb_s", "sent_gb_s", "sent_share_of_loopback", "sent_with_tls_gb_s"),
+    *("from_peer_ms", "from_peer_gb_s", "from_peer_share_of_loopback", "from_peer_with_tls_gb_s"),
 )
 
 
@@ -122,10 +126,29 @@ def _after_a_restart(node: Vault) -> float:
 
 
 def from_a_peer(state: dict[str, Any], nbytes: int, root: Path) -> dict[str, float]:
-    """Measure a copy to another node's vault, and the restore from there on a node that has nothing."""
-    with vault(root, "keeper") as keeper:
+    """Measure a copy to another node's vault, and the restore from there on a node that has nothing: in plain text, and
+    with TLS.
+    """
+    certificates = Certificates(root)
+    sent_s, back_s = _to_a_peer_and_back(state, root, lambda node: None)
+    sent_tls_s, back_tls_s = _to_a_peer_and_back(state, root, certificates.of)
+    loopback = loopback_gb_s(nbytes)
+    return {
+        "loopback_gb_s": loopback,
+        "sent_gb_s": nbytes / sent_s / 1e9,
+        "sent_with_tls_gb_s": nbytes / sent_tls_s / 1e9,
+        "from_peer_gb_s": nbytes / back_s / 1e9,
+        "from_peer_ms": 1000 * back_s,
+        "from_peer_with_tls_gb_s": nbytes / back_tls_s / 1e9,
+        "sent_share_of_loopback": nbytes / sent_s / 1e9 / loopback,
+        "from_peer_share_of_loopback": nbytes / back_s / 1e9 / loopback,
+    }
+
+
+def _to_a_peer_and_back(state: dict[str, Any], root: Path, network: Network) -> tuple[float, float]:
+    with vault(root, "keeper", network("keeper")) as keeper:
         keeper.assign(1, 1)
-        with vault(root, "owner") as owner, owner.notices() as notices:
+        with vault(root, "owner", network("owner")) as owner, owner.notices() as notices:
             owner.assign(1, 0, keeper=keeper.address)
             client = owner.rank()
             sent: list[float] = []
@@ -136,22 +159,14 @@ def from_a_peer(state: dict[str, Any], nbytes: int, root: Path) -> dict[str, flo
                 sent.append(copy.took_s)
             client.close()
         keeper.assign(2, 1)
-        back = [_on_a_new_node(keeper, root, number) for number in range(RUNS)]
-    loopback = loopback_gb_s(nbytes)
+        back = [_on_a_new_node(keeper, root, number, network) for number in range(RUNS)]
     # The keeper's first segments are made while it receives them.
-    sent_s, back_s = median(sent[3:]) or 0.0, median(back) or 0.0
-    return {
-        "loopback_gb_s": loopback,
-        "sent_gb_s": nbytes / sent_s / 1e9,
-        "from_peer_gb_s": nbytes / back_s / 1e9,
-        "from_peer_ms": 1000 * back_s,
-        "sent_share_of_loopback": nbytes / sent_s / 1e9 / loopback,
-        "from_peer_share_of_loopback": nbytes / back_s / 1e9 / loopback,
-    }
+    return median(sent[3:]) or 0.0, median(back) or 0.0
 
 
-def _on_a_new_node(keeper: Vault, root: Path, number: int) -> float:
-    with vault(root, f"new{number}") as new:
+def _on_a_new_node(keeper: Vault, root: Path, number: int, network: Network) -> float:
+    name = f"new{number}"
+    with vault(root, name, network(name)) as new:
         new.assign(2, 0, sources=(keeper.address,))
         client = new.rank(generation=2)
         began = time.perf_counter()

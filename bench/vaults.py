@@ -8,12 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
+from holdfast.network.certificates import make_authority, make_certificate
 from holdfast.node import frames
 from holdfast.node.vault import messages, vault_socket
 from holdfast.node.vault.messages import Assign, BackedUp, Done, Fetched, Follow, ShardName
 from holdfast.orders.backup import BackupOrder, VaultAddress
+from holdfast.settings.network import NetworkPolicy
 from holdfast.trainer.vault_client.client import VaultClient
 
 SHARD = ShardName(job="bench", submitted_ms=0, world_size=2, rank=0)
@@ -79,13 +84,15 @@ def _notices(link: socket.socket) -> Iterator[BackedUp | Fetched]:
 
 
 @contextmanager
-def vault(directory: Path, name: str = "node") -> Iterator[Vault]:
-    """One that runs as long as the block does."""
+def vault(directory: Path, name: str = "node", network: NetworkPolicy | None = None) -> Iterator[Vault]:
+    """One that runs as long as the block does. With certificates in `network` it speaks TLS with others."""
     place = directory / name
     place.mkdir(exist_ok=True)
     reading, writing = os.pipe()
     command = (sys.executable, "-m", "holdfast_vault", "--state-dir", str(place), "--ready-fd", str(writing))
-    process = subprocess.Popen(command, pass_fds=[writing])
+    settings = msgspec.structs.asdict(network) if network is not None else {}
+    flags = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items() if key.startswith("tls_")]
+    process = subprocess.Popen((*command, *flags), pass_fds=[writing])
     os.close(writing)
     with open(reading, "rb") as ready:
         ready.read()
@@ -94,3 +101,20 @@ def vault(directory: Path, name: str = "node") -> Iterator[Vault]:
     finally:
         process.terminate()
         process.wait()
+
+
+class Certificates:
+    """Certificates of nodes, of an authority that is made for this run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._authority = make_authority("bench", datetime.now(UTC))
+
+    def of(self, node: str) -> NetworkPolicy:
+        """Settings of a node with a certificate."""
+        pair = make_certificate(self._authority, node, [node], datetime.now(UTC))
+        contents = {"ca": self._authority.certificate, "pem": pair.certificate, "key": pair.key}
+        for kind, content in contents.items():
+            (self._directory / f"{node}.{kind}").write_bytes(content)
+        ca, certificate, key = (str(self._directory / f"{node}.{kind}") for kind in contents)
+        return NetworkPolicy(tls_ca=ca, tls_cert=certificate, tls_key=key)

@@ -45,8 +45,8 @@ def certify(tmp_path_factory: pytest.TempPathFactory) -> Certify:
     folder = tmp_path_factory.mktemp("certificates")
     authority, another = Authority(folder / "cluster"), Authority(folder / "another")
 
-    def settings(name: str, *, file: str = "", is_foreign: bool = False) -> NetworkPolicy:
-        found = (another if is_foreign else authority).certified(file or name, [name])
+    def settings(name: str, *, file: str = "", is_foreign: bool = False, days: int = 30) -> NetworkPolicy:
+        found = (another if is_foreign else authority).certified(file or name, [name], days=days)
         return msgspec.structs.replace(found, tls_ca=str(authority.file))
 
     return settings
@@ -139,6 +139,8 @@ def test_who_shows_no_right_certificate_is_not_let_in(keeper: VaultNode, certify
     call(keeper, certify("tester"))
     with pytest.raises(NotTrusted, match=r"refuses the certificate of this one: .*UNKNOWN_CA"):
         call(keeper, certify("tester", is_foreign=True))
+    with pytest.raises(NotTrusted, match=r"refuses the certificate of this one: .*EXPIRED"):
+        call(keeper, certify("tester", days=-1))
     with pytest.raises(NotTrusted, match=r"shown for node tester names c$"):
         call(keeper, certify("c", file="tester"))
     with pytest.raises(NotTrusted, match="speaks TLS only, and this node has no certificate"):

@@ -16,6 +16,8 @@ from holdfast.orders.slow import TRANSFER_BYTES_MAX
 _LENGTH = struct.Struct("<Q")
 PIECE_BYTES = 1 << 16
 IDLE_S = 10.0
+TRANSFERS_MAX = 64
+"""Connections at a time: the nodes of a test take turns, and the port is open to others."""
 
 
 class TransferServer:
@@ -25,11 +27,12 @@ class TransferServer:
         self._address = address
         self._server: asyncio.Server | None = None
         self._closing: asyncio.TimerHandle | None = None
+        self._transfers = 0
 
     async def port(self) -> int:
         """Listen; return the port. Raises OSError, ValueError: not this node's address, or no descriptors are left."""
         if self._server is None:
-            self._server = await asyncio.start_server(_take, host=self._address, port=0, limit=4 * PIECE_BYTES)
+            self._server = await asyncio.start_server(self._take, host=self._address, port=0, limit=4 * PIECE_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
     def keep_open(self, duration_s: float) -> None:
@@ -43,13 +46,22 @@ class TransferServer:
             self._server.close()
             self._server = None
 
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._transfers += 1
+        try:
+            if self._transfers <= TRANSFERS_MAX:
+                await _receive(reader, writer)
+        finally:
+            self._transfers -= 1
+            writer.close()
+
     def _forget_closing(self) -> None:
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
 
 
-async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError, EOFError):
         async with asyncio.timeout(IDLE_S):
             (left,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
@@ -57,7 +69,6 @@ async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 left -= len(await reader.readexactly(min(left, PIECE_BYTES)))
                 writer.write(b"\1")
             await writer.drain()
-    writer.close()
 
 
 async def transfer_s(address: str, port: int, size: int, limit_s: float) -> float:

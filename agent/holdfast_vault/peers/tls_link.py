@@ -20,6 +20,9 @@ KEY_BYTES_MAX = 1 << 38
 _HANDSHAKE = b"\x16"
 """First byte of a connection with TLS."""
 
+_NAMES = ("DNS", "IP Address")
+"""Entries of a certificate that may name a node."""
+
 
 class NotTrusted(WireError):
     """The two vaults may not talk: a certificate is missing or refused, or plain text is not allowed."""
@@ -68,7 +71,8 @@ def needs_new_keys(link: socket.socket) -> bool:
 def require_node(link: socket.socket, node: str) -> None:
     """Raise NotTrusted if the certificate of the other side does not name the node. Plain connections have none."""
     if isinstance(link, TlsLink):
-        names = [str(entry[1]) for entry in (link.getpeercert() or {}).get("subjectAltName", ())]
+        entries = (link.getpeercert() or {}).get("subjectAltName", ())
+        names = [str(entry[1]) for entry in entries if entry[0] in _NAMES]
         if node not in names:
             raise NotTrusted(f"the certificate shown for node {node} names {', '.join(names) or 'nothing'}")
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from holdfast_agent.slow_tests import transfers
 from holdfast_agent.slow_tests.transfers import PIECE_BYTES, TransferServer, transfer_s
 
 
@@ -24,6 +25,24 @@ async def _sent(size: int) -> float:
 @pytest.mark.parametrize("size", [0, 1, 1 << 18, (1 << 20) + 7])
 def test_all_bytes_arrive_and_are_timed(size: int) -> None:
     assert 0 < asyncio.run(_sent(size)) < 10
+
+
+async def test_only_so_many_transfers_are_taken_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfers, "TRANSFERS_MAX", 2)
+    server = TransferServer("127.0.0.1")
+    port = await server.port()
+    writers = []
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        # One piece is taken, and the next is awaited.
+        writer.write(struct.pack("<Q", 2 * PIECE_BYTES) + bytes(PIECE_BYTES))
+        assert await reader.read(1) == b"\1"
+        writers.append(writer)
+    with pytest.raises(ConnectionError):
+        await transfer_s("127.0.0.1", port, 1, 10.0)
+    for writer in writers:
+        writer.close()
+    server.close()
 
 
 def test_a_receiver_that_is_too_slow_costs_no_more_than_the_limit_and_is_reckoned() -> None:
