@@ -251,7 +251,7 @@ class Supervisor:
             self._record()
             self._access.add(self._info.nodes)
             await self._access.apply(self._info.nodes, [node], self._servers["nats"], is_new=True)
-            await self._bring_up(self._nodes, [self._agent(node)])
+        await self._bring_up(self._nodes, [self._agent(node)])
         return Reply(node=node)
 
     async def _renew(self, names: list[str]) -> Reply:

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 import holdfast
+from holdfast.store.passwords import verifier
 
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('holdfast.migrate', 0))"
 _SET_PASSWORD = """
@@ -100,7 +101,7 @@ def _migrate(connection: Connection, role_passwords: dict[str, str]) -> None:
     _replace_views(connection)
     for role, password in role_passwords.items():
         # A role's password cannot be a parameter of the statement that sets it.
-        statement = connection.scalar(text(_SET_PASSWORD), {"role": role, "password": password})
+        statement = connection.scalar(text(_SET_PASSWORD), {"role": role, "password": verifier(password)})
         connection.exec_driver_sql(str(statement))
 
 

@@ -119,6 +119,7 @@ def test_a_change_that_the_database_does_not_take_is_completed_later(tmp_path: P
         with pytest.raises(ControlRefused, match=r"recorded and not in force yet, .* Repeat the command"):
             ask(running.layout, Renew(users=["reader"]))
         rename_role(running, "away", "holdfast_reader")
+        assert kept(running.layout).roles["holdfast_reader"] not in running.layout.log("postgres").read_text()
         assert opens(running, before, "reader")[0], "the bus waits for the database"
         # Any change brings all up to date.
         ask(running.layout, Renew(users=["operator"]))

@@ -103,6 +103,18 @@ async def test_a_renewed_password_is_read_where_the_address_lies(world: Postgres
         await set_passwords(world.server.url, {role: PASSWORDS[role]})
 
 
+@pytest.mark.parametrize("password", ["a'b\\c %$: d", "größer"])
+async def test_any_password_opens_the_database(world: PostgresWorld, password: str) -> None:
+    role = "holdfast_reader"
+    try:
+        await set_passwords(world.server.url, {role: password})
+        await (await asyncpg.connect(world.server.url_of(role, password))).close()
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            await asyncpg.connect(world.server.url_of(role, f"{password}x"))
+    finally:
+        await set_passwords(world.server.url, {role: PASSWORDS[role]})
+
+
 async def test_a_swallowed_error_is_not_taken_for_a_commit(world: PostgresWorld) -> None:
     one, two = await world.store(), await world.store()
     await loaded(one, "j")
