@@ -1,4 +1,4 @@
-"""Makes the passwords and certificates of a compose cluster, and hands each container those that it needs, no others.
+"""Makes the passwords, keys and certificates of a compose cluster, and hands each container what it needs, no more.
 
     python make_secrets.py FOLDER --nodes node-0=agent-0,node-1=agent-1 [--renew [USER ...]]
         [--renew-authority]
@@ -16,18 +16,21 @@ database, and a SIGHUP lets the new ones into NATS and cuts what was opened with
 again by themselves. With --renew-authority the authority is new, and with it all certificates: all must start again. A
 node that is left out of --nodes is let in no more from a SIGHUP or start of NATS on. A new one needs a start, or SIGHUP
 twice.
+
+--renew without a name also replaces the keys that sign orders: these are read once, so all must start again.
 """
 
 import argparse
 import os
-import secrets
-from collections.abc import Container
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.bus import accounts
+from holdfast.fresh_secrets import new_order_key, new_password
 from holdfast.ids import checked_name
 from holdfast.network.certificates import CLIENT, SERVER, KeyPair, make_authority, make_certificate, needs_renewal
+from holdfast.orders.signatures import SIGNERS, public_keys
 
 FOLDERS = {
     "controller": "controller",
@@ -38,6 +41,8 @@ FOLDERS = {
 }
 """Folder -> database role and user of the bus."""
 SERVERS = ("nats", "postgres")
+ORDERS = "orders"
+"""Among the names to renew: the keys that sign orders."""
 ON_THEIR_MACHINE = ("localhost", "127.0.0.1")
 
 
@@ -52,9 +57,9 @@ def write(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     os.replace(fresh, path)
 
 
-def kept(path: Path, *, renew: bool) -> str:
+def kept(path: Path, *, renew: bool, new: Callable[[], str] = new_password) -> str:
     if renew or not path.exists():
-        write(path, secrets.token_urlsafe(24))
+        write(path, new())
     return path.read_text()
 
 
@@ -124,6 +129,7 @@ def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], re
     roles = {
         role: kept(folder / "kept" / "roles" / role, renew=role in renew) for role in (*FOLDERS.values(), "reader")
     }
+    keys = {it: kept(folder / "kept" / ORDERS / it, renew=ORDERS in renew, new=new_order_key) for it in SIGNERS}
 
     def bus_url(user: str) -> str:
         return f"tls://{user}:{bus[user]}@nats:4222"
@@ -139,12 +145,15 @@ def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], re
     for service, role in FOLDERS.items():
         write(folder / service / "nats.url", bus_url(role))
         write(folder / service / "database.url", database_url(f"holdfast_{role}", roles[role]))
+        if role in keys:
+            write(folder / service / "order.key", keys[role], mode=0o600)
     write(folder / "operator" / "nats.url", bus_url(accounts.OPERATOR))
     write(folder / "operator" / "database.url", database_url("holdfast_reader", roles["reader"]))
     write(folder / "operator" / "reader.url", bus_url(accounts.READER))
     for node in nodes:
         user = accounts.node_user(node)
         write(folder / user / "nats.url", bus_url(user))
+        write(folder / user / "orders.pub", public_keys(keys))
 
 
 if __name__ == "__main__":
@@ -152,13 +161,13 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", required=True, type=parsed_nodes, help="names of the nodes (and =HOST), with commas")
     parser.add_argument(
-        "--renew", nargs="*", metavar="USER", help="replace passwords and certificates of these users, or of all"
+        "--renew", nargs="*", metavar="USER", help="replace passwords and certificates of these users, or everything"
     )
     parser.add_argument("--renew-authority", action="store_true", help="replace the authority and its certificates")
     asked = parser.parse_args()
     named = {name: name for name in accounts.users(())} | {node: accounts.node_user(node) for node in asked.nodes}
     if unknown := [name for name in asked.renew or () if name not in named]:
         parser.error(f"there is no user {unknown[0]!r}; the users are {', '.join(named)}")
-    everyone = {*named.values(), *SERVERS}
+    everyone = {*named.values(), *SERVERS, ORDERS}
     renewed = everyone if asked.renew == [] else {named[name] for name in asked.renew or ()}
     main(asked.folder, asked.nodes, renew=renewed, renew_authority=asked.renew_authority)

@@ -154,7 +154,9 @@ def _order_channel(order: type[Order]) -> dict[str, Any]:
         "address": subjects.kv_subject(order.bucket(), order.key_of(f"{{{order.addressee}}}")),
         "title": order.__name__,
         "summary": _first_line(order),
-        "description": f"The newest value of each key of the key-value bucket `{order.bucket()}` holds.",
+        "description": f"The newest value of each key of the key-value bucket `{order.bucket()}` holds. After the "
+        f"order's own fields come `signed_ms` and `signature`, by the key of {order.writer} "
+        "(holdfast/orders/signatures.py).",
         "parameters": _parameters(order.addressee),
         "messages": {order.__name__: {"$ref": f"#/components/messages/{order.__name__}"}},
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
+from holdfast.daemon.order_keys import keys_of
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.ids import checked_name
@@ -34,6 +35,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(daemon: Daemon) -> None:
+    keys = keys_of(daemon)
     directory: Path = daemon.flags.state_dir
     directory.mkdir(parents=True, exist_ok=True)
     try:
@@ -53,6 +55,7 @@ async def _run(daemon: Daemon) -> None:
         daemon.flags.node,
         directories,
         bus,
+        keys,
         address=daemon.flags.address,
         timeouts=daemon.settings.timeouts,
         retention=daemon.settings.retention,

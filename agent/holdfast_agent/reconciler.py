@@ -15,13 +15,17 @@ from holdfast.bus import KeyUpdate, event_message
 from holdfast.clock import Now
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.timeouts import Timeouts
+from holdfast.subjects import kv_subject
 from holdfast_agent.files.spool import Spool
 from holdfast_agent.plan.actions import Emit, Plan
 from holdfast_agent.plan.inputs import Input
 from holdfast_agent.plan.node_state import AgentState, Crew, Durable
 from holdfast_agent.plan.planner import plan
 from holdfast_agent.publisher import Publisher
-from holdfast_agent.registration import unreadable_order
+from holdfast_agent.registration import refused_order
+
+REJECTED_MAX = 16
+"""Number of keys whose rejected value is remembered: this node's own, and those of its jobs."""
 
 _DURABLE_KEY = "standing"
 
@@ -50,7 +54,11 @@ class Reconciler:
         self._timeouts = timeouts
         self._now = now
         self._carry_out = carry_out
-        self.state = AgentState(node=node, instance=uuid7(), durable=recall_durable(spool))
+        durable = recall_durable(spool)
+        if durable.began_at is None:
+            durable = msgspec.structs.replace(durable, began_at=now())
+            spool.commit(memory={_DURABLE_KEY: msgspec.json.encode(durable)})
+        self.state = AgentState(node=node, instance=uuid7(), durable=durable)
 
     def learn(self, seen: Input) -> None:
         before = self.state
@@ -72,14 +80,16 @@ class Reconciler:
         crew = self.state.crew
         return crew.order.job if crew is not None and crew.trains else None
 
-    def reject_order(self, update: KeyUpdate, body: bytes, error: str, message_bytes_max: int) -> None:
-        """Move an unreadable order to the dead letters, once, and keep to the present one."""
-        durable = self.state.durable
-        if update.revision == durable.rejected_revision:
+    def reject_order(self, bucket: str, update: KeyUpdate, error: str, message_bytes_max: int) -> None:
+        """Move an order that is not obeyed to the dead letters, once, and keep to the present one."""
+        durable, subject = self.state.durable, kv_subject(bucket, update.key)
+        if update.revision == durable.rejected.get(subject):
             return
-        log.error("an order cannot be read", revision=update.revision, error=error)
-        letters = unreadable_order(self.state.node, update, body, error, self._now(), message_bytes_max)
-        durable = msgspec.structs.replace(durable, rejected_revision=update.revision)
+        log.error("an order is refused", subject=subject, revision=update.revision, error=error)
+        letters = refused_order(self.state.node, subject, update, error, self._now(), message_bytes_max)
+        rejected = {key: revision for key, revision in durable.rejected.items() if key != subject}
+        newest = dict([*rejected.items(), (subject, update.revision)][-REJECTED_MAX:])
+        durable = msgspec.structs.replace(durable, rejected=newest)
         self.state = msgspec.structs.replace(self.state, durable=durable)
         self._publisher.commit(letters, self._memory())
 

@@ -1,4 +1,4 @@
-"""Events about the node itself: its registration, code in place, unreadable orders, a damaged spool."""
+"""Events about the node itself: its registration, code in place, refused orders, a damaged spool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.events import CodeInPlace, Event, NodeInspected, NodeRegistered, SpoolSetAside
 from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.fresh_ids import uuid7
-from holdfast.subjects import DESIRED_BUCKET, kv_subject
 from holdfast_agent.files.code_store import FetchedCode
 from holdfast_agent.files.spool import SetAside
 from holdfast_agent.plan.node_state import AgentState
@@ -43,15 +42,15 @@ def spool_set_aside(node: str, aside: SetAside, now: datetime) -> Event:
     return SpoolSetAside(id=uuid7(), **_common(node, now), path=str(aside.path), detail=aside.reason)
 
 
-def unreadable_order(
-    node: str, update: KeyUpdate, body: bytes, error: str, now: datetime, message_bytes_max: int
+def refused_order(
+    node: str, subject: str, update: KeyUpdate, error: str, now: datetime, message_bytes_max: int
 ) -> list[Message]:
-    """Return the dead letter for an unreadable order, and the event that reports it."""
+    """Return the dead letter for an order that is forged or unreadable, and the event that reports it."""
     unhandled = UnhandledMessage(
         consumer="agent",
         node=node,
-        subject=kv_subject(DESIRED_BUCKET, update.key),
-        body=body,
+        subject=subject,
+        body=update.body or b"",
         error=error,
         message_id=str(update.revision),
     )

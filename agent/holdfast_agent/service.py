@@ -16,7 +16,12 @@ from holdfast.bus import Bus, KeyUpdate
 from holdfast.clock import Now, system_now
 from holdfast.daemon.service_shell import answer_pings
 from holdfast.fresh_ids import uuid7
+from holdfast.orders.backup import BackupOrder
+from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
+from holdfast.orders.signatures import OrderKeys
+from holdfast.orders.slow import SlowOrder
+from holdfast.orders.trace import TraceOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.settings.network import NetworkPolicy
@@ -36,7 +41,7 @@ from holdfast_agent.files.spool import open_spool
 from holdfast_agent.inspections.reporting import InspectionSetup, NodeInspections
 from holdfast_agent.node_facts import node_facts, self_check
 from holdfast_agent.node_hold import Holding, NodeHold, place_of
-from holdfast_agent.order_watch import orders_for
+from holdfast_agent.order_watch import OrderReader
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen, ShutdownRequested
 from holdfast_agent.publisher import Publisher
 from holdfast_agent.reconciler import Reconciler, recall_durable
@@ -66,6 +71,7 @@ class Agent:
         node: str,
         directories: Directories,
         connect: Callable[[], Awaitable[Bus]],
+        keys: OrderKeys,
         *,
         address: str = "127.0.0.1",
         timeouts: Timeouts | None = None,
@@ -99,6 +105,7 @@ class Agent:
         self._place = place_of(directories.root)
         self._hold = NodeHold(node, self._holding, self._give_way, now)
         crew, publish = reconciler.crew, publisher.publish
+        self._orders = OrderReader(node, keys, self._reject)
 
         reads_logs = (signals or SignalsPolicy()).read_training_logs
         self._watcher = Watcher(
@@ -113,7 +120,7 @@ class Agent:
         self._zygote = ZygoteLink(directories.root, address, timeouts.orphan_s, self._reports.take, self._reports.lost)
         self._vault = VaultLink(directories.root, address, timeouts.orphan_s, checkpoint, directories.user, network)
         self._vault.on_ready = self._register
-        self._backups = Backups(node, self._vault, publish, self._reject, now)
+        self._backups = Backups(node, self._vault, publish, now)
         self._backups.placed(reconciler.state.durable.order)
         self._code = CodeStore(
             directories.code,
@@ -122,6 +129,8 @@ class Agent:
             on_brought=self._code_brought,
             on_failure=lambda need, reason: reconciler.learn(CodeMissing(id=uuid7(), code=need.key, reason=reason)),
         )
+        self._code.in_use(present.order if (present := crew()) is not None else None)
+        self._code.in_use(reconciler.state.durable.order)
         jobs_max = (retention or RetentionPolicy()).jobs_on_node_max
         self._retention = FileRetention(directories, self._spool, jobs_max, on_removed=self._code.forget)
         self._effects = Effects(
@@ -172,10 +181,11 @@ class Agent:
             group.create_task(self._hold.watch(bus), name="other agents")
             self._publisher.start_relays(bus, group)
             group.create_task(self._follow_orders(bus), name="orders")
-            group.create_task(self._backups.follow(bus), name="backup orders")
-            group.create_task(self._code.run(bus), name="code")
-            group.create_task(self._probing.follow(bus), name="slowness")
-            group.create_task(self._tracing.follow(bus), name="traces")
+            orders, crew, now = self._orders, self._reconciler.crew, self._now
+            group.create_task(self._backups.follow(orders.for_node(bus, BackupOrder)), name="backup orders")
+            group.create_task(self._code.run(bus, orders.for_jobs(bus, CodeOrder, crew)), name="code")
+            group.create_task(self._probing.follow(orders.for_crew(bus, SlowOrder, crew, now)), name="slowness")
+            group.create_task(self._tracing.follow(orders.for_crew(bus, TraceOrder, crew, now)), name="traces")
             group.create_task(self._beat(bus), name="heartbeat")
             group.create_task(self._lines.broadcast(bus), name="lines")
             group.create_task(self._answer_pings(bus), name="pings")
@@ -205,13 +215,15 @@ class Agent:
     async def _follow_orders(self, bus: Bus) -> None:
         # Living ranks are adopted before the first order.
         await self._reports.attached.wait()
-        node = self._reconciler.state.node
-        async for order in orders_for(node, bus, NodeOrder, self._reject):
-            self._reconciler.learn(OrderSeen(id=uuid7(), order=order, in_collective=self._in_collective()))
+        async for signed in self._orders.for_node(bus, NodeOrder):
+            in_collective = self._in_collective()
+            self._reconciler.learn(
+                OrderSeen(id=uuid7(), order=signed.order, signed_at=signed.signed_at, in_collective=in_collective)
+            )
 
-    def _reject(self, update: KeyUpdate, body: bytes, error: str) -> None:
+    def _reject(self, bucket: str, update: KeyUpdate, error: str) -> None:
         if self._bus is not None:
-            self._reconciler.reject_order(update, body, error, self._bus.message_bytes_max)
+            self._reconciler.reject_order(bucket, update, error, self._bus.message_bytes_max)
 
     def _in_collective(self) -> tuple[int, ...]:
         return tuple(rank for rank, status in self._watcher.statuses().items() if status.in_collective)

@@ -41,16 +41,15 @@ def job_of(name: ShardName) -> JobId:
 
 def refusal(present: BackupOrder | None, new: BackupOrder) -> str | None:
     """Return why a new order does not replace the present one; None if it does. Between different jobs the later
-    arrival wins, because a job submitted earlier may have waited for its nodes. An order of the same generation is
-    taken, because its backups may be ordered again.
+    arrival wins, because a job submitted earlier may have waited for its nodes.
     """
     if present is None or present.job != new.job:
         return None
-    if (new.submitted_ms, new.generation) >= (present.submitted_ms, present.generation):
+    if new.age >= present.age:
         return None
     return (
-        f"the order of generation {new.generation} is older than that of generation {present.generation} of job "
-        f"{present.job}, which this vault goes by"
+        f"order {new.number} of generation {new.generation} is older than order {present.number} of generation "
+        f"{present.generation} of job {present.job}, which this vault goes by"
     )
 
 

@@ -10,10 +10,10 @@ import msgspec
 from holdfast.bus import Message, event_message
 from holdfast.events import MessageRejected
 from holdfast.ids import uuid7_of
-from holdfast.subjects import DESIRED_BUCKET, dead_letter_subject, kv_subject
+from holdfast.subjects import KEY_BUCKETS, dead_letter_subject, kv_subject
 
 TEXT_CHARS_MAX = 1000
-_ORDERS = kv_subject(DESIRED_BUCKET, "")
+_ORDERS = tuple(kv_subject(bucket, "") for bucket in KEY_BUCKETS)
 """An order holds the values of --env and the job's token, and readers may see dead letters."""
 HEADERS_BYTES_MAX = 8192
 """Room that a dead letter leaves for its headers below the bus's limit."""

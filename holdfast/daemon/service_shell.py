@@ -28,6 +28,7 @@ from holdfast.daemon.relay import Relay
 from holdfast.daemon.retrying import until_available
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event
+from holdfast.orders.signatures import OrderSigner
 from holdfast.requests import REGISTER, Answer, AnyRequest
 from holdfast.store import DatabaseReplaced, StaleState, Store, StoreUnavailable, Table
 from holdfast.subjects import event_subject, kv_subject, ping_subject, stream_of, type_filter
@@ -44,12 +45,14 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-def messages_of(effect: Effect) -> list[Message]:
-    """Return the messages of an effect, events before the orders that follow from them."""
-    return [event_message(event) for event in effect.events] + [
-        Message(id=order.message_id, subject=kv_subject(order.bucket(), order.key), body=order.encode())
-        for order in effect.orders
-    ]
+def messages_of(effect: Effect, signer: OrderSigner | None, now: datetime) -> list[Message]:
+    """Return the messages of an effect, events before the orders that follow from them. Orders need a signer."""
+    messages = [event_message(event) for event in effect.events]
+    for order in effect.orders:
+        assert signer is not None, "a service that writes orders has a key to sign them"
+        subject = kv_subject(order.bucket(), order.key)
+        messages.append(Message(id=order.message_id, subject=subject, body=signer.sign(order, now)))
+    return messages
 
 
 class Decider(ABC):
@@ -108,11 +111,14 @@ class _PendingRequest(msgspec.Struct):
 
 
 class ServiceShell:
-    def __init__(self, decider: Decider, bus: Bus, store: Store, now: Now = system_now) -> None:
+    def __init__(
+        self, decider: Decider, bus: Bus, store: Store, now: Now = system_now, signer: OrderSigner | None = None
+    ) -> None:
         self.decider = decider
         self.bus = bus
         self.store = store
         self.now = now
+        self._signer = signer
         self.relay = Relay(store, bus, source=decider.name)
         self._queue: asyncio.Queue[Delivery | _PendingRequest] = asyncio.Queue(_QUEUE_MAX)
         self._turn = asyncio.Lock()
@@ -263,7 +269,7 @@ class ServiceShell:
 
     async def _commit(self, effect: Effect, message_id: str | None) -> bool:
         """Make an effect durable and adopt it; return False if the message had been handled before."""
-        messages = messages_of(effect)
+        messages = messages_of(effect, self._signer, self.now())
         require_sendable(messages, self.bus.message_bytes_max)
         async with self.store.transaction() as tx:
             if message_id is not None and not await tx.first_time(message_id):

@@ -107,6 +107,15 @@ class ClusterLayout:
         """Return the file with a service's or agent's address of the bus, which holds its password."""
         return self.addresses / f"{child}.nats"
 
+    def order_key(self, service: str) -> Path:
+        """Return the file with the key by which a service signs its orders."""
+        return self.addresses / f"{service}.order-key"
+
+    @property
+    def order_keys(self) -> Path:
+        """The file with the public keys by which agents recognize orders."""
+        return self.addresses / "orders.pub"
+
     def database_address(self, service: str) -> Path:
         return self.addresses / f"{service}.database"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.daemon.nursery import NURSERY_VARIABLE
+from holdfast.daemon.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.daemon.process import leave_limit_s
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded import fabric
@@ -17,6 +18,7 @@ from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
 from holdfast.network.trust import PLAIN_TEXT
 from holdfast.node.job_user import JobUser
+from holdfast.orders.signatures import SIGNERS
 from holdfast.settings.load import Setting, variable_of
 
 NATS_VARIABLE = "HOLDFAST_NATS_URL"
@@ -37,7 +39,8 @@ def service_specs(configuration: Configuration, layout: ClusterLayout) -> list[C
             | {
                 NATS_VARIABLE + FILE_SUFFIX: str(layout.bus_address(service)),
                 DATABASE_VARIABLE + FILE_SUFFIX: str(layout.database_address(service)),
-            },
+            }
+            | ({PRIVATE_VARIABLE + FILE_SUFFIX: str(layout.order_key(service))} if service in SIGNERS else {}),
             directory=layout.root,
             stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
         )
@@ -76,7 +79,11 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
         | configuration.environment()
         | ({CONFIG_VARIABLE: str(own)} if (own := layout.node_settings(node)).is_file() else {})
         | network
-        | {NATS_VARIABLE + FILE_SUFFIX: str(layout.bus_address(node)), NODE_VARIABLE: str(layout.node(node))},
+        | {
+            NATS_VARIABLE + FILE_SUFFIX: str(layout.bus_address(node)),
+            PUBLIC_VARIABLE + FILE_SUFFIX: str(layout.order_keys),
+            NODE_VARIABLE: str(layout.node(node)),
+        },
         directory=layout.root,
         stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
         # If the supervisor dies, the agents stop their ranks instead of leaving them unsupervised.
@@ -85,13 +92,14 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
 
 
 def base_environment() -> dict[str, str]:
-    """Return the user's environment without the addresses and markers of another cluster. A setting that is read from a
-    file (`_FILE`) names it by an absolute path: a child works in another directory.
+    """Return the user's environment without the addresses, keys and markers of another cluster.
+
+    A setting that is read from a file (`_FILE`) names it by an absolute path: a child works in another directory.
     """
-    addresses = (NATS_VARIABLE, DATABASE_VARIABLE)
+    own = (NATS_VARIABLE, DATABASE_VARIABLE, PRIVATE_VARIABLE, PUBLIC_VARIABLE)
     foreign = {
-        *addresses,
-        *(name + FILE_SUFFIX for name in addresses),
+        *own,
+        *(name + FILE_SUFFIX for name in own),
         NODE_VARIABLE,
         READY_FD_VARIABLE,
         NURSERY_VARIABLE,

@@ -40,6 +40,7 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     kind = "backup"
+    writer = "ckpt"
     addressee = "node"
 
     node: Name
@@ -77,6 +78,8 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     complete_generation: Count = 0
     certified_up_to: Count | None = None
     """The newest step on disk up to this one stays."""
+    number: Count = 0
+    """Counts the changes of a plan within its generation: an older order does not replace a newer one."""
     reason: str = ""
     cause: Id | None = None
 
@@ -84,6 +87,11 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     def message_id(self) -> str:
         """Id by which the bus drops a second copy; orders of one generation differ by their cause."""
         return f"{self.key}-{self.submitted_ms}-{self.generation}-{self.cause or ''}"
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Orders of one job compare by this, the oldest first."""
+        return (self.submitted_ms, self.generation, self.number)
 
     @property
     def ranks(self) -> range:

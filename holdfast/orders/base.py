@@ -24,6 +24,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: ClassVar[str]
     """The first token of the key."""
+    writer: ClassVar[str]
+    """The only service that writes and signs orders of this kind, by its name on the bus."""
     addressee: ClassVar[str]
     """The field with the second token of the key: `node` or `job`."""
 

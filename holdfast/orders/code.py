@@ -14,6 +14,7 @@ class CodeOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     kind = "code"
+    writer = "controller"
     addressee = "job"
 
     job: Name

@@ -45,6 +45,7 @@ class NodeOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     """A node's desired state; without a placement it runs no ranks."""
 
     kind = "node"
+    writer = "controller"
     addressee = "node"
 
     node: Name

@@ -46,6 +46,7 @@ class SlowOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     kind = "slow"
+    writer = "analyzer"
     addressee = "job"
 
     id: Id

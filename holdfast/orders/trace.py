@@ -10,6 +10,7 @@ class TraceOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     """A trace of the ranks of one generation on all nodes of the job, once for each `id`."""
 
     kind = "trace"
+    writer = "analyzer"
     addressee = "job"
 
     id: Id

@@ -116,6 +116,8 @@ ADDRESSES = ("nats_url", "database_url")
 _SECTIONS: dict[str, type[Section]] = {
     field.name: field.type for field in msgspec.structs.fields(Settings) if field.name not in ADDRESSES
 }
+SECRETS = ("network.order_key",)
+"""Settings whose value nobody is shown."""
 _TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))
 _KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
 
@@ -251,7 +253,8 @@ def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str,
         key = f"{key}.{unknown[1]}"
         return f"{origins.get(key, 'set')}: {_unknown(key)}"
     if key in values:
-        return f"{key} = {values[key]!r} (by {origins[key]}): {what[:1].lower()}{what[1:].replace('`', '')}"
+        shown = "***" if key in SECRETS else repr(values[key])
+        return f"{key} = {shown} (by {origins[key]}): {what[:1].lower()}{what[1:].replace('`', '')}"
     by = ", ".join(f"{other} by {origin}" for other, origin in sorted(origins.items()) if other.startswith(key))
     return f"[{key}] {what} (set: {by})"
 
@@ -278,7 +281,8 @@ def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
     rows = [(key, str(getattr(settings, key))) for key in ADDRESSES]
     for key in _KEYS[len(ADDRESSES) :]:
         section, name = key.split(".")
-        rows.append((key, _shown(getattr(getattr(settings, section), name))))
+        value = getattr(getattr(settings, section), name)
+        rows.append((key, "***" if value and key in SECRETS else _shown(value)))
     return [Setting(key=key, value=value, origin=origins.get(key, "default")) for key, value in rows]
 
 

@@ -1,4 +1,4 @@
-"""Section `[network]`: TLS of the connections between processes, its certificates, and the place of a node."""
+"""Section `[network]`: TLS between processes and its certificates, keys that sign orders, and the place of a node."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ class NetworkPolicy(Section, frozen=True, kw_only=True):
 
     rack: str = ""
     """Name of the node's rack: nodes of a rack share power or a switch. Copies of checkpoints go to another rack."""
+
+    order_key: str = ""
+    """Private key by which this service signs its orders; in a file of its own, named by
+    HOLDFAST_NETWORK_ORDER_KEY_FILE. Only controller, analyzer and ckpt have one; `holdfast keys` makes them."""
+
+    order_keys: str = ""
+    """Public keys by which agents recognize orders, as `controller:KEY analyzer:KEY ckpt:KEY`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

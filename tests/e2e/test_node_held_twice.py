@@ -13,6 +13,7 @@ from cluster import Cluster
 from records import check_record
 
 from holdfast.node import process_mark
+from tests.scenes.order_keys import OF_AGENTS
 
 pytestmark = pytest.mark.e2e
 
@@ -26,7 +27,7 @@ def test_a_second_agent_of_a_node_disturbs_nothing(holdfast: Cluster, tmp_path: 
     with (tmp_path / "log").open("wb") as log:
         second = subprocess.Popen(
             (sys.executable, "-P", "-m", "holdfast_agent", *flags),
-            env=os.environ | {"HOLDFAST_NATS_URL": holdfast.info.nats_url},
+            env=os.environ | {"HOLDFAST_NATS_URL": holdfast.info.nats_url} | OF_AGENTS,
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -31,6 +31,7 @@ from holdfast_agent.companions.zygote_link import LOG_FILE
 from holdfast_agent.zygote.wire import Attach, Welcome, reports
 from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
 from tests.nursery import public_environment
+from tests.scenes.order_keys import OF_AGENTS, signed
 
 E = TypeVar("E", bound=Event)
 
@@ -95,7 +96,7 @@ class Node:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "holdfast_agent", "--node", self.name, "--state-dir", str(self.directory)),
-                env=public_environment() | {"HOLDFAST_NATS_URL": self._url} | self.environment,
+                env=public_environment() | {"HOLDFAST_NATS_URL": self._url} | OF_AGENTS | self.environment,
                 stdout=log,
                 stderr=log,
             )
@@ -152,7 +153,7 @@ class Node:
             placement=placement,
             **{"cause": uuid7(), **fields},  # type: ignore[arg-type]
         )
-        await self.put(order.encode())
+        await self.put(signed(order))
         return order
 
     async def put(self, body: bytes) -> None:

@@ -23,6 +23,7 @@ from holdfast_ckpt.order_repair import corrections
 from holdfast_ckpt.service import Coordinator
 from tests.integration.historian_scene import new_database, query, until
 from tests.integration.servers import NatsServer
+from tests.scenes.order_keys import SIGNER, signed
 
 pytestmark = pytest.mark.integration
 
@@ -45,8 +46,10 @@ async def coordinator(server: NatsServer, urls: dict[str, str]) -> AsyncIterator
 
     async def serve() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(ServiceShell(decider, bus, store).run())
-            group.create_task(keep_orders(bus, lambda: corrections(decider.orders_in_force())))
+            group.create_task(ServiceShell(decider, bus, store, signer=SIGNER["ckpt"]).run())
+            group.create_task(
+                keep_orders(bus, lambda: corrections(decider.orders_in_force(), SIGNER["ckpt"], system_now))
+            )
 
     task = asyncio.create_task(serve())
     try:
@@ -112,8 +115,9 @@ async def test_orders_reach_every_node_and_hold(nats: NatsServer, embedded_postg
     urls = await new_database(embedded_postgres, "backup_orders")
     bus = await connect(nats.url, "test")
 
-    async def right(node: str, body: bytes) -> bool:
-        return await bus.get(DESIRED_BUCKET, BackupOrder.key_of(node)) == body
+    async def right(node: str, order: BackupOrder) -> bool:
+        body = await bus.get(DESIRED_BUCKET, order.key)
+        return body is not None and SIGNER["ckpt"].own(BackupOrder, order.key, body) == order
 
     async with coordinator(nats, urls):
         await say(bus, started(1))
@@ -125,14 +129,14 @@ async def test_orders_reach_every_node_and_hold(nats: NatsServer, embedded_postg
             "c": "b",
             "d": "a",
         }
-        body = given["a"].encode()
-        for foreign in (b"\xff", given["b"].encode(), b"{}"):
+        # The order of a release without signatures is signed after its end.
+        for foreign in (b"\xff", given["b"].encode(), signed(given["b"]), b"{}", given["a"].encode()):
             await bus.put(DESIRED_BUCKET, BackupOrder.key_of("a"), foreign)
-            await until(lambda: right("a", body), "the order is put right")
+            await until(lambda: right("a", given["a"]), "the order is put right")
     # Also what was changed while nobody looked, and by what is in the database alone.
     await bus.put(DESIRED_BUCKET, BackupOrder.key_of("a"), b"changed meanwhile")
     async with coordinator(nats, urls):
-        await until(lambda: right("a", body), "the order is put right after a start")
+        await until(lambda: right("a", given["a"]), "the order is put right after a start")
         await say(bus, started(2, ("a", "e", "c", "d")))
         replaced = await order_of(bus, "e", 2)
         assert [source.node for source in replaced.sources] == ["c", "b"]

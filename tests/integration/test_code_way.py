@@ -25,8 +25,10 @@ from holdfast.requests import CODE_REQUESTS, Answer, KeepCode, OfferCode
 from holdfast.subjects import CODE_BUCKET, JOBS_BUCKET
 from holdfast_agent.files import code_store
 from holdfast_agent.files.code_store import CodeNeed, CodeStore, FetchedCode
+from holdfast_agent.order_watch import OrderReader
 from holdfast_controller.code.librarian import Librarian
 from holdfast_controller.code.shelf import PostgresShelf
+from tests.scenes.order_keys import KEYS, signed
 
 pytestmark = pytest.mark.integration
 WITHIN_S = 10.0
@@ -119,7 +121,8 @@ class Place:
 
     @asynccontextmanager
     async def running(self, bus: MemoryBus) -> AsyncIterator[Place]:
-        task = asyncio.create_task(self.store.run(bus))
+        orders = OrderReader("n", KEYS, lambda *_: None).for_jobs(bus, CodeOrder, lambda: None)
+        task = asyncio.create_task(self.store.run(bus, orders))
         try:
             yield self
         finally:
@@ -261,7 +264,7 @@ async def test_nodes_fetch_ahead_what_a_job_may_need_and_forget_it_with_the_job(
 
     async def want(*versions: str) -> None:
         wanted = CodeOrder(job="job", versions=versions, root=str(found.root))
-        await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
+        await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), signed(wanted))
 
     async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
         await house.keep(found)
@@ -286,7 +289,7 @@ async def test_old_versions_go_and_what_may_be_needed_stays(house: House, source
             await place.get(versions[-1])
             if number == 0:
                 wanted = CodeOrder(job="job", versions=(versions[0].version,))
-                await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
+                await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), signed(wanted))
                 await until(lambda: place.store._wanted)
         await until(lambda: len(place.in_place) <= 2 * code_store.VERSIONS_KEPT + 1)
         gone = [found for found in versions if f"job/{found.version}" not in place.in_place]
@@ -311,7 +314,7 @@ async def test_what_a_killed_agent_left_half_deleted_is_removed_and_ends_no_agen
         wanted = CodeOrder(job="job", versions=())
         for versions in ((found.version,), ()):
             wanted = msgspec.structs.replace(wanted, versions=versions)
-            await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), msgspec.json.encode(wanted))
+            await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), signed(wanted))
         await until(lambda: not place.in_place and not left.exists())
 
 

@@ -194,7 +194,11 @@ def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> 
         assert not any(password in url for other, password in bus.items() if other != user)
     certificate = {"ca.pem", "tls.pem", "tls.key"}
     for service in AGENTS:
-        assert {file.name for file in machine.own_secrets(service).iterdir()} == {"nats.url", *certificate}
+        assert {file.name for file in machine.own_secrets(service).iterdir()} == {
+            "nats.url",
+            "orders.pub",
+            *certificate,
+        }
     for service, role in {**roles, "operator": "reader"}.items():
         folder = machine.own_secrets(service)
         assert {file.name for file in folder.iterdir()} >= {"nats.url", "database.url"}
@@ -204,8 +208,13 @@ def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> 
     assert {file.name for file in machine.own_secrets("postgres").iterdir()} == {"password", *certificate}
     assert {file.name for file in machine.own_secrets("nats").iterdir()} == {"nats.conf", *certificate}
     assert {file.name for file in machine.own_secrets("migrate").iterdir()} == {"admin.url", "roles", "ca.pem"}
+    signing = {file.name: file.read_text() for file in (machine.secrets / "kept" / "orders").iterdir()}
+    for service, role in roles.items():
+        key = machine.own_secrets(service) / "order.key"
+        assert (key.read_text() if key.exists() else None) == signing.get(role)
     keys = [file for file in machine.secrets.rglob("*.key") if "kept" not in file.parts]
-    assert len({file.read_bytes() for file in keys}) == len(keys) == len(users) + 2, "no two containers share a key"
+    assert len({file.read_bytes() for file in keys}) == len(keys), "no two containers share a key"
+    assert len(keys) == len(users) + 2 + len(signing)
     assert {file.stat().st_mode & 0o777 for file in machine.secrets.rglob("*.key")} == {0o600}
     mounted = [_parts(mount)[0] for name, one in COMPOSE.items() if name != "secrets" for mount in one["volumes"]]
     assert "secrets" not in mounted
@@ -220,7 +229,7 @@ def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> 
     with pytest.raises(subprocess.CalledProcessError):
         machine.make_secrets("--renew", "node-9")
     machine.make_secrets("--renew")
-    for kind, known in {"roles": passwords, "bus": bus}.items():
+    for kind, known in {"roles": passwords, "bus": bus, "orders": signing}.items():
         assert not set(known.values()) & {file.read_text() for file in (machine.secrets / "kept" / kind).iterdir()}
 
 

@@ -18,6 +18,7 @@ WRONG = {
         *(
             "analyze",
             "ping",
+            "keys",
             "hang",
             "slow",
             "nodes poweroff",

@@ -49,7 +49,7 @@ class Scene:
         return self.actions
 
     def order(self, it: NodeOrder, **fields: Any) -> list[Action]:
-        return self.see(OrderSeen, order=it, **fields)
+        return self.see(OrderSeen, order=it, **{"signed_at": self.now, **fields})
 
     def zygote(self, *live: tuple[int, int], fence: tuple[int, int] = (1, 1), **fields: Any) -> list[Action]:
         ranks = tuple(LiveRank(rank=rank, pid=pid, fence=fence) for rank, pid in live)

@@ -26,6 +26,7 @@ from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Inventory
+from tests.scenes.order_keys import SIGNER
 from tests.sim.bus import PublishingBus, SimBus, SimOutbox
 from tests.sim.network import Chaos, SimDelivery, World
 from tests.sim.nodes import SimNode
@@ -53,7 +54,8 @@ class SimService:
 
     def _new_shell(self) -> ServiceShell:
         self._relay = Relay(self.store, PublishingBus(self.cluster.bus, self._dies), now=self.cluster.world.now)  # type: ignore[arg-type]
-        return ServiceShell(self.make(), self.cluster.bus, self.store, self.cluster.world.now)  # type: ignore[arg-type]
+        now, signer = self.cluster.world.now, SIGNER["controller"]
+        return ServiceShell(self.make(), self.cluster.bus, self.store, now, signer)  # type: ignore[arg-type]
 
     @property
     def handles(self) -> tuple[type[Event], ...]:
@@ -251,7 +253,8 @@ class SimCluster:
             and not self.controller.frozen
             and self.world.seconds % EVERY_S < TICK_S
         ):
-            await repair_orders(self.bus, lambda: truths(decider.standing_orders()))  # type: ignore[arg-type]
+            signer, now = SIGNER["controller"], self.world.now
+            await repair_orders(self.bus, lambda: truths(decider.standing_orders(), signer, now))  # type: ignore[arg-type]
         for job, state in decider.jobs.items():
             waits_for = state.incident.failed_step if state.incident else -1
             assert waits_for <= LAST_STEP, f"{job} waits for step {waits_for}, which only a replaced generation made"

@@ -215,7 +215,7 @@ class SimNode:
             return
         if self.agent is not None and self.agent.zygote_ready:
             self._obeyed = (self._life, body)
-            self.learn(OrderSeen(id=self.fresh_id(), order=order))
+            self.learn(OrderSeen(id=self.fresh_id(), order=order, signed_at=self.world.now()))
 
     def remember(self, body: bytes) -> None:
         """The node's key still has this value: what this agent has missed, it learns now, and now and then again."""

@@ -7,13 +7,12 @@ soon as both are known, and again after it restarts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 
-from holdfast.bus import Bus, KeyUpdate
 from holdfast.clock import Now
 from holdfast.events import (
     CheckpointSaved,
@@ -29,8 +28,8 @@ from holdfast.fresh_ids import uuid7
 from holdfast.node.vault.messages import BackedUp, CopiesRefusal, DamageNotice, Fetched, Notice, NotPersisted, Persisted
 from holdfast.orders.backup import BackupOrder, submission_ms
 from holdfast.orders.node import NodeOrder, Placement
+from holdfast.orders.signatures import SignedOrder
 from holdfast_agent.companions.vault_link import VaultLink
-from holdfast_agent.order_watch import orders_for
 from holdfast_agent.plan.backup_tally import BackupSum, BackupTally
 
 REPORT_EVERY_S = 2.0
@@ -40,22 +39,22 @@ log = structlog.get_logger(__name__)
 
 
 class Backups:
-    """The backups of one node. `publish` emits an event; `reject` moves an unreadable order to the dead letters."""
+    """The backups of one node. `publish` emits an event."""
 
     def __init__(
         self,
         node: str,
         vault: VaultLink,
         publish: Callable[[Event], None],
-        reject: Callable[[KeyUpdate, bytes, str], None],
         now: Now,
     ) -> None:
         self._node = node
         self._vault = vault
         self._publish = publish
-        self._reject = reject
         self._now = now
         self._order: BackupOrder | None = None
+        self._next: BackupOrder | None = None
+        """The order of another job than the placed one, until that is placed."""
         self._placement: Placement | None = None
         self._tally: BackupTally | None = None
         self._reported: tuple[int, str] | None = None
@@ -71,16 +70,37 @@ class Backups:
             return
         if order.placement != self._placement:
             self._placement = order.placement
-            self._hand_over()
-
-    async def follow(self, bus: Bus) -> None:
-        async for order in orders_for(self._node, bus, BackupOrder, self._reject):
-            before, self._order = self._order, order
-            if self._tally is None or before is None or _life(before) != _life(order):
-                self._tally, self._reported = BackupTally(order), None
+            if self._next is not None and self._is_placed(self._next):
+                self._take(self._next)
             else:
-                self._tally.follow(order)
-            self._hand_over()
+                self._hand_over()
+
+    async def follow(self, orders: AsyncIterator[SignedOrder[BackupOrder]]) -> None:
+        async for signed in orders:
+            order, present = signed.order, self._order
+            if present is None or not self._is_placed(present):
+                self._take(order)
+            elif not self._is_placed(order):
+                # The node's next job, or an old order that somebody brought back.
+                self._next = order
+            elif order.age >= present.age:
+                self._take(order)
+            else:
+                log.warning("a backup order is older than the present one", order=order.age, present=present.age)
+
+    def _take(self, order: BackupOrder) -> None:
+        before, self._order, self._next = self._order, order, None
+        if self._tally is None or before is None or _life(before) != _life(order):
+            self._tally, self._reported = BackupTally(order), None
+        else:
+            self._tally.follow(order)
+        self._hand_over()
+
+    def _is_placed(self, order: BackupOrder) -> bool:
+        placement = self._placement
+        if placement is None or placement.submitted_at is None:
+            return False
+        return (order.job, order.submitted_ms) == (placement.job.name, submission_ms(placement.submitted_at))
 
     async def report(self) -> None:
         """Publish which step is backed up, at most every two seconds, until cancelled."""
@@ -96,9 +116,7 @@ class Backups:
 
     def _hand_over(self) -> None:
         order, placement = self._order, self._placement
-        if order is None or placement is None or placement.submitted_at is None:
-            return
-        if (order.job, order.submitted_ms) == (placement.job.name, submission_ms(placement.submitted_at)):
+        if order is not None and placement is not None and self._is_placed(order):
             self._vault.assign(order, placement.job.token)
 
     def _noticed(self, notice: Notice) -> None:

@@ -16,8 +16,8 @@ from holdfast.node.rank_variables import RESERVED, RESTORE_STEP, STORE_PREFIX
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.replay import VARIABLE as REPLAY_VARIABLE
 
-_PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD", NURSERY_VARIABLE)
-"""Holdfast's own connections are withheld from jobs; addresses contain passwords."""
+_PRIVATE = ("NATS_URL", "DATABASE_URL", "READY_FD", "ORDER_KEY", NURSERY_VARIABLE)
+"""Holdfast's own connections and keys are withheld from jobs; addresses contain passwords."""
 
 
 _REPRODUCIBLE = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

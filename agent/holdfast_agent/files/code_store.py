@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +23,10 @@ from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of
 from holdfast.code.unpack import WrongContent, damage, unpack
 from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
-from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
-from holdfast.subjects import CODE_BUCKET, JOBS_BUCKET
+from holdfast.subjects import CODE_BUCKET
 
 VERSIONS_KEPT = 4
 """Versions kept of each job besides those that it may need next, so that a rollback needs no fetch."""
@@ -106,12 +105,19 @@ class CodeStore:
         placement = order.placement
         if placement is None or placement.code_version is None:
             return
+        self.in_use(order)
         spec = placement.job
         need = CodeNeed(spec.name, placement.code_version, spec.code_root, spec.code_outside, order.cause)
-        # Until they are replaced, the present ranks run the version before.
-        self._ordered = [need.key, *(key for key in self._ordered if key != need.key)][:2]
         need.give_up_at = time.monotonic() + self._give_up_s
         self._add(need)
+
+    def in_use(self, order: NodeOrder | None) -> None:
+        """Keep the code of this order, whatever is said of its job's versions: ranks may run it."""
+        placement = order.placement if order is not None else None
+        if placement is not None and placement.code_version is not None:
+            key = code_key(placement.job.name, placement.code_version)
+            # Until they are replaced, the present ranks run the version before.
+            self._ordered = [key, *(other for other in self._ordered if other != key)][:2]
 
     def forget(self, job: str) -> None:
         """Note that the directory of this job's code was removed."""
@@ -120,22 +126,17 @@ class CodeStore:
             self._in_place -= gone
             self._on_change(frozenset(self._in_place))
 
-    async def run(self, bus: Bus) -> None:
+    async def run(self, bus: Bus, orders: AsyncIterator[CodeOrder]) -> None:
+        """Fetch what node orders and `orders` name, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow(bus), name="code wanted")
+            group.create_task(self._follow(orders), name="code wanted")
             while True:
                 need = await self._new.get()
                 group.create_task(self._get(bus, need), name=f"code {need.key}")
 
-    async def _follow(self, bus: Bus) -> None:
-        async for update in bus.watch(JOBS_BUCKET, CodeOrder.key_of("*")):
-            try:
-                wanted = CodeOrder.decode(update.body) if update.body is not None else None
-            except UnreadableOrder as error:
-                log.warning("an order for code cannot be read", key=update.key, error=str(error))
-                continue
-            if wanted is not None:
-                await self._want(wanted)
+    async def _follow(self, orders: AsyncIterator[CodeOrder]) -> None:
+        async for wanted in orders:
+            await self._want(wanted)
 
     async def _want(self, wanted: CodeOrder) -> None:
         self._wanted[wanted.job] = tuple(code_key(wanted.job, version) for version in wanted.versions)
@@ -143,6 +144,7 @@ class CodeStore:
             self._add(CodeNeed(wanted.job, version, wanted.root, wanted.outside, wanted.cause))
         if not wanted.versions:
             del self._wanted[wanted.job]
+            # An old order of this form may be brought back at any time: what ranks run stays all the same.
             await self._tidy(wanted.job, but=0)
 
     def _add(self, need: CodeNeed) -> None:

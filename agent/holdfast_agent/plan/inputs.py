@@ -19,6 +19,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 class OrderSeen(Input, frozen=True, kw_only=True):
     order: NodeOrder
+    signed_at: datetime
     in_collective: tuple[int, ...] = ()
     """Ranks that wait inside a collective now."""
 

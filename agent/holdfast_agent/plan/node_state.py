@@ -50,10 +50,15 @@ class Durable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of the state that is written to disk."""
 
     order: NodeOrder | None = None
+    signed_at: datetime | None = None
+    """Time at which `order` was signed, by the controller's clock."""
+    began_at: datetime | None = None
+    """Time from which on the node remembers its orders; None only before the agent has started."""
     crew: Crew | None = None
     settled: Fence = NO_FENCE
     """Fence of the newest order that is completely obeyed."""
-    rejected_revision: int = 0
+    rejected: dict[str, int] = {}
+    """Revision of the newest rejected value of each key."""
 
 
 class RankStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from holdfast.bus import Bus
 from holdfast.clock import Now
 from holdfast.engines.slow.sent_profiles import ITERATIONS_MAX
 from holdfast.events import CollectivesProfiled, Event, SlownessTested
@@ -30,7 +29,6 @@ from holdfast.node.collectives.ring_reader import RingError
 from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.trainer.hooks.flight_recorder import socket_path
 from holdfast_agent.files.directories import Directories
-from holdfast_agent.job_requests import orders_for_crew
 from holdfast_agent.plan.node_state import Crew
 from holdfast_agent.slow_tests.rings import profile
 from holdfast_agent.slow_tests.transfers import TransferServer, transfer_s
@@ -73,10 +71,10 @@ class Probing:
         self._stands_since: float | None = None
         self._testing: asyncio.Task[None] | None = None
 
-    async def follow(self, bus: Bus) -> None:
+    async def follow(self, orders: AsyncIterator[tuple[SlowOrder, Crew]]) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                async for wanted, crew in orders_for_crew(bus, SlowOrder, self._crew, self._now):
+                async for wanted, crew in orders:
                     stage = (wanted.id, wanted.stage)
                     if stage not in self._done:
                         self._done = {done for done in self._done if done[0] == wanted.id} | {stage}

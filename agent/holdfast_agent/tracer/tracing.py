@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import structlog
 
-from holdfast.bus import Bus
 from holdfast.clock import Now
 from holdfast.engines.hang.event_times import to_event_times
 from holdfast.events import CollectiveTrace, Event, StackDump
@@ -22,7 +21,6 @@ from holdfast.node.machine import Machine
 from holdfast.orders.trace import TraceOrder
 from holdfast.trainer.hooks.flight_recorder import socket_path
 from holdfast_agent.files.directories import Directories
-from holdfast_agent.job_requests import orders_for_crew
 from holdfast_agent.plan.node_state import Crew
 from holdfast_agent.tracer.collectives import marks_of, trace_of, with_recorders
 from holdfast_agent.tracer.links import SAMPLE_EVERY_S, Ports, links_of
@@ -55,11 +53,11 @@ class Tracing:
         self._machine = Machine()
         self._ports = Ports(self._machine)
 
-    async def follow(self, bus: Bus) -> None:
+    async def follow(self, orders: AsyncIterator[tuple[TraceOrder, Crew]]) -> None:
         """Execute requests, one at a time, until cancelled."""
         async with asyncio.TaskGroup() as group:
             ports = group.create_task(self._watch_ports(), name="ports")
-            async for wanted, crew in orders_for_crew(bus, TraceOrder, self._crew, self._now):
+            async for wanted, crew in orders:
                 if wanted.id != self._done:
                     self._done = wanted.id
                     await self._serve(wanted, crew)

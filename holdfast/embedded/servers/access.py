@@ -20,6 +20,7 @@ from holdfast.embedded.servers import credentials as passwords
 from holdfast.embedded.servers import nats_monitor
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.readiness import nats_admits
+from holdfast.orders.signatures import public_keys
 from holdfast.store import StoreUnavailable
 from holdfast.store.connections import NotMigrated
 from holdfast.store.passwords import end_sessions, set_passwords
@@ -79,7 +80,7 @@ class Access:
     # --- what follows from it --------------------------------------------------------------------
 
     def hand_out(self, nodes: Iterable[str]) -> None:
-        """Write the addresses of services and agents, each in a file of its own."""
+        """Write the addresses and keys of services and agents, each in a file of its own."""
         urls = self.database_urls
         for service in SERVICES:
             _write(self._layout.database_address(service), urls[service])
@@ -87,6 +88,9 @@ class Access:
             user = passwords.bus_user(name)
             url = passwords.nats_url(self.credentials, self._ports, self._host, user)
             _write(self._layout.bus_address(name), url)
+        for service, key in self.credentials.order_keys.items():
+            _write(self._layout.order_key(service), key)
+        _write(self._layout.order_keys, public_keys(self.credentials.order_keys))
 
     def nats(self, nodes: Iterable[str]) -> ChildSpec:
         """Write the configuration of nats-server, with the users that it lets in; return it as a child."""
@@ -171,8 +175,8 @@ class Access:
         return []
 
 
-def _write(path: Path, url: str) -> None:
-    content = url.encode()
+def _write(path: Path, text: str) -> None:
+    content = text.encode()
     try:
         if path.read_bytes() == content:
             return

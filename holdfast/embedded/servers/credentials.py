@@ -1,10 +1,9 @@
-"""The passwords of an embedded cluster: kept in `secrets.json`, never on a command line.
+"""The passwords and keys of an embedded cluster: kept in `secrets.json`, never on a command line.
 
 Whatever else holds a password (`embedded.servers.access`) is made from this file at every start. A change replaces the
 file first, in one step, so that a supervisor which dies during the change leaves a cluster that starts with it.
 """
 
-import secrets
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
@@ -13,7 +12,9 @@ import msgspec
 from holdfast.bus import accounts
 from holdfast.embedded.errors import ControlRefused, EmbeddedError
 from holdfast.embedded.layout import SERVICES, ClusterLayout, Ports, write_private
+from holdfast.fresh_secrets import new_order_key, new_password
 from holdfast.network.trust import PLAIN_TEXT
+from holdfast.orders.signatures import SIGNERS
 
 DATABASE = "holdfast"
 HOST = "127.0.0.1"
@@ -27,6 +28,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     postgres: str
     roles: dict[str, str]
     bus: dict[str, str] = {}
+    order_keys: dict[str, str] = {}
+    """The private keys by which services sign their orders; new ones need a start of services and agents."""
     since: dict[str, datetime] = {}
     """When a user of the bus, and the role of the same process, got the present password; unknown for old ones."""
     revoked: dict[str, datetime] = {}
@@ -57,9 +60,10 @@ def processes(nodes: Iterable[str]) -> list[str]:
 
 
 def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool = False) -> Credentials:
-    """Return the cluster's passwords; a role or user that is new gets a new one, and with `renew` all but the database
-    administrator's are new. Raises EmbeddedError if the file is damaged, or gone while the database that it opens still
-    exists.
+    """Return the cluster's passwords and keys; a role, user or service that is new gets new ones, and with `renew` all
+    but the database administrator's are new.
+
+    Raises EmbeddedError if the file is damaged, or gone while the database that it opens still exists.
     """
     nodes, now = list(nodes), datetime.now(UTC)
     try:
@@ -70,10 +74,13 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
                 f"{layout.secrets_file} is gone, and with it the password of the database in {layout.postgres}. "
                 "Put the file back, or start a new cluster in another directory with --dir."
             ) from None
-        known = Credentials(postgres=_password(), roles={})
+        known = Credentials(postgres=new_password(), roles={})
     except msgspec.MsgspecError as error:
         raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Restore it from a copy.") from error
     complete = renewed(known, processes(nodes), now) if renew else _completed(known, nodes, now)
+    kept = {} if renew else known.order_keys
+    order_keys = {service: kept.get(service) or new_order_key() for service in SIGNERS}
+    complete = msgspec.structs.replace(complete, order_keys=order_keys)
     if complete != known:
         save(layout, complete)
     return complete
@@ -89,8 +96,8 @@ def renewed(known: Credentials, names: Collection[str], now: datetime) -> Creden
     users = [bus_user(name) for name in names]
     return msgspec.structs.replace(
         known,
-        roles=known.roles | {role: _password() for role in roles_of(names)},
-        bus=known.bus | {user: _password() for user in users},
+        roles=known.roles | {role: new_password() for role in roles_of(names)},
+        bus=known.bus | {user: new_password() for user in users},
         since=known.since | dict.fromkeys(users, now),
     )
 
@@ -140,11 +147,7 @@ def _completed(known: Credentials, nodes: list[str], now: datetime) -> Credentia
     users = [user for user in map(bus_user, processes(nodes)) if user not in known.bus]
     return msgspec.structs.replace(
         known,
-        roles=known.roles | {role: _password() for role in roles},
-        bus=known.bus | {user: _password() for user in users},
+        roles=known.roles | {role: new_password() for role in roles},
+        bus=known.bus | {user: new_password() for user in users},
         since=known.since | dict.fromkeys(users, now),
     )
-
-
-def _password() -> str:
-    return secrets.token_urlsafe(24)  # URL-safe without quoting: it goes into connection strings.

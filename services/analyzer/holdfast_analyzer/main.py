@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
+from holdfast.daemon.order_keys import signer_of
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
@@ -12,10 +13,11 @@ from holdfast_analyzer.service import Analyzer
 
 
 async def serve(this: Daemon) -> None:
+    signer = signer_of(this, "analyzer")
     bus = await connect(this.nats_url, "analyzer", network=this.settings.network)
     store = await PostgresStore.connect(this.database_url, "analyzer", application_name="holdfast-analyzer")
     try:
-        await ServiceShell(Analyzer(engines_of(this.settings)), bus, store).run()
+        await ServiceShell(Analyzer(engines_of(this.settings)), bus, store, signer=signer).run()
     finally:
         await bus.close()
         await store.close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.bus.nats import connect
+from holdfast.clock import system_now
 from holdfast.daemon import process
+from holdfast.daemon.order_keys import signer_of
 from holdfast.daemon.order_repair import keep_orders
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
@@ -15,14 +17,16 @@ from holdfast_ckpt.service import Coordinator
 
 
 async def serve(this: Daemon) -> None:
+    signer = signer_of(this, "ckpt")
     coordinator = Coordinator(this.settings.checkpoint)
     bus = await connect(this.nats_url, "ckpt-coordinator", network=this.settings.network)
     store = await PostgresStore.connect(this.database_url, "ckpt", application_name="holdfast-ckpt-coordinator")
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(ServiceShell(coordinator, bus, store).run(), name="shell")
+            group.create_task(ServiceShell(coordinator, bus, store, signer=signer).run(), name="shell")
             group.create_task(
-                keep_orders(bus, lambda: corrections(coordinator.orders_in_force())), name="repair orders"
+                keep_orders(bus, lambda: corrections(coordinator.orders_in_force(), signer, system_now)),
+                name="repair orders",
             )
     finally:
         await bus.close()

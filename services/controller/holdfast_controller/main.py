@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.bus.nats import connect
+from holdfast.clock import system_now
 from holdfast.daemon import process
+from holdfast.daemon.order_keys import signer_of
 from holdfast.daemon.order_repair import keep_orders
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
@@ -19,6 +21,7 @@ from holdfast_controller.stray_orders import end_stray_orders
 
 
 async def serve(this: Daemon) -> None:
+    signer = signer_of(this, "controller")
     bus = await connect(this.nats_url, "controller", network=this.settings.network)
     shelf = await PostgresShelf.connect(this.database_url)
     librarian = Librarian(bus, shelf)
@@ -36,13 +39,15 @@ async def serve(this: Daemon) -> None:
     try:
         # Before the first decision, which may be to roll back to one of them.
         await librarian.load()
-        shell = ServiceShell(controller, bus, store)
+        shell = ServiceShell(controller, bus, store, signer=signer)
         async with asyncio.TaskGroup() as group:
             group.create_task(librarian.run(), name="code")
             group.create_task(shell.run(), name="shell")
-            group.create_task(keep_orders(bus, lambda: truths(controller.standing_orders())), name="repair orders")
+            group.create_task(
+                keep_orders(bus, lambda: truths(controller.standing_orders(), signer, system_now)), name="repair orders"
+            )
             await shell.loaded.wait()
-            group.create_task(end_stray_orders(bus, controller.has_job), name="end stray orders")
+            group.create_task(end_stray_orders(bus, controller.has_job, signer, system_now), name="end stray orders")
     finally:
         await bus.close()
         await store.close()

@@ -1,6 +1,6 @@
 """Repair of the orders to nodes on the bus (`holdfast.daemon.order_repair`).
 
-Agents refuse orders that they cannot read or that are older than the newest; this restores the controller's order.
+Agents refuse orders that the controller did not sign or that are older than the newest; this restores its order.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ from functools import partial
 
 import msgspec
 
+from holdfast.clock import Now
 from holdfast.daemon.order_repair import Correction
-from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.node import NodeOrder
+from holdfast.orders.signatures import OrderSigner
 
 
-def truths(orders: Iterable[NodeOrder]) -> dict[str, Correction]:
-    return {NodeOrder.key_of(order.node): partial(_corrected, order) for order in orders}
+def truths(orders: Iterable[NodeOrder], signer: OrderSigner, now: Now) -> dict[str, Correction]:
+    return {order.key: partial(_corrected, order, signer, now) for order in orders}
 
 
-def correction(body: bytes | None, truth: NodeOrder) -> NodeOrder | None:
-    """Return the order to put in place of `body`; None if that is correct.
+def correction(found: NodeOrder | None, truth: NodeOrder) -> NodeOrder | None:
+    """Return the order to put in place of the one on the bus; None if that is correct.
 
-    `truth` is never older than what the controller published: a higher fence on the bus is not from the controller.
+    `found` is None if the controller did not sign what is there. `truth` is never older than what this controller
+    published: one with a higher fence is from before the database went back to a backup.
     """
-    try:
-        found = NodeOrder.decode(body) if body is not None else None
-    except UnreadableOrder:
-        found = None
     if found is None or found.fence < truth.fence:
         return truth
     if found.fence > truth.fence:
@@ -35,6 +33,6 @@ def correction(body: bytes | None, truth: NodeOrder) -> NodeOrder | None:
     return truth if found.placement != truth.placement else None
 
 
-def _corrected(truth: NodeOrder, body: bytes | None) -> bytes | None:
-    right = correction(body, truth)
-    return None if right is None else right.encode()
+def _corrected(truth: NodeOrder, signer: OrderSigner, now: Now, body: bytes | None) -> bytes | None:
+    right = correction(signer.own(NodeOrder, truth.key, body), truth)
+    return None if right is None else signer.sign(right, now())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
+import msgspec
 import pytest
 
 from holdfast.node.frames import receive
@@ -165,6 +166,8 @@ def test_an_older_order_of_the_same_job_is_refused() -> None:
     assert refusal(None, present) is None
     assert refusal(present, order(5)) is None
     assert refusal(present, order(6)) is None
+    assert refusal(msgspec.structs.replace(present, number=2), present) is not None, "an old order, brought back"
+    assert refusal(msgspec.structs.replace(present, number=2), order(6)) is None
     assert refusal(present, order(1, submitted_ms=2)) is None
     assert "generation 4 is older" in (refusal(present, order(4)) or "")
     assert refusal(order(1, submitted_ms=2), order(9, submitted_ms=1)) is not None

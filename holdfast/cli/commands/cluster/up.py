@@ -36,7 +36,8 @@ _PORT = WholeNumber(1, 65_535)
 @click.option(
     "--new-passwords",
     is_flag=True,
-    help="Replace the passwords of all users of the bus and of the database's roles; who knew one is let in no more.",
+    help="Replace the passwords of all users of the bus and of the database's roles, and the keys that sign orders; "
+    "who knew one is let in no more.",
 )
 @click.option("--detach", "-d", is_flag=True, help="Run in the background.")
 @click.option(

@@ -124,6 +124,7 @@ def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
             generation=plan.generation,
             node_rank=node_rank,
             nproc_per_node=plan.nproc_per_node,
+            number=plan.number + 1,
             reason=reason,
             cause=cause,
         )
@@ -168,6 +169,7 @@ def _order(
         complete_step=plan.complete.step if plan.complete else None,
         complete_generation=plan.complete.generation if plan.complete else 0,
         certified_up_to=plan.certified_up_to,
+        number=plan.number,
         reason=plan.reason,
         cause=plan.ordered_by,
     )

@@ -194,11 +194,21 @@ def _is_of_plan(shards: HeldShards, plan: JobBackups) -> bool:
 
 
 def _plan_change(state: CoordinatorState, before: JobBackups, after: JobBackups) -> Effect:
-    return Effect() if after == before else Effect(rows=(_plan_row(after),), orders=_orders(state, after))
+    if after == before:
+        return Effect()
+    changed = _counted(after)
+    return Effect(rows=(_plan_row(changed),), orders=_orders(state, changed))
 
 
 def _announced_change(state: CoordinatorState, plan: JobBackups, cause: str, now: datetime, reason: str) -> Effect:
-    return Effect(rows=(_plan_row(plan),), events=(_planned(plan, cause, now, reason),), orders=_orders(state, plan))
+    changed = _counted(plan)
+    return Effect(
+        rows=(_plan_row(changed),), events=(_planned(changed, cause, now, reason),), orders=_orders(state, changed)
+    )
+
+
+def _counted(plan: JobBackups) -> JobBackups:
+    return msgspec.structs.replace(plan, number=plan.number + 1)
 
 
 def _orders(state: CoordinatorState, plan: JobBackups) -> tuple[BackupOrder, ...]:

@@ -95,6 +95,8 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """Most ranks that share the sending of what they have in common."""
     every_before: int = 1
     every_from: int = 0
+    number: int = 0
+    """Number of changes of this generation's plan that went to the nodes."""
     odds: tuple[PlanOdds, ...] = ()
     """Losses that this plan survives, and that others would; () in a plan of an earlier release."""
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import msgspec
 
 from holdfast.bus.in_memory import MemoryBroker
 from holdfast.events import (
@@ -26,11 +29,15 @@ from holdfast.node.vault.messages import (
     SealedStep,
     ShardName,
 )
-from holdfast.orders.backup import BackupOrder
+from holdfast.orders.backup import BackupOrder, submission_ms
+from holdfast.orders.signatures import SignedOrder
 from holdfast.subjects import DESIRED_BUCKET
 from holdfast_agent.companions.backups import Backups
 from holdfast_agent.companions.vault_link import VaultLink
+from holdfast_agent.order_watch import OrderReader
 from holdfast_agent.plan.backup_tally import BackupSum, BackupTally
+from tests.scenes.agent import START, order
+from tests.scenes.order_keys import KEYS, signed
 
 NAME = ShardName(job="before", submitted_ms=1, world_size=2, rank=1)
 SEALED = SealedStep(generation=3, step=7)
@@ -39,7 +46,7 @@ SEALED = SealedStep(generation=3, step=7)
 def test_damage_is_said_also_of_a_job_that_the_agent_has_no_order_of(tmp_path: Path) -> None:
     said: list[Event] = []
     vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
-    Backups("a", vault, said.append, lambda *_: None, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    Backups("a", vault, said.append, lambda: datetime(2026, 1, 1, tzinfo=UTC))
     vault.on_notice(Fetched(name=NAME, sealed=SEALED, source="b", nbytes=1, took_s=0.1))
     vault.on_notice(DamageNotice(name=NAME, sealed=SEALED, detail="one of four chunks"))
     (event,) = said
@@ -52,13 +59,13 @@ async def test_steps_on_the_disk_are_said_and_those_that_are_not_every_half_minu
     said: list[Event] = []
     now = datetime(2026, 1, 1, tzinfo=UTC)
     vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
-    backups = Backups("a", vault, said.append, lambda *_: None, lambda: now)
+    backups = Backups("a", vault, said.append, lambda: now)
     order = BackupOrder(
         node="a", job="before", submitted_ms=1, world_size=2, generation=3, node_rank=0, nproc_per_node=2, cause=uuid7()
     )
     bus = MemoryBroker().client("agent")
-    await bus.put(DESIRED_BUCKET, BackupOrder.key_of("a"), order.encode())
-    following = asyncio.create_task(backups.follow(bus))
+    await bus.put(DESIRED_BUCKET, BackupOrder.key_of("a"), signed(order))
+    following = asyncio.create_task(backups.follow(OrderReader("a", KEYS, lambda *_: None).for_node(bus, BackupOrder)))
 
     def tell(step: int) -> None:
         vault.on_notice(NotPersisted(name=NAME, sealed=SealedStep(generation=3, step=step), reason=f"not {step}"))
@@ -91,7 +98,7 @@ async def test_steps_on_the_disk_are_said_and_those_that_are_not_every_half_minu
 def test_every_report_is_a_metric_and_a_keeper_that_has_the_first_whole_step_an_action(tmp_path: Path) -> None:
     said: list[Event] = []
     vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
-    backups = Backups("a", vault, said.append, lambda *_: None, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    backups = Backups("a", vault, said.append, lambda: datetime(2026, 1, 1, tzinfo=UTC))
     order = BackupOrder(
         node="a", job="job", submitted_ms=1, world_size=2, generation=2, node_rank=1, nproc_per_node=1, reason="test"
     )
@@ -109,3 +116,44 @@ def test_every_report_is_a_metric_and_a_keeper_that_has_the_first_whole_step_an_
         (2, 5, "b"),
         (2, 8, "c"),
     ]
+
+
+async def signed_orders(*orders: BackupOrder) -> AsyncIterator[SignedOrder[BackupOrder]]:
+    for each in orders:
+        yield SignedOrder(each, START)
+
+
+async def test_an_old_backup_order_that_is_brought_back_replaces_none(tmp_path: Path) -> None:
+    vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
+    backups = Backups("a", vault, lambda *_: None, lambda: START)
+    placed = order(3).placement
+    assert placed is not None
+    placement = msgspec.structs.replace(placed, submitted_at=START)
+    backups.placed(msgspec.structs.replace(order(3), placement=placement))
+    present = BackupOrder(
+        node="a",
+        job="job-1",
+        submitted_ms=submission_ms(START),
+        world_size=2,
+        generation=3,
+        number=4,
+        node_rank=0,
+        nproc_per_node=2,
+    )
+    earlier = msgspec.structs.replace(present, number=3)
+    before = msgspec.structs.replace(present, generation=2, number=9)
+    namesake = msgspec.structs.replace(present, submitted_ms=1, generation=99)
+    await backups.follow(signed_orders(present, earlier, before, namesake))
+    assert backups._order == present
+    changed = msgspec.structs.replace(present, number=5)
+    await backups.follow(signed_orders(changed))
+    assert backups._order == changed
+
+    # The next job's order may come before its placement.
+    other = msgspec.structs.replace(present, job="job-2", number=0)
+    await backups.follow(signed_orders(other))
+    assert backups._order == changed
+    spec = msgspec.structs.replace(placement.job, name="job-2")
+    placement = msgspec.structs.replace(placement, job=spec)
+    backups.placed(msgspec.structs.replace(order(1, epoch=2), placement=placement))
+    assert backups._order == other

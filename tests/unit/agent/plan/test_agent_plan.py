@@ -64,7 +64,8 @@ def test_an_order_that_was_never_given_is_taken_back() -> None:
     scene.order(order(1, epoch=10**9, idle=True))
     scene.stopped(0, 1)
     scene.order(order(2))
-    assert "older" in plan(scene.state, OrderSeen(id=uuid7(), order=order(2)), START, Timeouts()).reason
+    seen = OrderSeen(id=uuid7(), order=order(2), signed_at=START)
+    assert "older" in plan(scene.state, seen, START, Timeouts()).reason
     forked = list(scene.forked)
 
     scene.order(order(2, supersedes=(10**9, 1)))

@@ -22,10 +22,12 @@ from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.subjects import JOBS_BUCKET
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast_agent.files.directories import Directories
+from holdfast_agent.order_watch import OrderReader
 from holdfast_agent.plan.node_state import Crew
 from holdfast_agent.slow_tests.probing import Probing
 from holdfast_agent.slow_tests.transfers import TransferServer
 from tests.scenes.agent import order
+from tests.scenes.order_keys import KEYS, signed
 
 SOON_S = 5.0
 
@@ -55,10 +57,14 @@ class Node:
         self.crew = Crew(order=order(2), forked=True, pids={0: 2})
         return self._ring(2)
 
+    def orders(self) -> AsyncIterator[tuple[SlowOrder, Crew]]:
+        reader = OrderReader("n", KEYS, lambda *_: None)
+        return reader.for_crew(self.bus, SlowOrder, lambda: self.crew, system_now)
+
     async def asked(self, **about: Any) -> SlowOrder:
         about = {"id": uuid7(), "generation": 1, "until": system_now() + timedelta(seconds=30)} | about
         wanted = SlowOrder(job="job-1", **about)
-        await self.bus.put(JOBS_BUCKET, SlowOrder.key_of("job-1"), msgspec.json.encode(wanted))
+        await self.bus.put(JOBS_BUCKET, SlowOrder.key_of("job-1"), signed(wanted))
         return wanted
 
     async def until(self, kind: type[Event]) -> Any:
@@ -78,7 +84,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 @contextlib.asynccontextmanager
 async def serving(node: Node) -> AsyncIterator[None]:
-    task = asyncio.create_task(node.probing.follow(node.bus))
+    task = asyncio.create_task(node.probing.follow(node.orders()))
     try:
         yield
         assert not task.done(), "it goes on"

@@ -82,10 +82,13 @@ def test_every_child_gets_the_file_and_time_for_its_end(here: Path) -> None:
 
 def test_settings_from_files_are_found_from_a_childs_directory(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_POOL_SIZE_FILE", "size")
-    monkeypatch.setenv("HOLDFAST_DATABASE_URL_FILE", "another.cluster")
+    others = ("HOLDFAST_DATABASE_URL", "HOLDFAST_NETWORK_ORDER_KEY", "HOLDFAST_NETWORK_ORDER_KEYS")
+    for name in others:
+        monkeypatch.setenv(f"{name}_FILE", "another.cluster")
+        monkeypatch.setenv(name, "another cluster's")
     environment = base_environment()
     assert environment["HOLDFAST_POOL_SIZE_FILE"] == str(here / "size")
-    assert "HOLDFAST_DATABASE_URL_FILE" not in environment
+    assert not {*others, *(f"{name}_FILE" for name in others)} & environment.keys()
 
 
 def test_a_node_may_have_settings_of_its_own(here: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.daemon.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.embedded.configuration import Configuration
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
 from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout, Ports
@@ -11,6 +12,7 @@ from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.servers import credentials
 from holdfast.embedded.servers.access import Access
 from holdfast.embedded.services import agent_spec, service_specs
+from holdfast.orders.signatures import SIGNERS, public_keys
 
 PORTS = Ports(postgres=1, nats=2, nats_monitor=3)
 NODES = ["node-0"]
@@ -76,8 +78,9 @@ def test_the_lock_lets_one_in_and_names_it(layout: ClusterLayout) -> None:
 def test_passwords_are_made_once(layout: ClusterLayout) -> None:
     first = credentials.load_or_create(layout, NODES)
     assert credentials.load_or_create(layout, NODES) == first
-    every = {first.postgres, *first.roles.values(), *first.bus.values()}
-    assert len(every) == 1 + len(first.roles) + len(first.bus)
+    every = {first.postgres, *first.roles.values(), *first.bus.values(), *first.order_keys.values()}
+    assert len(every) == 1 + len(first.roles) + len(first.bus) + len(first.order_keys)
+    assert set(first.order_keys) == {"controller", "analyzer", "ckpt"}
     assert set(first.bus) == {*SERVICES, "operator", "reader", "agent-node-0"}
 
     more = credentials.load_or_create(layout, [*NODES, "node-1"])
@@ -85,8 +88,18 @@ def test_passwords_are_made_once(layout: ClusterLayout) -> None:
     assert first.bus.items() <= more.bus.items()
 
     renewed = credentials.load_or_create(layout, NODES, renew=True)
-    assert every.isdisjoint([*renewed.roles.values(), *renewed.bus.values()])
+    assert every.isdisjoint([*renewed.roles.values(), *renewed.bus.values(), *renewed.order_keys.values()])
     assert credentials.load_or_create(layout, NODES) == renewed
+
+
+def test_a_cluster_of_a_release_without_signatures_gets_keys(layout: ClusterLayout) -> None:
+    known = credentials.load_or_create(layout, NODES)
+    before = msgspec.structs.replace(known, order_keys={})
+    layout.secrets_file.write_bytes(msgspec.json.encode(before))
+    after = credentials.load_or_create(layout, NODES)
+    assert msgspec.structs.replace(after, order_keys={}) == before
+    assert set(after.order_keys) == set(SIGNERS)
+    assert credentials.load_or_create(layout, NODES) == after
 
 
 def test_lost_passwords_of_a_live_database_are_not_replaced(layout: ClusterLayout) -> None:
@@ -95,21 +108,26 @@ def test_lost_passwords_of_a_live_database_are_not_replaced(layout: ClusterLayou
         credentials.load_or_create(layout, NODES)
 
 
-def test_every_service_gets_its_own_role_and_an_agent_only_the_bus(
+def test_every_service_gets_its_own_role_and_key_and_an_agent_only_the_bus_and_public_keys(
     layout: ClusterLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://another/cluster")
     monkeypatch.setenv("HOLDFAST_NODE_DIR", "/another/node")
     info = describe(layout)
-    bus = Access(layout, NODES, PORTS, "127.0.0.1", renew=False).credentials.bus
+    known = Access(layout, NODES, PORTS, "127.0.0.1", renew=False).credentials
+    bus = known.bus
     for spec in service_specs(Configuration(), layout):
         assert f"//holdfast_{spec.name}:" in handed_out(spec, "HOLDFAST_DATABASE_URL")
         assert handed_out(spec, "HOLDFAST_NATS_URL") == f"nats://{spec.name}:{bus[spec.name]}@127.0.0.1:{PORTS.nats}"
+        own = handed_out(spec, PRIVATE_VARIABLE) if spec.name in SIGNERS else None
+        assert own == known.order_keys.get(spec.name)
+        assert PUBLIC_VARIABLE + "_FILE" not in spec.environment
         assert "HOLDFAST_NODE_DIR" not in spec.environment
         assert spec.argv[-1] == f"holdfast_{spec.name}"
         assert not any("holdfast:" in argument for argument in spec.argv)
     agent = agent_spec(Configuration(), layout, info, "node-0")
-    assert "HOLDFAST_DATABASE_URL_FILE" not in agent.environment
+    assert not {"HOLDFAST_DATABASE_URL_FILE", PRIVATE_VARIABLE + "_FILE"} & agent.environment.keys()
+    assert handed_out(agent, PUBLIC_VARIABLE) == public_keys(known.order_keys)
     assert handed_out(agent, "HOLDFAST_NATS_URL").startswith(f"nats://agent-node-0:{bus['agent-node-0']}@")
     assert agent.environment["HOLDFAST_NODE_DIR"] == str(layout.node("node-0"))
 
