@@ -20,6 +20,7 @@ KEY_BYTES_MAX = 1 << 38
 _HANDSHAKE = b"\x16"
 """First byte of a connection with TLS."""
 
+_ENDED = "the connection ended in the handshake of TLS: the other vault is gone, or has no certificate"
 _NAMES = ("DNS", "IP Address")
 """Entries of a certificate that may name a node."""
 
@@ -78,16 +79,21 @@ def require_node(link: socket.socket, node: str) -> None:
 
 
 def shake_hands(link: socket.socket) -> None:
-    """Run the handshake of TLS, if the connection has it. Raises NotTrusted: one side does not accept the other."""
+    """Run the handshake of TLS, if the connection has it. Raises NotTrusted: one side does not accept the other;
+    WireError: the connection ended.
+    """
     if not isinstance(link, TlsLink):
         return
     try:
         link.do_handshake()
     except ssl.SSLCertVerificationError as error:
         raise NotTrusted(f"the certificate of the other node is refused: {error.verify_message}") from error
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError) as error:
+        raise WireError(_ENDED) from error
+    except ssl.SSLError as error:
+        raise NotTrusted(f"no handshake of TLS: {error.reason or error}") from error
     except OSError as error:
-        reason = (isinstance(error, ssl.SSLError) and error.reason) or error.strerror or error
-        raise NotTrusted(f"no handshake of TLS, is the other vault without certificates? {reason}") from error
+        raise WireError(f"{_ENDED} ({error.strerror or error})") from error
 
 
 def speaks_tls(link: socket.socket) -> bool:

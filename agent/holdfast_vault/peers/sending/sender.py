@@ -36,6 +36,7 @@ WINDOW = 8
 """Chunks on the way that have not been acknowledged: enough to fill the network, and soon sent again if it breaks."""
 BACK_OFF_S_MIN, BACK_OFF_S_MAX = 0.05, 0.5
 """Until the keeper is back, what this node alone holds is lost with it: so the other vault is looked for often."""
+REFUSED_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +110,8 @@ class Sender:
                     reported = str(error)
                     if isinstance(error, NotTrusted):
                         self._report_refusal(reported)
-                self._ended.wait(back_off_s)
+                # A certificate is not renewed from one moment to the next.
+                self._ended.wait(REFUSED_S if isinstance(error, NotTrusted) else back_off_s)
                 back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
 
     @contextmanager
