@@ -60,7 +60,8 @@ def renew(users: tuple[str, ...], every: bool, directory: Path, as_json: bool) -
     DIR/addresses and connect again by themselves: nothing starts again, and training goes on. Hand a new password of
     the reader (secrets.json) to those who use it.
 
-    The password of the database's administrator stays.
+    The password of the database's administrator stays, and so do the keys that sign orders: these are replaced at a
+    start, by `holdfast up --new-passwords`.
 
     Exit codes: 0 if all that run are connected again, 1 if one is not or a server does not take the change.
     """
