@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ class Soak:
         self.violations: list[str] = []
         self.skipped: Counter[str] = Counter()
         self._active: list[Injected] = []
+        self._undoing: dict[Injected, Future[None]] = {}
+        self._threads = ThreadPoolExecutor()
         self.metrics_lost: set[str] = set()
         self.events = 0
 
@@ -149,16 +152,20 @@ class Soak:
             except (NotNow, FaultRefused, *AWAY) as error:
                 self.skipped[kind] += 1
                 tell(f"{kind} skipped: {error}")
-        while self._active:
+        while self._active or self._undoing:
             self._undo(time.time())
             time.sleep(POLL_S)
         return injected
 
     def _undo(self, now: float) -> None:
+        # Each in a thread: a node comes back only once NATS, which the other fault has stopped, goes on.
         for fault in [it for it in self._active if it.until <= now]:
             self._active.remove(fault)
+            self._undoing[fault] = self._threads.submit(fault.undo)
+        for fault, undone in [it for it in self._undoing.items() if it[1].done()]:
+            del self._undoing[fault]
             try:
-                fault.undo()
+                undone.result()
             except (LauncherFailed, FaultRefused, *AWAY) as error:
                 self.violated([f"{fault} cannot be undone: {error}"])
 
@@ -236,6 +243,7 @@ class Soak:
         """Stop the job, and compare the whole record."""
         for fault in self._active:
             fault.undo()
+        self._threads.shutdown()
         self.running.holdfast("stop", JOB, limit_s=STOP_S)
         if not self._await_sql("select 1 from controller.jobs where key = $1 and exit_code is not null", JOB):
             self.violated([f"the job has not stopped within {STOP_S:g} s"], self._scene())
