@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
@@ -10,6 +11,7 @@ from datetime import datetime
 from functools import partial
 
 import msgspec
+import structlog
 
 from holdfast.bus import BusUnavailable, KeyUpdate, Message, StreamPosition, StreamState
 from holdfast.bus.connection import Connection
@@ -24,7 +26,7 @@ from holdfast.bus.consumer import (
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.bus.objects import get_objects, object_messages, objects_there
-from holdfast.bus.streams import StreamMissing, message_at, message_lost, stream_state
+from holdfast.bus.streams import StreamMissing, is_on_another_subject, message_at, message_lost, stream_state
 from holdfast.bus.watch import LOOK_AGAIN_S, Watch, is_delete, key_update, newest_value
 from holdfast.clock import Now, system_now
 from holdfast.settings.addresses import Address
@@ -40,12 +42,15 @@ LISTEN_BACKLOG_MAX = 10_000
 
 _SERVER_ERROR = 500
 
+log = structlog.get_logger(__name__)
+
 
 class _Acknowledgement(msgspec.Struct, frozen=True):
     """JetStream's answer to a publish that it stored."""
 
     stream: str
     seq: int
+    duplicate: bool = False
 
 
 _acknowledgement = msgspec.json.Decoder(_Acknowledgement)
@@ -131,16 +136,16 @@ class NatsBus:
     async def publish_all(self, messages: list[Message]) -> list[StreamPosition]:
         link = self._connection.link_now()
         positions: list[StreamPosition] = []
-        awaited: deque[tuple[str, asyncio.Future[Msg | None]]] = deque()
+        awaited: deque[tuple[Message, asyncio.Future[Msg | None]]] = deque()
         try:
             for message in messages:
                 if len(awaited) >= PUBLISH_WINDOW:
-                    positions.append(await _stored(link, *awaited[0]))
+                    positions.append(await _confirmed(link, *awaited[0]))
                     awaited.popleft()
                 headers = {"Nats-Msg-Id": message.id, **message.headers}
-                awaited.append((message.subject, await link.ask(message.subject, message.body, headers)))
+                awaited.append((message, await link.ask(message.subject, message.body, headers)))
             while awaited:
-                positions.append(await _stored(link, *awaited[0]))
+                positions.append(await _confirmed(link, *awaited[0]))
                 awaited.popleft()
         finally:
             for _, answer in awaited:
@@ -248,7 +253,23 @@ async def _subscribe(link: Link, subject: str, queue: str = "", backlog_max: int
     return await link.subscribe(subject, queue, backlog_max)
 
 
-async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) -> StreamPosition:
+async def _confirmed(link: Link, message: Message, answer: asyncio.Future[Msg | None]) -> StreamPosition:
+    """Return the position of a message that was stored, now or earlier.
+
+    Ids of decisions follow from those of events, which any node can read. What another user has published under such an
+    id must not have the server drop ours as a repetition.
+    """
+    stored = await _stored(link, message.subject, answer)
+    position = StreamPosition(stored.stream, stored.seq)
+    if not stored.duplicate or not await is_on_another_subject(link, position, message.subject):
+        return position
+    log.warning("another message has this id, publishing under a new one", id=message.id, subject=message.subject)
+    headers = {**message.headers, "Nats-Msg-Id": f"{message.id} {secrets.token_hex(8)}"}
+    stored = await _stored(link, message.subject, await link.ask(message.subject, message.body, headers))
+    return StreamPosition(stored.stream, stored.seq)
+
+
+async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) -> _Acknowledgement:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             message = await answer
@@ -267,5 +288,4 @@ async def _stored(link: Link, subject: str, answer: asyncio.Future[Msg | None]) 
         if refusal.error.code < _SERVER_ERROR:
             raise
         raise BusUnavailable(str(refusal)) from refusal
-    acknowledgement = _acknowledgement.decode(message.data)
-    return StreamPosition(acknowledgement.stream, acknowledgement.seq)
+    return _acknowledgement.decode(message.data)

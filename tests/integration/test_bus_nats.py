@@ -244,3 +244,21 @@ async def test_an_object_of_which_a_part_is_gone_is_not_there(bus: NatsBus, link
     assert await bus.get_objects(CODE_BUCKET, [name]) == {}
     await bus.put_objects(CODE_BUCKET, {name: content})
     assert await bus.get_objects(CODE_BUCKET, [name]) == {name: content}
+
+
+async def test_another_message_under_the_same_id_does_not_swallow_a_decision(nats: NatsServer, link: Link) -> None:
+    job, known = unique("job"), unique("id")
+    bus = await connect(nats.url, "controller", timeout_s=WITHIN_S)
+    try:
+        forged = f"holdfast.v1.action.ranks_stopped.{job}.node-1"
+        assert b'"seq"' in (await link.answer(forged, b"forged", {"Nats-Msg-Id": known})).data
+        decision = message(f"holdfast.v1.decision.eviction.{job}.node-1", b"decided", known)
+        stored = [(await bus.publish_all([decision]))[0] for _ in range(2)]
+        async with aclosing(bus.consume("DECISIONS", unique("c"), [f"holdfast.v1.decision.*.{job}.>"])) as received:
+            assert (await take_one(received)).body == b"decided"
+        assert [await bus.lost(position, known) for position in stored] == [False, False]
+        own = message(f"holdfast.v1.decision.eviction.{job}.node-2", b"once", unique("id"))
+        first, again = [(await bus.publish_all([own]))[0] for _ in range(2)]
+        assert first == again, "a repetition of its own is dropped"
+    finally:
+        await bus.close()
