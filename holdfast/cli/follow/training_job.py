@@ -16,7 +16,7 @@ from holdfast.cli.follow.status_line import StatusLine
 from holdfast.cli.output.tables import coloured
 from holdfast.code.snapshot import Snapshot
 from holdfast.decoding import UNREADABLE
-from holdfast.events import AnyEvent, JobFinished
+from holdfast.events import AnyEvent, GenerationStarted, JobFinished
 from holdfast.events.parts.job import JobSpec
 from holdfast.exit_codes import INTERRUPTED
 from holdfast.subjects import log_subject
@@ -42,6 +42,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     exit_code: int | None
     reason: str
+    first_node: str | None = None
+    """The node that runs rank 0; None: not recorded yet."""
 
 
 async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool, code: Snapshot | None = None) -> int:
@@ -59,6 +61,7 @@ async def attach(status: JobStatus, nats_url: str, database_url: str) -> int:
     """Follow a job submitted before, and return its exit code. Raises click.ClickException if nothing answers."""
     async with connected(nats_url, "attach") as bus:
         follower = TrainingJobFollower(status.job, bus, database_url)
+        follower.first_node = status.first_node
         follower.line.show_state(status.phase, status.generation, status.nodes)
         return await follower.run()
 
@@ -76,6 +79,7 @@ class TrainingJobFollower(JobFollower[int]):
         self.line = StatusLine(job, sys.stderr)
         self._accepted = asyncio.Event()
         self._interrupts = 0
+        self.first_node: str | None = None
 
     async def run(self) -> int:
         try:
@@ -86,6 +90,8 @@ class TrainingJobFollower(JobFollower[int]):
     def take(self, event: AnyEvent) -> None:
         """Show the event; a job that has ended ends the command."""
         self.line.take(event)
+        if isinstance(event, GenerationStarted):
+            self.first_node = event.nodes[0]
         # Before the controller accepts, the event is of another job that has this name already.
         if isinstance(event, JobFinished) and self._accepted.is_set() and not self.result.done():
             if event.outcome == "failed":
@@ -137,7 +143,10 @@ class TrainingJobFollower(JobFollower[int]):
         self.finish(int(row["exit_code"]))
 
     async def _take_output(self) -> None:
-        async for _, body in self.bus.listen(log_subject(self.job, 0, "*")):
+        async for subject, body in self.bus.listen(log_subject(self.job, 0, "*")):
+            # Any node may print for any job, under its own name.
+            if self.first_node is not None and subject != log_subject(self.job, 0, self.first_node):
+                continue
             try:
                 lines = msgspec.json.decode(body, type=_LogLines)
             except UNREADABLE:

@@ -21,7 +21,9 @@ from holdfast.cli.output.unknown_job import unknown_job
 _STATUS = """
 select c.key as job, c.phase, c.generation, c.exit_code,
        coalesce(f.body->>'reason', 'the reason is not recorded yet') as reason,
-       (select count(*) from standby.nodes where job = c.key) as nodes
+       (select count(*) from standby.nodes where job = c.key) as nodes,
+       (select body->'nodes'->>0 from historian.events where type = 'generation_started' and job = c.key
+        order by at desc limit 1) as first_node
 from controller.jobs c
 left join lateral (
     select e.body from historian.events e where e.type = 'job_finished' and e.job = c.key order by e.at desc limit 1

@@ -18,6 +18,7 @@ from holdfast.cli.code_upload import snapshot_for_script, snapshot_of
 from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_option, nats_option
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.follow.training_job import follow
+from holdfast.cli.hidden_arguments import hide_values
 from holdfast.cli.names import require_name
 from holdfast.cli.values import FilePath, NonEmptyText, WholeNumber
 from holdfast.code.snapshot import Snapshot
@@ -145,6 +146,7 @@ def run(
 
     Exit codes: the job's; 130 after Ctrl-C; 141 if the output is no longer read; 1 if the job was not accepted.
     """
+    hide_values(env)
     name = require_name(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
     if is_module and not all(part.isidentifier() for part in script.split(".")):
         raise click.ClickException(f"{script!r} is not the name of a module; give one such as package.train, or a file")
