@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from holdfast.settings.load import Setting
 
 DEFAULT_DIRECTORY = ".holdfast"
 DIRECTORY_VARIABLE = "HOLDFAST_DIR"
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +149,7 @@ class ClusterLayout:
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._refuse_another_users()
             for directory in (self.logs, self.postgres, self.nats, self.nodes, self.addresses):
                 directory.mkdir(mode=0o700, exist_ok=True)
             if ranks_user is not None:
@@ -157,6 +160,17 @@ class ClusterLayout:
                 f"cannot keep the cluster's state in {self.root}: {error.strerror}. "
                 f"Choose another directory with --dir or {DIRECTORY_VARIABLE}."
             ) from error
+
+    def _refuse_another_users(self) -> None:
+        """Refuse a directory of another user, who could exchange our files in it; close it to writing by others."""
+        status = self.root.stat()
+        if (owner := status.st_uid) != os.geteuid():
+            raise EmbeddedError(
+                f"{self.root} belongs to another user (uid {owner}): choose another directory with --dir or "
+                f"{DIRECTORY_VARIABLE}, or make it yours."
+            )
+        if status.st_mode & _WRITABLE_BY_OTHERS:
+            self.root.chmod(stat.S_IMODE(status.st_mode) & ~_WRITABLE_BY_OTHERS)
 
     def info(self) -> ClusterInfo:
         """Read `cluster.json`. Raises NoCluster or EmbeddedError."""
@@ -193,7 +207,9 @@ class ClusterLayout:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Lock out a second supervisor; the kernel unlocks when the holder dies. Raises ClusterAlreadyRunning."""
-        with open(self.lock_file, "a+") as file:
+        # Closed to others: who can open it, can hold the lock.
+        with open(os.open(self.lock_file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+") as file:
+            os.fchmod(file.fileno(), 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -44,6 +44,7 @@ A value may be read from a file named by the same variable with `_FILE` added, a
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -175,11 +176,23 @@ def timeouts_of(listed: Iterable[Setting]) -> Timeouts:
         raise ConfigRefused(_in_words(error, {}, {})) from error
 
 
+def _refuse_foreign(path: Path) -> None:
+    """Refuse a file that another user has put where we happen to be: it can name programs, and who gets our jobs."""
+    owner = path.stat().st_uid
+    if owner not in {os.geteuid(), 0}:
+        raise ConfigRefused(
+            f"{path.resolve()} belongs to another user (uid {owner}): if you trust it, name it with "
+            f"{PREFIX}CONFIG={DEFAULT_FILE}, or make it yours"
+        )
+
+
 def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tuple[str, Any, str]]:
     named = file or environ.get(PREFIX + "CONFIG")
     path = Path(named or DEFAULT_FILE)
     if not named and not path.is_file():
         return []
+    if not named:
+        _refuse_foreign(path)
     try:
         data = tomllib.loads(path.read_text())
     except UnicodeDecodeError as error:

@@ -175,11 +175,15 @@ def clear_stale_pid(directory: Path) -> None:
 
 
 async def ensure_database(port: int, password: str) -> None:
-    """Create the database `holdfast` unless it exists. Raises asyncpg.PostgresError if the server refuses."""
+    """Create the database `holdfast` unless it exists, and close the others: the limits of roles hold in ours only.
+
+    Raises asyncpg.PostgresError if the server refuses.
+    """
     connection = await asyncpg.connect(admin_url(port, password, "postgres"), ssl=False)
     try:
         if not await connection.fetchval("select true from pg_database where datname = $1", DATABASE):
             await connection.execute(f'create database "{DATABASE}"')
+        await connection.execute("revoke connect on database postgres, template1 from public")
     finally:
         await connection.close()
 
