@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from holdfast_agent.companions.environment import public_environment
 
@@ -51,10 +52,17 @@ async def readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
+def private_log(path: Path) -> BinaryIO:
+    """Open a log to append to, closed to other users: ranks may pass through its directory."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "ab")
+
+
 def _spawn(arguments: Sequence[str], log: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start the process; return it and a pipe that ends when it is ready. asyncio would kill it with its transport."""
     ready, ready_in = os.pipe()
-    with log.open("ab") as output:
+    with private_log(log) as output:
         try:
             process = subprocess.Popen(
                 (sys.executable, *arguments, "--ready-fd", str(ready_in)),

@@ -69,7 +69,7 @@ async def ask(path: Path, directory: Path, address: str, log_file: Path) -> Newb
     )
     ready, ready_in = os.pipe()
     try:
-        with log_file.open("ab") as output, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        with companion.private_log(log_file) as output, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             await _connect(connection, path)
             newborn = await _exchange(connection, request, [output.fileno(), ready_in])
     except BaseException:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import selectors
 import signal
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,8 @@ from holdfast_agent.zygote.wire import (
     StartRefused,
     StopRanks,
 )
+
+_EXCEPTION_BYTES_MAX = 1 << 20
 
 log = structlog.get_logger(__name__)
 
@@ -333,9 +336,12 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 def _read_exception(path: Path, before_ns: int | None = None) -> RankException | None:
     try:
-        if before_ns is not None and path.stat().st_mtime_ns >= before_ns:
-            return None
-        return msgspec.json.decode(path.read_bytes(), type=RankException)
+        # The rank chooses what lies there: a link, or a pipe that would have us wait, is no record.
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or (before_ns is not None and status.st_mtime_ns >= before_ns):
+                return None
+            return msgspec.json.decode(file.read(_EXCEPTION_BYTES_MAX), type=RankException)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import struct
 import threading
 import time
@@ -259,10 +260,19 @@ class LedgerReader:
         none (yet); LedgerError: it is cut short, no ledger, or of a version that this release cannot read.
         """
         self.path = Path(path)
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # A rank could put a link, or a pipe at which its reader waits, where its ledger should be.
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LedgerError(f"{self.path} cannot be opened: {error.strerror}") from error
         self.steps_read = steps_read
         try:
-            size = os.fstat(self._descriptor).st_size
+            found = os.fstat(self._descriptor)
+            size = found.st_size
+            if not stat.S_ISREG(found.st_mode):
+                raise LedgerError(f"{self.path} is no ledger: it is no file")
             head = os.pread(self._descriptor, HEADER.size, 0)
             if len(head) < HEADER.size or head[: len(MAGIC)] != MAGIC:
                 raise LedgerError(f"{self.path} is no ledger: it does not begin with {MAGIC.decode()}")
