@@ -1,0 +1,1 @@
+"""What each position could try against a cluster, and what it gets."""

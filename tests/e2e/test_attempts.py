@@ -1,0 +1,91 @@
+"""What each position tries against a running cluster, and what it gets: the table of docs/security.md."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attempts import in_job, local_user, no_password, node, readers, with_token
+from attempts.scene import Scene, scene
+from attempts.table import ATTEMPTS, Attempt
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can run ranks, and attackers, as other users"),
+]
+POSITIONS = (local_user, no_password, node, readers, in_job, with_token)
+PAGE = Path(__file__).parents[2] / "docs" / "attempts.md"
+HEAD = """# Attempts: what was tried against a running cluster
+
+A cluster as `holdfast up` makes it, as root, with `[jobs] run_as`; a job trains on two nodes, the attacker has the
+password of a third. `tests/e2e/test_attempts.py` makes each of these {count} attempts with real sockets, processes of
+other users and SQL. After each, the operator looks: orders, streams, database, files and ranks are as before, and no
+password and no secret of the job was received. In the end the job has trained on, without an incident. "May" is what
+the position is trusted with. What is not prevented is in [security.md](security.md), under "Open"."""
+
+
+@pytest.fixture(scope="module")
+def attacked() -> Iterator[Scene]:
+    with scene() as made:
+        yield made
+
+
+def _name(attempt: Attempt) -> str:
+    return re.sub(r"\W+", "-", f"{attempt.position} {attempt.tried}")
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=map(_name, ATTEMPTS))
+def test_an_attempt_gets_what_the_table_says(attacked: Scene, attempt: Attempt) -> None:
+    before = attacked.truth()
+    received = _flat(attempt.act(attacked))
+    leaked = [secret[:6] for secret in attacked.guarded if secret in received]
+    assert not leaked, f"received secrets that begin with {leaked}"
+    after = attacked.truth()
+    assert after == before
+
+
+def test_the_page_has_the_table(request: pytest.FixtureRequest) -> None:
+    page = as_page()
+    if request.config.getoption("--rewrite"):
+        PAGE.write_text(page)
+    assert PAGE.read_text() == page, "pytest --rewrite writes it again"
+
+
+def as_page() -> str:
+    """The table as docs/attempts.md has it: a heading for each position, a line for each attempt."""
+    lines = [HEAD.format(count=len(ATTEMPTS))]
+    for position in dict.fromkeys(attempt.position for attempt in ATTEMPTS):
+        mine = [attempt for attempt in ATTEMPTS if attempt.position == position]
+        lines += ["", f"## {position[0].upper()}{position[1:]}", "", "| tries to | gets |", "|---|---|"]
+        lines += [f"| {attempt.tried} | {attempt.gets} |" for attempt in mine]
+    return "\n".join(lines) + "\n"
+
+
+def test_training_went_on_and_nothing_was_evicted(attacked: Scene) -> None:
+    attacked.until_it_trains_on()
+    assert attacked.cluster.incidents(attacked.job) == []
+    nodes = attacked.cluster.nodes()
+    assert {name: node["state"] for name, node in nodes.items()} == {
+        **dict.fromkeys(attacked.members, "active"),
+        attacked.outsider: "standby",
+    }
+    assert not [name for name, node in nodes.items() if node["blocked_until"]]
+    senders = {letter["subject"].rsplit(".", 1)[1] for letter in attacked.dead_letters()}
+    assert senders == {attacked.outsider}, "only what a node published under its own name arrived at all"
+    (attacked.drop / "finish").touch()
+    assert attacked.job.exit_code() == 0
+
+
+def _flat(received: Any) -> str:
+    """Everything that was received, as text."""
+    if isinstance(received, bytes):
+        return received.decode(errors="replace")
+    if isinstance(received, dict):
+        return _flat([*received.keys(), *received.values()])
+    if isinstance(received, list | tuple):
+        return "\n".join(map(_flat, received))
+    return str(received)
