@@ -19,6 +19,7 @@ pytestmark = [
 ]
 POSITIONS = (local_user, no_password, node, readers, in_job, with_token)
 PAGE = Path(__file__).parents[2] / "docs" / "attempts.md"
+SECURITY = PAGE.with_name("security.md")
 HEAD = """# Attempts: what was tried against a running cluster
 
 A cluster as `holdfast up` makes it, as root, with `[jobs] run_as`; a job trains on two nodes, the attacker has the
@@ -53,6 +54,18 @@ def test_the_page_has_the_table(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--rewrite"):
         PAGE.write_text(page)
     assert PAGE.read_text() == page, "pytest --rewrite writes it again"
+    missing = [line for line in summary() if line not in SECURITY.read_text().splitlines()]
+    assert missing == [], "docs/security.md has other numbers"
+
+
+def summary() -> list[str]:
+    """The rows of the table in docs/security.md: the attempts of each position."""
+    positions = [attempt.position for attempt in ATTEMPTS]
+    allowed = [attempt.position for attempt in ATTEMPTS if attempt.is_allowed]
+    return [
+        f"| {position} | {positions.count(position) - allowed.count(position)} | {allowed.count(position)} |"
+        for position in dict.fromkeys(positions)
+    ]
 
 
 def as_page() -> str:
