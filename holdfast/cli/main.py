@@ -24,7 +24,6 @@ COMMANDS = {
         "config": "Show every setting and its source.",
         "ping": "Check whether one process is ready, for health checks.",
         "migrate": "Upgrade a database to the schema of this version.",
-        "keys": "Make the keys that sign orders, for services and agents started by hand.",
         "backup": "Write the database to a file.",
         "restore": "Put a backup in the place of the database.",
         "inject": "Inject a fault, for drills.",

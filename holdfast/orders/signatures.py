@@ -55,7 +55,7 @@ class OrderSigner:
     """The private key of one service: it signs its orders, and recognizes them on the bus."""
 
     def __init__(self, service: str, private: str) -> None:
-        """Raises WrongKey if `private` is not a key as `holdfast keys` makes them."""
+        """Raises WrongKey if `private` is not a key as `holdfast credentials keys` makes them."""
         self.service = service
         self._key = _private_key(private)
         self._own = OrderKeys({service: [public_key(private)]})

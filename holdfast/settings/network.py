@@ -25,8 +25,8 @@ class NetworkPolicy(Section, frozen=True, kw_only=True):
     """Name of the node's rack: nodes of a rack share power or a switch. Copies of checkpoints go to another rack."""
 
     order_key: str = ""
-    """Private key by which this service signs its orders; in a file of its own, named by
-    HOLDFAST_NETWORK_ORDER_KEY_FILE. Only controller, analyzer and ckpt have one; `holdfast keys` makes them."""
+    """Private key by which this service (controller, analyzer or ckpt) signs its orders; in a file of its own, named by
+    HOLDFAST_NETWORK_ORDER_KEY_FILE. `holdfast credentials keys` makes it."""
 
     order_keys: str = ""
     """Public keys by which agents recognize orders, as `controller:KEY analyzer:KEY ckpt:KEY`."""

@@ -18,7 +18,7 @@ WRONG = {
         *(
             "analyze",
             "ping",
-            "keys",
+            "credentials keys",
             "hang",
             "slow",
             "nodes poweroff",

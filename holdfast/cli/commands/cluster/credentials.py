@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +13,16 @@ import msgspec
 
 from holdfast.cli.connect.directory import cluster_errors, directory_option
 from holdfast.cli.output.tables import render
+from holdfast.cli.values import FilePath
 from holdfast.embedded import control
 from holdfast.embedded.control import UserStatus
 from holdfast.embedded.layout import ClusterLayout
+from holdfast.fresh_secrets import new_order_key
+from holdfast.orders.signatures import SIGNERS, public_keys
 
 CHANGED_WITHIN_S = 120.0
+
+ORDERS_FILE = "orders.pub"
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -38,7 +44,8 @@ def credentials(context: click.Context, directory: Path, as_json: bool) -> None:
         holdfast credentials revoke node-1         # let a node in no more, for instance a machine that was broken into
         holdfast credentials restore node-1        # let it in again
 
-    This is for clusters that `holdfast up` started; docs/compose.md has the steps for compose.
+    This is for clusters that `holdfast up` started; docs/compose.md has the steps for compose. Only `keys` is for one
+    whose services and agents you start yourself: it makes the keys that sign orders.
     """
     if context.invoked_subcommand is not None:
         return
@@ -106,6 +113,35 @@ def restore(node: str, directory: Path) -> None:
     )
 
 
+@credentials.command()
+@click.argument("folder", type=FilePath(file_okay=False, path_type=Path))
+def keys(folder: Path) -> None:
+    """Make the keys of a cluster whose services and agents you start yourself, in a new FOLDER.
+
+    \b
+        holdfast credentials keys /etc/holdfast/keys
+
+    Nodes carry out only what the service that writes such orders has signed. Each of controller, analyzer and ckpt gets
+    the file of its name, by HOLDFAST_NETWORK_ORDER_KEY_FILE, and no other; every agent gets orders.pub, by
+    HOLDFAST_NETWORK_ORDER_KEYS_FILE. `holdfast up` and the compose settings make their own keys.
+    """
+    private = {service: new_order_key() for service in SIGNERS}
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+        for service, key in private.items():
+            _write(folder / f"{service}.key", key, 0o600)
+        _write(folder / ORDERS_FILE, public_keys(private), 0o644)
+    except FileExistsError as error:
+        raise click.ClickException(
+            f"{folder} exists already: keys are not replaced by accident. Name a new folder, and start all services "
+            "and agents again with the new keys"
+        ) from error
+    except OSError as error:
+        raise click.ClickException(f"cannot write {folder}: {error.strerror}") from error
+    names = ", ".join(f"{service}.key" for service in SIGNERS)
+    click.echo(f"{folder}: {names} for these services, and {ORDERS_FILE} for agents")
+
+
 def _print_users(users: list[UserStatus], as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(users), indent=2))
@@ -139,3 +175,8 @@ def _interrupted(doing: str) -> Iterator[None]:
 def _progress(line: str) -> None:
     click.echo(line, err=True)
     sys.stderr.flush()
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        file.write(f"{text}\n")

@@ -222,9 +222,11 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     )
     order = NodeOrder(node="n", epoch=1, generation=3, job="j", placement=placement)
     base = {"PATH": "/bin", "HOLDFAST_NATS_URL": "nats://secret", "HOLDFAST_NODE_DIR": "/n"}
+    private = {f"HOLDFAST_NETWORK_ORDER_KEY{end}": "secret" for end in ("", "_FILE", "S", "S_FILE")}
+    base |= private
     files = RankFiles(vault=tmp_path, ledger=tmp_path / "l", reports=tmp_path / "r", error=tmp_path / "e")
     found = rank_environment(base, order, placement, 3, files)
-    assert "HOLDFAST_NATS_URL" not in found
+    assert not {"HOLDFAST_NATS_URL", *private} & found.keys()
     assert found["HOLDFAST_NODE_DIR"] == "/n"
     wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
     wanted |= {"TORCHELASTIC_RESTART_COUNT": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "PATH": "/bin"}

@@ -1,4 +1,4 @@
-"""`holdfast keys` makes the keys of a cluster that is started by hand."""
+"""`holdfast credentials keys` makes the keys of a cluster that is started by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.settings.load import load
 
 def test_services_and_agents_find_what_they_need(tmp_path: Path) -> None:
     folder = tmp_path / "etc" / "keys"
-    result = CliRunner().invoke(main, ["keys", str(folder)])
+    result = CliRunner().invoke(main, ["credentials", "keys", str(folder)])
     assert result.exit_code == 0 and "controller.key" in result.output
     files = {path.name: path for path in folder.iterdir()}
     assert set(files) == {"orders.pub", *(f"{service}.key" for service in SIGNERS)}
@@ -31,6 +31,6 @@ def test_services_and_agents_find_what_they_need(tmp_path: Path) -> None:
 
 
 def test_keys_in_use_are_not_replaced(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["keys", str(tmp_path)])
+    result = CliRunner().invoke(main, ["credentials", "keys", str(tmp_path)])
     assert result.exit_code == 1 and "exists already" in result.output
     assert not list(tmp_path.iterdir())
