@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 
 from holdfast.daemon.process import log_to_stderr
 from holdfast.node.user_rights import find_job_user
+from holdfast.node.vault.vault_socket import BACKLOG, listen, listen_to_peers
 from holdfast_vault.limits import add_flags, limits_of, network_of
 from holdfast_vault.local_server import LocalServer
 from holdfast_vault.node_vault import NodeVault
+from holdfast_vault.peers.trust import PeerTrust
+from holdfast_vault.succession.records import Inheritance
+from holdfast_vault.succession.successor import FLAG, Listening, stand_by, succeed
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -26,26 +31,49 @@ def main() -> None:
     parser.add_argument("--address", default="127.0.0.1", help="where it answers the vaults of other nodes")
     add_flags(parser)
     parser.add_argument("--ready-fd", type=int, help="closed as soon as ranks can connect")
+    parser.add_argument(FLAG, default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     log_to_stderr("holdfast_vault")
-    stop = _stop_signals()
     user = find_job_user(arguments.ranks_user)
-    node = NodeVault(arguments.state_dir, arguments.address, limits_of(arguments), user, network_of(arguments))
+    network = network_of(arguments)
+    ready = [] if arguments.ready_fd is None else [arguments.ready_fd]
+    if arguments.succeed:
+        listening, inheritance = succeed(arguments.succeed)
+    else:
+        local = listen(arguments.state_dir, None if user is None else user.gid)
+        peers: socket.socket | None = listen_to_peers(arguments.state_dir, arguments.address)
+        if peers is not None and PeerTrust(network).why_not(peers.getsockname()[0]):
+            peers.close()
+            peers = None
+        listening, inheritance = Listening(local, peers), Inheritance()
+    handover, inheritance = stand_by(listening, inheritance, lambda: _close(ready))
+    stop = _stop_signals()
+    # Ask the kernel to name this process to those who connect, instead of the one that is gone.
+    listening.local.listen(BACKLOG)
+    limits = limits_of(arguments)
+    node = NodeVault(arguments.state_dir, arguments.address, limits, user, network, listening.peers, handover)
+    node.adopt(inheritance)
     vault = LocalServer(
         arguments.state_dir,
+        listening.local,
         node,
         orphan_s=arguments.orphan_s,
         copy_threads=arguments.copy_threads,
-        ranks_gid=None if user is None else user.gid,
     )
-    if arguments.ready_fd is not None:
-        os.close(arguments.ready_fd)
+    handover.serving()
+    _close(ready)
     serving = threading.Thread(target=vault.serve)
     serving.start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     os.read(stop, 1)
+    handover.close()
     vault.close()
     serving.join()
+
+
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 def _stop_signals() -> int:

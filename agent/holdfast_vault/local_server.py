@@ -8,7 +8,7 @@ import socket
 import threading
 from pathlib import Path
 
-from holdfast.node.vault.vault_socket import listen
+from holdfast.node.vault.vault_socket import remove_own
 from holdfast_vault.acceptor import Acceptor
 from holdfast_vault.local_session import LocalSession
 from holdfast_vault.node_vault import NodeVault
@@ -20,22 +20,21 @@ class LocalServer:
     def __init__(
         self,
         directory: Path,
+        listening: socket.socket,
         node: NodeVault,
         *,
         orphan_s: float,
         copy_threads: int = 1,
-        ranks_gid: int | None = None,
     ) -> None:
-        """`orphan_s`: seconds without any agent or rank after which the vault ends; `ranks_gid`: group of the user
-        of ranks, None if it is ours.
-        """
+        """`orphan_s`: seconds without any agent or rank after which the vault ends."""
+        self._directory = directory
         self._node = node
         self._orphan_s = orphan_s
         self._copy_threads = copy_threads
         self._lock = threading.Lock()
         self._served = 0
         self._lonely: threading.Timer | None = None
-        self._acceptor = Acceptor(listen(directory, ranks_gid))
+        self._acceptor = Acceptor(listening)
 
     def serve(self) -> None:
         """Serve each connection on a thread, until `close`."""
@@ -63,6 +62,7 @@ class LocalServer:
                 self._lonely.start()
 
     def close(self) -> None:
+        remove_own(self._directory)
         self._acceptor.close()
         with self._lock:
             if self._lonely is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from holdfast.node.vault.messages import (
     Assign,
     Certified,
     Done,
+    End,
     Follow,
     Join,
     KeepOnly,
@@ -69,10 +71,13 @@ class LocalSession:
         try:
             while True:
                 request, descriptor = receive(self._link, requests)
-                if isinstance(request, Follow | Assign) and not is_peer_ours(self._link):
+                if isinstance(request, Follow | Assign | End) and not is_peer_ours(self._link):
                     raise WireError("only the agent may ask this")
                 if isinstance(request, Follow):
                     self._node.notices.send_to(self._link)
+                    return
+                if isinstance(request, End):
+                    os.kill(os.getpid(), signal.SIGTERM)
                     return
                 answer, beside = self._answer(request, descriptor)
                 try:
@@ -121,8 +126,8 @@ class LocalSession:
             case Assign():
                 reason = self._node.assign(Assignment(request.order, request.token, self._node.trust))
                 return Done() if reason is None else Refused(reason=reason), None
-            case Follow():
-                raise AssertionError("a follower is asked nothing")
+            case Follow() | End():
+                raise AssertionError("these have no answer")
 
     def _join(self, request: Join, descriptor: int | None) -> Answer:
         self._drop_userfault()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from holdfast.node.job_user import JobUser
-from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
+from holdfast.node.vault.messages import Assign, PersistTo, SealedStep, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.network import NetworkPolicy
@@ -30,8 +31,11 @@ from holdfast_vault.peers.trust import PeerTrust
 from holdfast_vault.rank_ledgers import RankLedgers
 from holdfast_vault.shelf.pins import Pins, pins_of
 from holdfast_vault.shelf.shard_checks import ShardChecks
-from holdfast_vault.shelf.shelf import Shelf
+from holdfast_vault.shelf.shelf import Shelf, ShelfContents
 from holdfast_vault.shelf.shelves import Shelves
+from holdfast_vault.succession.adoption import drop_damaged, segments_of
+from holdfast_vault.succession.handover import Handover
+from holdfast_vault.succession.records import Inheritance
 
 log = structlog.get_logger(__name__)
 
@@ -46,11 +50,14 @@ class NodeVault:
         limits: VaultLimits,
         user: JobUser | None = None,
         network: NetworkPolicy | None = None,
+        listening: socket.socket | None = None,
+        handover: Handover | None = None,
     ) -> None:
-        """`user` is that of ranks, None if it is ours."""
+        """`user` is that of ranks, None if it is ours; `listening` the socket for other vaults, None for a new one."""
         self.trust = PeerTrust(network)
+        self._handover = handover
         self.notices = Notices()
-        self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left)
+        self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left, self._changed)
         self._receptions = Receptions()
         self._assignments = Assignments()
         self.ledgers = RankLedgers()
@@ -61,7 +68,7 @@ class NodeVault:
         self.persister = Persister(
             self._shelves, self._assignments, self.ledgers, self.notices, limits.persist_bytes_per_s, user
         )
-        self.peers = PeerServer(directory, address, self._token_of, self._serve_peer, self.trust)
+        self.peers = PeerServer(directory, address, self._token_of, self._serve_peer, self.trust, listening)
 
     def join(self, name: ShardName) -> Shelf:
         """Return the shelf of a rank that has come to life on this node."""
@@ -93,15 +100,32 @@ class NodeVault:
         reason = self._assignments.put(assignment)
         if reason is None:
             self._serve_job(assignment.job)
+            if self._handover is not None:
+                self._handover.assigned(Assign(order=assignment.order, token=assignment.token))
             self._shelves.pin(pins_of(assignment.order))
             self._senders.assign(assignment)
         return reason
+
+    def adopt(self, inheritance: Inheritance) -> None:
+        """Go on with what the vault before had. Its data are compared in the background, and whenever one is used."""
+        for name, cut, sent, shards in inheritance.shelves():
+            self._serve_job(job_of(name))
+            shelf = self._shelves.adopt(name, segments_of(name, shards), cut, sent)
+            steps = shelf.steps()
+            log.info("steps of the vault before are taken over", of=str(name), steps=[each.step for each in steps])
+            threading.Thread(target=drop_damaged, args=(shelf, name, steps, self.notices), daemon=True).start()
+        if inheritance.assigned is not None:
+            self.assign(Assignment(inheritance.assigned.order, inheritance.assigned.token))
 
     def close(self) -> None:
         self.peers.close()
         self._senders.close()
         self.persister.close()
         self._shelves.close()
+
+    def _changed(self, name: ShardName, contents: ShelfContents) -> None:
+        if self._handover is not None:
+            self._handover.shelf(name, *contents)
 
     def _serve_job(self, job: JobId) -> None:
         if self._shelves.serve(job):

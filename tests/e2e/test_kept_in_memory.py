@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 from cluster import Cluster
 from job import Job
 from records import check_record
+from vault_memory import lose
 
 from holdfast.node.vault import vault_socket
 
@@ -44,7 +42,7 @@ def test_without_its_vault_a_job_trains_on_and_falls_back_to_the_disk(holdfast: 
     job.until_step(50)
     node = holdfast.members(job)[0]
     vault = vault_pid(holdfast, node)
-    os.kill(vault, signal.SIGKILL)
+    lose(vault)
     before = job.pids()
     job.until_step(job.step() + 10)
     assert job.pids() == before

@@ -6,7 +6,6 @@ Four nodes, pp=2,dp=2: nodes 0 and 3 keep each other's copies, and nodes 1 and 2
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import pytest
 from cluster import JOBS, Cluster, cluster
 from job import Job
 from records import check_record
-from vault_memory import VaultMemory
+from vault_memory import VaultMemory, lose
 
 from holdfast.node.vault import vault_socket
 
@@ -210,7 +209,7 @@ def empty_vault(running: Cluster, node: str) -> None:
     directory = running.directory / "nodes" / node
     with vault_socket.connect(directory) as link:
         killed = vault_socket.peer_pid(link)
-    os.kill(killed, signal.SIGKILL)
+    lose(killed)
 
     def has_another() -> bool:
         try:

@@ -10,6 +10,7 @@ import pytest
 from cluster import Cluster
 from job import Job, Trained
 from test_kept_in_memory import vault_pid
+from vault_memory import lose
 
 pytestmark = pytest.mark.e2e
 
@@ -27,18 +28,26 @@ def test_a_rank_dies_while_another_ranks_vault_has_just_died(holdfast: Cluster) 
     node = holdfast.members(job)[1]
     vault = vault_of(holdfast, node)
     end(vault)
+    # Its successor has all that it had, before another save.
+    killed = job.kill_rank(0)
+    job.until_step(killed.step + COPIED_WITHIN_STEPS, generation=2)
+    assert first_note(job, 2).step >= killed.step
+    assert vault_of(holdfast, node) != vault
+
+    vault = vault_of(holdfast, node)
+    lose(vault)
     holdfast.until("there is another vault", lambda: vault_pid(holdfast, node) not in (0, vault))
     job.until_step(job.step() + COPIED_WITHIN_STEPS)
     killed = job.kill_rank(0)
-    job.until_step(killed.step + COPIED_WITHIN_STEPS, generation=2)
-    began = first_note(job, 2).step
+    job.until_step(killed.step + COPIED_WITHIN_STEPS, generation=3)
+    began = first_note(job, 3).step
     assert began > killed.step - KEPT_WITHIN_STEPS
 
     # The next vault does not come in time.
-    end(vault_of(holdfast, node))
+    lose(vault_of(holdfast, node))
     killed = job.kill_rank(0)
-    job.until_step(killed.step + 2, generation=3)
-    assert first_note(job, 3).step >= began
+    job.until_step(killed.step + 2, generation=4)
+    assert first_note(job, 4).step >= began
     job.finish()
 
 
@@ -51,7 +60,7 @@ def test_a_job_whose_only_copies_are_lost_starts_from_scratch_only_if_its_owner_
         job.until_step(job.step() + 5)
         (node,) = holdfast.members(job)
         vault, rank = vault_of(holdfast, node), job.trained(0)[-1].pid
-        end(vault)
+        lose(vault)
         end(rank)
 
     assert refused.exit_code() == 1

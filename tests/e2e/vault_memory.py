@@ -28,6 +28,11 @@ MOMENT_S = 0.0005
 SAMPLE_WORDS = (128 << 10) // 8
 
 
+def lose(vault: int) -> None:
+    """Kill a vault and its successor: what it held is lost."""
+    os.killpg(os.getpgid(vault), signal.SIGKILL)
+
+
 class VaultMemory:
     """What the vault of one node holds of one rank of `fold.py --distinct`, whose tensor has one value at each step."""
 
@@ -79,14 +84,14 @@ class VaultMemory:
         return False
 
     def stop(self) -> None:
-        """Stop the vault; nothing of it moves any more."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """Stop the vault and its successor; nothing of it moves any more."""
+        os.killpg(os.getpgid(self.pid), signal.SIGSTOP)
         while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):
             time.sleep(MOMENT_S)
 
     def go_on(self) -> None:
         """Let it go on."""
-        os.kill(self.pid, signal.SIGCONT)
+        os.killpg(os.getpgid(self.pid), signal.SIGCONT)
 
     def _value(self, step: int) -> int:
         return undisturbed(step, self._job.world_size) + self._name.rank

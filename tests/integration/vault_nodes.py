@@ -21,7 +21,7 @@ import torch
 
 from holdfast.node import frames
 from holdfast.node.vault import messages, vault_socket
-from holdfast.node.vault.messages import Answer, Assign, Follow, Notice, SealedStep, ShardName
+from holdfast.node.vault.messages import Answer, Assign, End, Follow, Notice, SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder, Replica, VaultAddress
 from holdfast.trainer.vault_client.client import VaultClient
 from holdfast_vault.assignments import Assignment
@@ -66,7 +66,10 @@ class VaultNode:
         command = (sys.executable, *self._program, "--state-dir", str(self.directory))
         with nullcontext() if self._log is None else self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                (*command, "--ready-fd", str(writing), *arguments), pass_fds=[writing], stderr=log
+                (*command, "--ready-fd", str(writing), *arguments),
+                pass_fds=[writing],
+                stderr=log,
+                start_new_session=True,
             )
         os.close(writing)
         with open(reading, "rb") as ready:
@@ -85,23 +88,28 @@ class VaultNode:
     def kill(self) -> None:
         """What a node that is lost takes with it."""
         assert self.process is not None
-        self.process.kill()
+        self.signal(signal.SIGKILL)
         self.process.wait(WAIT_S)
 
     def signal(self, number: signal.Signals) -> None:
-        """Stop it, let it go on."""
+        """Stop it, let it go on, and its successor with it."""
         assert self.process is not None
-        self.process.send_signal(number)
+        os.killpg(self.process.pid, number)
 
     def end(self) -> None:
         """End it, if it still runs, as its agent would."""
         self._reserved.close()
         for agent in self._agents:
             agent.close()
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
+        if self.process is None or not members_of(self.process.pid):
+            return
+        self.signal(signal.SIGCONT)
+        with vault_socket.connect(self.directory) as link:
+            frames.send(link, End())
+        if self.process.poll() is None:
             assert self.process.wait(WAIT_S) == 0
+        group = self.process.pid
+        until("its successor has ended", lambda: not members_of(group))
 
     def assign(self, order: BackupOrder, token: str = TOKEN) -> Answer:
         """What the agent hands over."""
@@ -245,6 +253,17 @@ def _unread(link: socket.socket) -> int:
     """How many bytes the other end of a local connection has still to read."""
     (count,) = struct.unpack("i", fcntl.ioctl(link, termios.TIOCOUTQ, bytes(4)))
     return int(count)
+
+
+def members_of(group: int) -> list[int]:
+    """Return the living processes of a group."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+            if os.getpgid(int(entry)) == group and state not in "ZX":
+                found.append(int(entry))
+    return found
 
 
 def until(what: str, condition: Callable[[], T]) -> T:

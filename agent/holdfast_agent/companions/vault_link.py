@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from holdfast.node import frames
 from holdfast.node.frames import WireError
 from holdfast.node.job_user import JobUser
 from holdfast.node.vault import messages, vault_socket
-from holdfast.node.vault.messages import Assign, Follow, Notice, Refused
+from holdfast.node.vault.messages import Assign, End, Follow, Notice, Refused
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.network import NetworkPolicy
@@ -48,7 +46,7 @@ class VaultLink:
         self._directory = directory
         self._address = address
         self._orphan_s = orphan_s
-        self._pid: int | None = None
+        self._is_up = False
         self._process: subprocess.Popen[bytes] | None = None
         self._assignment: Assign | None = None
         self._unassigned = asyncio.Event()
@@ -58,7 +56,7 @@ class VaultLink:
     @property
     def port(self) -> int | None:
         """The port for other vaults; None while no vault runs."""
-        return None if self._pid is None else vault_socket.port(self._directory)
+        return vault_socket.port(self._directory) if self._is_up else None
 
     async def run(self) -> None:
         while True:
@@ -72,7 +70,7 @@ class VaultLink:
                 log.error("the vault does not come up", log=str(self._directory / _LOG), again_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._pid = vault_socket.peer_pid(connection)
+            self._is_up = True
             self._unassigned.set()
             self.on_ready()
             reader, writer = await asyncio.open_unix_connection(sock=connection)
@@ -83,10 +81,11 @@ class VaultLink:
                     if isinstance(notice, Notice):
                         self.on_notice(notice)
             except WireError as error:
-                log.error("the vault ended; what it held is lost", reason=str(error))
+                log.error("the vault ended; its successor has what it held, if there is one", reason=str(error))
             finally:
-                self._pid = None
+                self._is_up = False
                 writer.close()
+                self._reap()
 
     def assign(self, order: BackupOrder, token: str) -> None:
         """Give this order to the vault, and to every vault started later, until the next order."""
@@ -98,7 +97,7 @@ class VaultLink:
         while True:
             await self._unassigned.wait()
             self._unassigned.clear()
-            if self._assignment is None or self._pid is None:
+            if self._assignment is None or not self._is_up:
                 continue
             try:
                 await self._send_assignment(self._assignment)
@@ -112,9 +111,8 @@ class VaultLink:
 
     def end(self) -> None:
         """End the vault and lose its contents."""
-        if self._pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGTERM)
+        with contextlib.suppress(OSError, WireError), vault_socket.connect(self._directory, blocking=False) as link:
+            frames.send(link, End())
 
     async def _send_assignment(self, assignment: Assign) -> None:
         connection = vault_socket.connect(self._directory, blocking=False)
@@ -133,10 +131,13 @@ class VaultLink:
         except (FileNotFoundError, ConnectionRefusedError):
             return None
 
-    async def _start(self) -> socket.socket | None:
+    def _reap(self) -> None:
+        """Reap the process that this agent started, if it has ended; its successors are not this agent's children."""
         if self._process is not None:
-            # Reap the one before, if this agent started it.
             self._process.poll()
+
+    async def _start(self) -> socket.socket | None:
+        self._reap()
         self._process = await companion.start(
             "holdfast_vault",
             self._directory / _LOG,

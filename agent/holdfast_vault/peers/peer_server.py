@@ -37,7 +37,9 @@ class PeerServer:
         token_of: Callable[[Hello], str | None],
         serve: Callable[[socket.socket, Hello], None],
         trust: PeerTrust,
+        listening: socket.socket | None = None,
     ) -> None:
+        """`listening` replaces a socket of its own."""
         self._token_of = token_of
         self._serve = serve
         self._trust = trust
@@ -46,7 +48,7 @@ class PeerServer:
         self._peers: dict[socket.socket, Hello] = {}
         self._strangers_reported_at = -REPORT_STRANGERS_S
         self._unreported = 0
-        listening = listen_to_peers(directory, address)
+        listening = listening or listen_to_peers(directory, address)
         self._acceptor: Acceptor | None = Acceptor(listening)
         if reason := trust.why_not(listening.getsockname()[0]):
             log.error("this node keeps no copies of others and sends none", reason=reason)

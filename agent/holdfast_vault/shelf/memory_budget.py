@@ -52,6 +52,11 @@ class MemoryBudget:
                     self._made.add(segment)
                 self._changed.notify_all()
 
+    def count(self, segment: Segment) -> None:
+        """Count a segment that was made elsewhere."""
+        with self._changed:
+            self._made.add(segment)
+
     def _missing(self, nbytes: int) -> int:
         return nbytes + self._promised + sum(each.nbytes_to_come for each in self._made) - available_bytes()
 

@@ -22,6 +22,9 @@ from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.mmap_file import map_file
 from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes, chunks_of
 
+SETTLED_BYTES = 64 << 20
+"""Moved into huge pages in one call."""
+
 
 class SealedContents(msgspec.Struct, frozen=True, kw_only=True):
     sealed: SealedStep
@@ -35,9 +38,18 @@ class Segment:
     sender refers to it. `holds` and `is_filling` belong to its shelf, which may not give it away while in use.
     """
 
-    def __init__(self, name: str, nbytes: int, absent: frozenset[int] = frozenset(), *, is_fresh: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        nbytes: int,
+        absent: frozenset[int] = frozenset(),
+        *,
+        is_fresh: bool = False,
+        descriptor: int | None = None,
+    ) -> None:
         """Allocate all chunks but the `absent` ones; if `is_fresh`, `put` allocates each. The caller has made sure that
-        there is memory (see `memory_budget`). Raises OSError if there is none after all.
+        there is memory (see `memory_budget`). Raises OSError if there is none after all. `descriptor`: of a segment
+        that has its memory already; it is closed with this one.
         """
         self.nbytes = nbytes
         self.absent = absent
@@ -45,7 +57,9 @@ class Segment:
         self.holds = 0
         self.is_filling = False
         size = -(-max(nbytes, 1) // HUGE_BYTES) * HUGE_BYTES
-        self.descriptor = _memory_file(name, size, [] if is_fresh else list(self._spans(size)))
+        if descriptor is None:
+            descriptor = _memory_file(name, size, [] if is_fresh else list(self._spans(size)))
+        self.descriptor = descriptor
         self._to_come = set(range(chunks_of(nbytes))) - absent if is_fresh else set[int]()
         weakref.finalize(self, os.close, self.descriptor)
         self._pages = map_file(self.descriptor, size, private=False)
@@ -77,7 +91,9 @@ class Segment:
         """Move it into huge pages, as far as there are any; concurrent readers and writers do not notice."""
         if not self._is_settled:
             for begin, end in self._spans(self._pages.size):
-                collapse(self._pages.ctypes.data + begin, end - begin)
+                # A process that is killed ends after such a call.
+                for first in range(begin, end, SETTLED_BYTES):
+                    collapse(self._pages.ctypes.data + first, min(SETTLED_BYTES, end - first))
         self._is_settled = True
 
     def _spans(self, size: int) -> Iterator[tuple[int, int]]:

@@ -19,9 +19,9 @@ from __future__ import annotations
 import errno
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
@@ -39,14 +39,30 @@ class MakeSegment(Protocol):
         ...
 
 
+class ShelfContents(NamedTuple):
+    """What a shelf has that another process could go on with."""
+
+    held: tuple[tuple[Segment, SealedContents], ...]
+    cut: Cut | None
+    sent: tuple[SealedStep, ...]
+
+
 NONE: frozenset[int] = frozenset()
 
 
 class Shelf:
     """The segments of one rank. Its `turn` belongs to the rank's own save, from its beginning until it is sealed."""
 
-    def __init__(self, name: str, make: MakeSegment = Segment, steps_wanted: int = KEPT_MIN) -> None:
-        """`make` takes memory, as long as there is some; `steps_wanted` steps are kept if there is room for them."""
+    def __init__(
+        self,
+        name: str,
+        make: MakeSegment = Segment,
+        steps_wanted: int = KEPT_MIN,
+        on_change: Callable[[ShelfContents], None] = lambda contents: None,
+    ) -> None:
+        """`make` takes memory, as long as there is some; `steps_wanted` steps are kept if there is room for them.
+        `on_change` takes each change before what it gives up is overwritten.
+        """
         self.turn = threading.Lock()
         self._name = name
         self._make_segment = make
@@ -59,13 +75,14 @@ class Shelf:
         self._cut: Cut | None = None
         self._refusals = 0
         self._is_closed = False
+        self._on_change = on_change
 
     def claim(self, nbytes: int, absent: frozenset[int] = NONE, *, by_chunks: bool = False) -> Segment:
         """Return a segment to be filled, but for the `absent` chunks, and then sealed or put back. `by_chunks`: the
         caller fills it by `put` if it `is_fresh`. Raises OSError: no memory (ENOMEM, ENOSPC), or another job has it
         (ESTALE).
         """
-        with self._lock:
+        with self._changing():
             self._refuse_if_closed()
             segment = self._spare(nbytes, absent)
             if segment is not None:
@@ -77,7 +94,7 @@ class Shelf:
         try:
             made = self._make(nbytes, absent, is_filling=True, is_fresh=by_chunks)
         except OSError:
-            with self._lock:
+            with self._changing():
                 segment = self._oldest_not_needed(nbytes, absent)
                 if segment is None:
                     self._refusals += 1
@@ -89,7 +106,7 @@ class Shelf:
 
     def seal(self, segment: Segment, contents: SealedContents) -> bool:
         """Put a filled segment on the shelf. Return False if the job has abandoned that step meanwhile."""
-        with self._lock:
+        with self._changing():
             segment.is_filling = False
             if self._is_closed or not survives(contents.sealed, self._cut):
                 return False
@@ -118,7 +135,7 @@ class Shelf:
 
     def forget(self, segment: Segment) -> None:
         """Drop the contents of a sealed segment."""
-        with self._lock:
+        with self._changing():
             segment.contents = None
 
     def stock(self, nbytes: int) -> None:
@@ -173,7 +190,7 @@ class Shelf:
 
     def note_sent(self, sealed: SealedStep) -> None:
         """Note that another node has all of this step."""
-        with self._lock:
+        with self._changing():
             if sealed not in self._sent:
                 self._sent.append(sealed)
 
@@ -195,7 +212,7 @@ class Shelf:
 
     def forget_sent(self) -> None:
         """Note that no other node keeps copies of these steps any more."""
-        with self._lock:
+        with self._changing():
             self._sent.clear()
 
     @property
@@ -205,7 +222,7 @@ class Shelf:
 
     def keep_only(self, cut: Cut) -> None:
         """Forget the steps that a cut abandons. Steps that arrive later belong to the present generation."""
-        with self._lock:
+        with self._changing():
             if not is_news(cut, self._cut):
                 return
             self._cut = cut
@@ -215,7 +232,7 @@ class Shelf:
 
     def close(self) -> None:
         """Give all memory back; what is just being read or filled, when that is over."""
-        with self._lock:
+        with self._changing():
             self._is_closed = True
             self._segments.clear()
             self._changed.notify_all()
@@ -232,11 +249,28 @@ class Shelf:
 
     def give_back(self, segment: Segment, *, is_left: bool = False) -> bool:
         """Have no part in it any more. False if it is needed now, or in use."""
-        with self._lock:
+        with self._changing():
             if segment not in self._free(self._certified() if is_left else self._needed()):
                 return False
             self._segments.remove(segment)
             return True
+
+    def adopt(self, segments: Sequence[Segment], cut: Cut | None, sent: Sequence[SealedStep]) -> None:
+        """Go on with what another process had."""
+        with self._changing():
+            self._segments.extend(segments)
+            self._cut = cut
+            self._sent.extend(sent)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            finally:
+                held = tuple((each, each.contents) for each in self._segments if each.contents is not None)
+                contents = ShelfContents(held, self._cut, tuple(self._sent))
+                self._on_change(contents if not self._is_closed else ShelfContents((), None, ()))
 
     def _make(self, nbytes: int, absent: frozenset[int], *, is_filling: bool, is_fresh: bool) -> Segment:
         fresh = self._make_segment(self._name, nbytes, absent, is_fresh=is_fresh)

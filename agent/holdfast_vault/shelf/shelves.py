@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
-from holdfast.node.vault.messages import ShardName
+from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast_vault.assignments import JobId, job_of
+from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf.keeping import KEPT_MIN
 from holdfast_vault.shelf.memory_budget import MemoryBudget
 from holdfast_vault.shelf.pins import Pins
-from holdfast_vault.shelf.shelf import Shelf
+from holdfast_vault.shelf.segments import Segment
+from holdfast_vault.shelf.shelf import Shelf, ShelfContents
 
 
 class Shelves:
@@ -21,9 +24,11 @@ class Shelves:
         nbytes_max: int = 0,
         steps_wanted: int = KEPT_MIN,
         left: Callable[[Collection[ShardName]], Collection[ShardName]] = lambda names: (),
+        on_change: Callable[[ShardName, ShelfContents], None] = lambda name, contents: None,
     ) -> None:
         """`nbytes_max` is for all together (0: what the machine has); `steps_wanted` for each, if there is room. `left`
-        returns those of the given ranks whose copies are kept elsewhere by now.
+        returns those of the given ranks whose copies are kept elsewhere by now; `on_change` takes each change of a
+        shelf before what it gives up is overwritten.
         """
         self._lock = threading.Lock()
         self._job: JobId | None = None
@@ -31,6 +36,7 @@ class Shelves:
         self._steps_wanted = steps_wanted
         self._pins: Pins | None = None
         self._left = left
+        self._on_change = on_change
         self._room = MemoryBudget(nbytes_max, self._all)
 
     def serve(self, job: JobId) -> bool:
@@ -47,13 +53,22 @@ class Shelves:
         with self._lock:
             shelf = self._shelves.get(name)
             if shelf is None:
-                shelf = Shelf(f"holdfast-{name.job}-{name.rank}", self._room.make, self._steps_wanted)
+                on_change = partial(self._on_change, name)
+                shelf = Shelf(f"holdfast-{name.job}-{name.rank}", self._room.make, self._steps_wanted, on_change)
                 shelf.pin(self._pins)
                 if job_of(name) == self._job:
                     self._shelves[name] = shelf
                 else:
                     shelf.close()
             return shelf
+
+    def adopt(self, name: ShardName, segments: Sequence[Segment], cut: Cut | None, sent: Sequence[SealedStep]) -> Shelf:
+        """Put on a rank's shelf what the vault before had on it; return the shelf."""
+        for segment in segments:
+            self._room.count(segment)
+        shelf = self.of(name)
+        shelf.adopt(segments, cut, sent)
+        return shelf
 
     def pin(self, pins: Pins) -> None:
         with self._lock:

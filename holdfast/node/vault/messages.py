@@ -126,7 +126,11 @@ class Follow(_VaultMessage, frozen=True, kw_only=True, tag="follow"):
     """Request of the agent for notices. No answer; notices follow on this connection as they come."""
 
 
-Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | Assign | Follow
+class End(_VaultMessage, frozen=True, kw_only=True, tag="end"):
+    """Order of the agent: end, and its successor with it. What it holds is lost. No answer."""
+
+
+Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | Assign | Follow | End
 
 
 class Done(_VaultMessage, frozen=True, kw_only=True, tag="done"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -9,6 +10,7 @@ from pathlib import Path
 
 NAME = "vault.sock"
 PORT = "vault-port"
+BACKLOG = 64
 _PORT_MAX = (1 << 16) - 1
 
 
@@ -44,8 +46,15 @@ def listen(directory: Path, ranks_gid: int | None = None) -> socket.socket:
     if ranks_gid is not None:
         os.chown(directory / NAME, -1, ranks_gid)
         (directory / NAME).chmod(0o660)
-    listening.listen(64)
+    listening.listen(BACKLOG)
     return listening
+
+
+def remove_own(directory: Path) -> None:
+    """Remove the socket's file if it leads to this process."""
+    with contextlib.suppress(OSError), connect(directory, blocking=False) as link:
+        if peer_pid(link) == os.getpid():
+            (directory / NAME).unlink(missing_ok=True)
 
 
 def peer_pid(link: socket.socket) -> int:
