@@ -322,8 +322,8 @@ class CopiesRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent read an order older than the newest that it obeyed. If the older is the true one, the newest was forged,
-    or the controller forgot it because its database was restored.
+    """An agent read an order older than the newest that it obeyed. If the older is the true one, the controller forgot
+    the newest because its database was restored. An agent that remembers no order names the newest as 0/0.
     """
 
     epoch: Count

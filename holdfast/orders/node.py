@@ -56,7 +56,7 @@ class NodeOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     cause: Id | None = None
     incident: Id | None = None
     supersedes: tuple[Count, Count] | None = None
-    """Fence of a forged order with a higher fence, which this order replaces."""
+    """Fence of an order with a higher fence that the controller does not know, which this order replaces."""
 
     @property
     def fence(self) -> tuple[int, int]:
