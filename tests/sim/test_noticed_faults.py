@@ -50,10 +50,10 @@ def needed_once(
     return needed_unsent(sealed, (), pinned) | ({*sealed} & {*list(sent)[-1:]})
 
 
-def kept_inside(topology: Topology, strategy: BackupStrategy) -> BackupPlan:
+def kept_inside(topology: Topology, strategy: BackupStrategy, racks: Sequence[str]) -> BackupPlan:
     """Neighbours keep copies, and it is said that they are outside of each other's groups."""
     pairs = plan_backups(topology, BackupStrategy.PAIRS).keeper
-    return msgspec.structs.replace(plan_backups(topology, strategy), keeper=pairs)
+    return msgspec.structs.replace(plan_backups(topology, strategy, racks), keeper=pairs)
 
 
 def no_sources(layout: Any, past: Any, held: Any) -> tuple[tuple[VaultAddress, ...], ...]:
