@@ -92,6 +92,30 @@ async def bus(nats: NatsServer) -> AsyncIterator[NatsBus]:
     await bus.close()
 
 
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A server of the module's own, with the users of two nodes."""
+    guarded = NatsServer(tmp_path_factory.mktemp("nats"))
+    guarded.nodes = ("n1", "n2")
+    asyncio.run(guarded.start())
+    yield guarded
+    guarded.stop()
+
+
+@pytest.fixture
+async def operator(guarded: NatsServer) -> AsyncIterator[NatsBus]:
+    bus = await connect(guarded.url, "operator", timeout_s=WITHIN_S)
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def node(guarded: NatsServer) -> AsyncIterator[NatsBus]:
+    bus = await connect(guarded.url_of("agent-n1"), "agent-n1", makes_streams=False, timeout_s=WITHIN_S)
+    yield bus
+    await bus.close()
+
+
 @pytest.fixture(scope="session")
 def embedded_nats(tmp_path_factory: pytest.TempPathFactory, embedded_ports: Ports) -> Iterator[str]:
     """The URL of a nats-server with JetStream, credentials included."""
