@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.node.vault.messages import BackedUp, CopiesRefusal, Fetched
 from holdfast.orders.backup import VaultAddress
 from holdfast.settings.network import NetworkPolicy
 from holdfast_vault.assignments import Assignment
+from holdfast_vault.peers import tls_link
 from holdfast_vault.peers.handshake import HANDSHAKE_S, NotAdmitted
 from holdfast_vault.peers.peer_link import dial
 from holdfast_vault.peers.peer_messages import LANGUAGE, Distrusted, Hello, greeting_replies
@@ -274,6 +276,23 @@ def threads(one: VaultNode) -> int:
     return len(list(Path(f"/proc/{one.process.pid}/task").iterdir()))
 
 
-def test_a_vault_with_certificates_speaks_the_newest_tls(keeper: VaultNode, tester: PeerTrust) -> None:
+def test_a_vault_with_certificates_speaks_the_newest_tls_and_its_keys_have_an_end(
+    keeper: VaultNode, tester: PeerTrust, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with dial(keeper.address, Assignment(order_of("tester"), TOKEN, tester)) as link:
         assert isinstance(link, TlsLink) and link.version() == "TLSv1.3"
+        assert not tls_link.needs_new_keys(link)
+        monkeypatch.setattr(tls_link, "KEY_BYTES_MAX", link.sent_bytes + 2)
+        link.sendall(b"\0\0")
+        assert tls_link.needs_new_keys(link)
+
+
+def test_a_call_without_a_thread_for_its_deadline_fails_as_any_other(
+    keeper: VaultNode, tester: PeerTrust, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", fail)
+    with pytest.raises(WireError, match="can't start new thread"):
+        keeper.held(trust=tester)

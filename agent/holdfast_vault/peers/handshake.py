@@ -109,10 +109,15 @@ def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello
 
 @contextlib.contextmanager
 def deadline(link: socket.socket) -> Iterator[None]:
-    """End the connection unless the block is left in time. A timeout of the socket would restart with each byte."""
+    """End the connection unless the block is left in time. A timeout of the socket would restart with each byte. Raises
+    WireError: there is no thread for it.
+    """
     timer = threading.Timer(HANDSHAKE_S, _end, (link,))
     timer.daemon = True
-    timer.start()
+    try:
+        timer.start()
+    except RuntimeError as error:
+        raise WireError(str(error)) from error
     try:
         yield
     finally:
