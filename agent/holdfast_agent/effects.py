@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.companions.backups import Backups
-from holdfast_agent.companions.start_command import start_command
+from holdfast_agent.companions.rank_user import RankUser, RankUsers
+from holdfast_agent.companions.start_command import script_of, start_command
 from holdfast_agent.companions.zygote_link import ZygoteLink
 from holdfast_agent.files.code_store import CodeStore
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.file_retention import FileRetention
 from holdfast_agent.plan import actions
 from holdfast_agent.plan.actions import Action, Plan
-from holdfast_agent.plan.node_state import AgentState
+from holdfast_agent.plan.node_state import NO_FENCE, AgentState
 from holdfast_agent.watching.watcher import Watcher
-from holdfast_agent.zygote.wire import AckExit, Command, End, StartStore, StopRanks, StopStore
+from holdfast_agent.zygote.wire import AckExit, Command, End, Fence, StartRanks, StartStore, StopRanks, StopStore
 
 
 class Effects:
@@ -34,6 +36,9 @@ class Effects:
         self._retention = retention
         self._watcher = watcher
         self._backups = backups
+        self._rank_users = RankUsers(directories)
+        self.rank_user: tuple[Fence, RankUser] = (NO_FENCE, RankUser(None))
+        """User of the ranks of the order that was started last."""
 
     def carry_out(self, plan: Plan, before: AgentState) -> None:
         """Carry out a plan that is durable."""
@@ -51,11 +56,8 @@ class Effects:
         match action:
             case actions.FetchCode():
                 self._code.order(action.order)
-            case actions.Fork():
-                job = action.order.job or ""
-                self._directories.begin_generation(job, action.order.fence)
-                self._retention.begin(job)
-                return start_command(action.order, self._directories, self._code.place)
+            case actions.Fork() if action.order.placement is not None:
+                return self._start(action.order)
             case actions.Stop():
                 return StopRanks(number=action.number, grace_s=self._timeouts.stop_grace_s, at_once=action.at_once)
             case actions.OpenStore() if action.order.placement is not None:
@@ -67,3 +69,10 @@ class Effects:
             case _:
                 pass
         return None
+
+    def _start(self, order: NodeOrder) -> StartRanks:
+        assert order.placement is not None
+        self._retention.begin(order.job or "")
+        rank_user = self._rank_users.choose(order, script_of(order.placement, self._code.place))
+        self.rank_user = order.fence, rank_user
+        return start_command(order, self._directories, self._code.place, rank_user.user)

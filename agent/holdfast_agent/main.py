@@ -12,7 +12,7 @@ from holdfast.daemon.order_keys import keys_of
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.ids import checked_name
-from holdfast.node.user_rights import JobUserRefused, find_job_user
+from holdfast.node.user_rights import JobUserRefused, find_run_as
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.service import Agent
 
@@ -32,6 +32,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", required=True, type=lambda name: checked_name(name, "node"), help="this node's name")
     parser.add_argument("--state-dir", required=True, type=Path, help="directory for logs and the agent's state")
     parser.add_argument("--address", default="127.0.0.1", help="address at which other nodes reach this one")
+    parser.add_argument(
+        "--run-as", metavar="auto|own|agent|USER", help="user of ranks, instead of the setting [jobs] run_as"
+    )
 
 
 async def _run(daemon: Daemon) -> None:
@@ -39,7 +42,7 @@ async def _run(daemon: Daemon) -> None:
     directory: Path = daemon.flags.state_dir
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        directories = Directories(directory, find_job_user(daemon.settings.jobs.run_as))
+        directories = Directories(directory, find_run_as(daemon.flags.run_as or daemon.settings.jobs.run_as))
     except JobUserRefused as error:
         raise SystemExit(str(error)) from error
     # The lock is held until the process exits.

@@ -114,11 +114,16 @@ class Agent:
         self._watcher.on_commit = publisher.wake
         self._lines = LiveLines(node, reconciler.training_job)
         self._reports = ZygoteReports(
-            self._watcher, self._lines, crew, reconciler.learn, lambda command: self._zygote.send(command)
+            self._watcher,
+            self._lines,
+            crew,
+            reconciler.learn,
+            lambda command: self._zygote.send(command),
+            lambda: self._effects.rank_user,
         )
         self._reports.on_welcome = self._register
         self._zygote = ZygoteLink(directories.root, address, timeouts.orphan_s, self._reports.take, self._reports.lost)
-        self._vault = VaultLink(directories.root, address, timeouts.orphan_s, checkpoint, directories.user, network)
+        self._vault = VaultLink(directories.root, address, timeouts.orphan_s, checkpoint, directories.run_as, network)
         self._vault.on_ready = self._register
         self._backups = Backups(node, self._vault, publish, now)
         self._backups.placed(reconciler.state.durable.order)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.fresh_ids import uuid7
+from holdfast_agent.companions.rank_user import RankUser
 from holdfast_agent.plan.inputs import (
     Input,
     LogAlertSeen,
@@ -23,6 +24,7 @@ from holdfast_agent.watching.live_lines import LiveLines
 from holdfast_agent.watching.watcher import Watcher
 from holdfast_agent.zygote.wire import (
     Command,
+    Fence,
     FollowLines,
     Lines,
     LogAlert,
@@ -46,12 +48,15 @@ class ZygoteReports:
         crew: Callable[[], Crew | None],
         learn: Callable[[Input], None],
         send: Callable[[Command], None],
+        rank_user: Callable[[], tuple[Fence, RankUser]],
     ) -> None:
+        """`rank_user` returns the fence of the ranks that were started last, and their user."""
         self._watcher = watcher
         self._lines = lines
         self._crew = crew
         self._learn = learn
         self._send = send
+        self._rank_user = rank_user
         self.welcome: Welcome | None = None
         self.attached = asyncio.Event()
         self.on_welcome: Callable[[], None] = lambda: None
@@ -63,7 +68,7 @@ class ZygoteReports:
                 self._watcher.collect()
                 self._learn(self._rank_ended(report))
             case RanksForked():
-                self._learn(RanksRun(id=uuid7(), fence=report.fence, pids=report.pids, took_s=report.took_s))
+                self._learn(self._ranks_run(report))
             case RanksEnded():
                 self._watcher.collect()
                 self._learn(
@@ -107,6 +112,19 @@ class ZygoteReports:
         )
         self.on_welcome()
         self.attached.set()
+
+    def _ranks_run(self, report: RanksForked) -> RanksRun:
+        fence, (user, reason) = self._rank_user()
+        if fence != report.fence:
+            user, reason = None, ""
+        return RanksRun(
+            id=uuid7(),
+            fence=report.fence,
+            pids=report.pids,
+            took_s=report.took_s,
+            user=user.name if user is not None else "",
+            root_because=reason,
+        )
 
     def _rank_ended(self, report: RankExit) -> RankEnded:
         status = self._watcher.statuses().get(report.rank, RankStatus())

@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--copy-threads", type=int, default=1, help="how many copy one rank's state")
     parser.add_argument("--orphan-s", type=float, default=60.0, help="end after so long without agent and ranks")
     parser.add_argument("--ranks-user", default="", help="user of ranks, if it is not ours")
+    parser.add_argument("--ranks-group", type=int, help="group of ranks, if each job has a user of its own")
     parser.add_argument("--address", default="127.0.0.1", help="where it answers the vaults of other nodes")
     add_flags(parser)
     parser.add_argument("--ready-fd", type=int, help="closed as soon as ranks can connect")
@@ -40,7 +41,7 @@ def main() -> None:
     if arguments.succeed:
         listening, inheritance = succeed(arguments.succeed)
     else:
-        local = listen(arguments.state_dir, None if user is None else user.gid)
+        local = listen(arguments.state_dir, arguments.ranks_group if user is None else user.gid)
         peers: socket.socket | None = listen_to_peers(arguments.state_dir, arguments.address)
         if peers is not None and PeerTrust(network).why_not(peers.getsockname()[0]):
             peers.close()
@@ -51,7 +52,8 @@ def main() -> None:
     # Ask the kernel to name this process to those who connect, instead of the one that is gone.
     listening.local.listen(BACKLOG)
     limits = limits_of(arguments)
-    node = NodeVault(arguments.state_dir, arguments.address, limits, user, network, listening.peers, handover)
+    group = arguments.ranks_group
+    node = NodeVault(arguments.state_dir, arguments.address, limits, user, network, listening.peers, handover, group)
     node.adopt(inheritance)
     vault = LocalServer(
         arguments.state_dir,

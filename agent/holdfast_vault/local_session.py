@@ -39,9 +39,9 @@ from holdfast.node.vault.messages import (
     requests,
 )
 from holdfast.node.vault.seals import seal
-from holdfast.node.vault.vault_socket import is_peer_ours, peer_pid
+from holdfast.node.vault.vault_socket import is_peer_ours, peer_ids, peer_pid
 from holdfast_vault.assignments import Assignment
-from holdfast_vault.node_vault import NodeVault
+from holdfast_vault.node_vault import NodeVault, NotTheirs
 from holdfast_vault.peers.fetching.pull import NotFetched
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
@@ -141,7 +141,12 @@ class LocalSession:
             # The node may serve another job by now: a rank that only says where its memory is must not take it back.
             self._joined = request, self._joined[1]
         else:
-            self._joined = request, self._node.join(request.name)
+            try:
+                self._joined = request, self._node.join(request.name, *peer_ids(self._link))
+            except NotTheirs as error:
+                if descriptor is not None:
+                    os.close(descriptor)
+                return Refused(reason=str(error))
         self._ledger = self._node.ledgers.watch(request.name, request.ledger)
         self._userfault = descriptor
         return Done()

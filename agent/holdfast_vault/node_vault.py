@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -40,6 +41,10 @@ from holdfast_vault.succession.records import Inheritance
 log = structlog.get_logger(__name__)
 
 
+class NotTheirs(Exception):
+    """A rank asked for the shards of a job that another user has."""
+
+
 class NodeVault:
     """One job's shards at a time, and everything that happens to them."""
 
@@ -52,10 +57,16 @@ class NodeVault:
         network: NetworkPolicy | None = None,
         listening: socket.socket | None = None,
         handover: Handover | None = None,
+        ranks_group: int | None = None,
     ) -> None:
-        """`user` is that of ranks, None if it is ours; `listening` the socket for other vaults, None for a new one."""
+        """`user` is that of ranks, None if it is ours, or each job has its own; those are in `ranks_group`.
+
+        `listening` is the socket for other vaults, None for a new one.
+        """
         self.trust = PeerTrust(network)
         self._handover = handover
+        self._ranks_group = ranks_group
+        self._owner: tuple[JobId, int] | None = None
         self.notices = Notices()
         self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left, self._changed)
         self._receptions = Receptions()
@@ -70,10 +81,25 @@ class NodeVault:
         )
         self.peers = PeerServer(directory, address, self._token_of, self._serve_peer, self.trust, listening)
 
-    def join(self, name: ShardName) -> Shelf:
-        """Return the shelf of a rank that has come to life on this node."""
-        self._serve_job(job_of(name))
+    def join(self, name: ShardName, uid: int = os.geteuid(), gid: int = os.getegid()) -> Shelf:
+        """Return the shelf of a rank that has come to life on this node; its user is the kernel's word.
+
+        Raises NotTheirs: the shards belong to another user's job.
+        """
+        job = job_of(name)
+        if self._ranks_group is not None:
+            if uid != os.geteuid() and self._owner is not None and self._owner[0] == job and self._owner[1] != uid:
+                raise NotTheirs(f"user {uid} is not that of job {job.name}")
+            self._owner = job, uid
+            self.persister.user = self._user_of(uid, gid, self._ranks_group)
+        self._serve_job(job)
         return self._shelves.of(name)
+
+    def _user_of(self, uid: int, gid: int, group: int) -> JobUser | None:
+        """Return the user who writes steps to the disk: a rank must not have the vault write where it may not."""
+        if uid == os.geteuid():
+            return None
+        return JobUser(name=str(uid), uid=uid, gid=gid, home="/", groups=(group,))
 
     def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo | None) -> None:
         """Take a rank's sealed step: send it to the keeper, and to the disk if `to` names one."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.node.job_user import JobUser
-from holdfast.node.user_rights import JobUserRefused, find_job_user
+from holdfast.node.user_rights import JobUserRefused, find_run_as
 from holdfast.settings import load
 from holdfast.settings.load import Setting
 from holdfast.settings.timeouts import Timeouts
 
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
+RUN_AS_VARIABLE = "HOLDFAST_JOBS_RUN_AS"
 FILE_SUFFIX = "_FILE"
 
 
@@ -25,7 +25,8 @@ class Configuration:
     file: Path | None = None
     """Absolute path, None without a file."""
     timeouts: Timeouts = field(default_factory=Timeouts)
-    ranks_user: JobUser | None = None
+    passage_gid: int | None = None
+    """The group by which ranks pass to their node's directory; None: they run as the cluster's user."""
     settings: tuple[Setting, ...] = field(default=(), compare=False)
     """All settings for display, without the addresses, which belong to the cluster and hold passwords."""
 
@@ -40,7 +41,7 @@ def find_configuration(environ: Mapping[str, str], named: str | Path | None = No
     """
     try:
         settings, listed = load.load(environ, file=named)
-        ranks_user = find_job_user(settings.jobs.run_as)
+        passage_gid = find_run_as(settings.jobs.run_as).passage_gid
     except (load.ConfigRefused, JobUserRefused) as error:
         raise EmbeddedError(str(error)) from error
     given = named or environ.get(CONFIG_VARIABLE)
@@ -48,6 +49,6 @@ def find_configuration(environ: Mapping[str, str], named: str | Path | None = No
     return Configuration(
         file=file.absolute() if given or file.is_file() else None,
         timeouts=settings.timeouts,
-        ranks_user=ranks_user,
+        passage_gid=passage_gid,
         settings=tuple(row for row in listed if row.key not in load.ADDRESSES),
     )

@@ -50,7 +50,7 @@ def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptio
     returns when all of it is ready; without, as soon as it holds the directory. Raises StartFailed if it exits before.
     Call it while this process has one thread.
     """
-    layout.create(plan.ranks_user)
+    layout.create(plan.passage_gid)
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

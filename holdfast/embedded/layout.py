@@ -11,7 +11,6 @@ import msgspec
 
 from holdfast.bus.accounts import SERVICES as SERVICES
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
-from holdfast.node.job_user import JobUser
 from holdfast.node.user_rights import admit
 from holdfast.settings.load import Setting
 
@@ -142,8 +141,8 @@ class ClusterLayout:
                 f"directory with --dir or {DIRECTORY_VARIABLE}."
             )
 
-    def create(self, ranks_user: JobUser | None = None) -> None:
-        """Create the directories, closed to other users but for the way of `ranks_user` to the nodes' directories.
+    def create(self, passage_gid: int | None = None) -> None:
+        """Create the directories, closed to other users but for the way of this group to the nodes' directories.
 
         Raises EmbeddedError if that is not permitted.
         """
@@ -152,9 +151,9 @@ class ClusterLayout:
             self._refuse_another_users()
             for directory in (self.logs, self.postgres, self.nats, self.nodes, self.addresses):
                 directory.mkdir(mode=0o700, exist_ok=True)
-            if ranks_user is not None:
-                admit(ranks_user, self.root)
-                admit(ranks_user, self.nodes)
+            if passage_gid is not None:
+                admit(passage_gid, self.root)
+                admit(passage_gid, self.nodes)
         except OSError as error:
             raise EmbeddedError(
                 f"cannot keep the cluster's state in {self.root}: {error.strerror}. "

@@ -17,7 +17,6 @@ from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
 from holdfast.network.trust import PLAIN_TEXT
-from holdfast.node.job_user import JobUser
 from holdfast.orders.signatures import SIGNERS
 from holdfast.settings.load import Setting, variable_of
 
@@ -123,8 +122,8 @@ class ClusterPlan:
     services: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
     agent: Callable[[ClusterLayout, ClusterInfo, str], ChildSpec]
     settings: tuple[Setting, ...] = ()
-    ranks_user: JobUser | None = None
-    """The user that ranks run as; None: that of the cluster."""
+    passage_gid: int | None = None
+    """The group by which ranks pass to their node's directory; None: they run as the cluster's user."""
 
 
 def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
@@ -139,5 +138,5 @@ def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: 
         services=services,
         agent=partial(agent_spec, configuration),
         settings=configuration.settings,
-        ranks_user=configuration.ranks_user,
+        passage_gid=configuration.passage_gid,
     )

@@ -84,7 +84,7 @@ class Supervisor:
         started. However it ends, no process is left and the data can be used again.
         """
         layout = self._layout
-        layout.create(self._plan.ranks_user)
+        layout.create(self._plan.passage_gid)
         with self._lock():
             before = layout.remembered()
             nodes = self._choose_nodes(before)

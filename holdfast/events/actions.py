@@ -31,6 +31,10 @@ class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
     adopted: bool = False
     """The agent was restarted and found the ranks running."""
     purpose: Purpose = "train"
+    user: str = ""
+    """User of the ranks; "": the agent's."""
+    root_because: str = ""
+    """Reason why they run as root, though the job should have a user of its own."""
 
 
 class RanksFinished(Action, frozen=True, kw_only=True, omit_defaults=True):

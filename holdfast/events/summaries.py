@@ -294,7 +294,9 @@ def _(event: RanksStopped) -> str:
 
 @_sentence.register
 def _(event: RanksStarted) -> str:
-    return f"{len(event.ranks)} ranks {'adopted' if event.adopted else 'started'} in {event.took_s:.3f} s"
+    user = "root" if event.root_because else event.user
+    as_user = f" as {user}" if user else ""
+    return f"{len(event.ranks)} ranks {'adopted' if event.adopted else 'started'}{as_user} in {event.took_s:.3f} s"
 
 
 @_sentence.register

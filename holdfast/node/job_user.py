@@ -6,12 +6,14 @@ import msgspec
 
 
 class JobUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user of this machine."""
+    """A user of this machine, or a number that no other process has."""
 
     name: str
     uid: int
     gid: int
     home: str
+    groups: tuple[int, ...] = ()
+    """Supplementary groups."""
 
     def variables(self) -> dict[str, str]:
         """Return the variables by which programs find their user."""

@@ -1,17 +1,68 @@
-"""Change of a fork to the user of ranks, and that user's rights to the agent's files (docs/adr/0034)."""
+"""Which user ranks run as, how a fork becomes that user, and what of the agent's files it may reach."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import resource
 from pathlib import Path
 
+import msgspec
+
+from holdfast.node import own_users
 from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import allow_tracing, die_with_parent, give_up_new_privileges
+from holdfast.node.own_users import IdRange
 
 
 class JobUserRefused(Exception):
     """Ranks cannot run as this user; the message names the cause and the cure."""
+
+
+class RunAs(msgspec.Struct, frozen=True, kw_only=True):
+    """What `[jobs] run_as` means on this machine. Without a user and ids, ranks run as the agent's user."""
+
+    user: JobUser | None = None
+    """The one user of all jobs."""
+    ids: IdRange | None = None
+    """Each job has a user of its own, with one of these ids."""
+    may_fall_back: bool = False
+    """A job whose user could not reach what it needs runs as the agent's user."""
+
+    @property
+    def passage_gid(self) -> int | None:
+        """The group by which ranks pass directories that nodes share; None: they need none."""
+        if self.user is not None:
+            return self.user.gid
+        return self.ids.passage if self.ids is not None else None
+
+
+def find_run_as(setting: str) -> RunAs:
+    """Return what the setting means for this process. Raises JobUserRefused if that cannot be."""
+    match setting:
+        case "auto":
+            ids = own_users.ids_here() if os.geteuid() == 0 else None
+            return RunAs(ids=ids, may_fall_back=True)
+        case "own":
+            if os.geteuid() != 0:
+                raise JobUserRefused(
+                    "[jobs] run_as = 'own': only an agent that runs as root can start ranks as other users"
+                )
+            if (ids := own_users.ids_here()) is None:
+                raise JobUserRefused(
+                    f"[jobs] run_as = 'own': this user namespace has none of the ids {_shown(own_users.WIDE)} and "
+                    f"{_shown(own_users.NARROW)}; map them, or name a user"
+                )
+            return RunAs(ids=ids)
+        case "" | "agent":
+            return RunAs()
+        case _:
+            return RunAs(user=find_job_user(setting))
+
+
+def _shown(ids: IdRange) -> str:
+    return f"{ids.first} to {ids.first + ids.size - 1}"
 
 
 def own(user: JobUser, path: Path) -> None:
@@ -20,14 +71,14 @@ def own(user: JobUser, path: Path) -> None:
     path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def admit(user: JobUser, path: Path) -> None:
-    """Let this user's group pass through a directory of ours, but not list it."""
-    os.chown(path, -1, user.gid)
+def admit(gid: int, path: Path) -> None:
+    """Let this group pass through a directory of ours, but not list it."""
+    os.chown(path, -1, gid)
     path.chmod(0o710)
 
 
 def find_job_user(name: str) -> JobUser | None:
-    """Return the user of `[jobs] run_as`; None for "", the user of this process.
+    """Return the user of this name; None for "", the user of this process.
 
     Raises JobUserRefused if there is no such user, it is root, or this process may not become another user.
     """
@@ -50,22 +101,14 @@ def find_job_user(name: str) -> JobUser | None:
 
 def become(user: JobUser, parent: int) -> None:
     """Turn this process into one of `user`, for good. `parent` is the pid whose end still ends it."""
-    os.setgroups([])
+    for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC):
+        # They do not bind root: RDMA registers memory, and processes are counted by user. A container may keep both.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)
     give_up_new_privileges()
     # A change of user turns both off: the agent's tracer reads stacks, and no rank outlives its zygote.
     allow_tracing()
     die_with_parent(parent)
-
-
-def closed_part(path: Path, mode: int = os.R_OK) -> Path | None:
-    """Return the first directory of the path that this process cannot enter, else the path if it lacks `mode` there.
-
-    None if the path is open. Links are followed, so that the directory that is closed is named and not a link to it.
-    """
-    path = Path(os.path.realpath(path))
-    for part in reversed(path.parents):
-        if not os.access(part, os.X_OK):
-            return part
-    return None if os.access(path, mode) else path

@@ -33,7 +33,7 @@
     [telemetry]
     every_s = 10
     [jobs]
-    run_as = "trainer"
+    run_as = "own"
     [network]
     tls_ca = "/etc/holdfast/ca.pem"
 

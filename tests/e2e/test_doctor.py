@@ -12,8 +12,8 @@ from cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 
-OF_THE_SURROUNDINGS = ("disk", "dead_letters", "stream", "process")
-"""This machine's disks, and what other tests did to this cluster: they sent damage, and killed processes."""
+OF_THE_SURROUNDINGS = ("disk", "dead_letters", "stream", "process", "user")
+"""This machine's disks and closed directories, and what other tests did to this cluster: damage, killed processes."""
 
 
 def _findings(holdfast: Cluster) -> list[dict[str, Any]]:

@@ -7,26 +7,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.code.relocation import relocate
-from holdfast.orders.node import NodeOrder
+from holdfast.node.job_user import JobUser
+from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.environment import rank_environment
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.zygote.wire import RankPlan, StartRanks
 
 
-def start_command(order: NodeOrder, directories: Directories, code_place: Callable[[str, str], Path]) -> StartRanks:
+def script_of(placement: Placement, code_place: Callable[[str, str], Path]) -> str:
+    """Return the script that ranks run, in its version's directory; a module's name."""
+    job, version = placement.job, placement.code_version
+    if not version or job.is_module:
+        return job.script
+    return relocate(job.script, job.code_root, str(code_place(job.name, version)), job.cwd)
+
+
+def start_command(
+    order: NodeOrder, directories: Directories, code_place: Callable[[str, str], Path], user: JobUser | None
+) -> StartRanks:
     """Return the command. `code_place` returns a code version's directory; the working directory is the submitter's."""
     placement = order.placement
     assert placement is not None
     job, version = placement.job, placement.code_version
     code = code_place(job.name, version) if version else None
-    script = relocate(job.script, job.code_root, str(code), job.cwd) if code and not job.is_module else job.script
+    script = script_of(placement, code_place)
     purpose = placement.purpose
     if purpose != "train":
         directories.begin_checks(job.name, order.fence, purpose)
-    # Checks are programs of Holdfast, and test devices that only root may open.
-    user = directories.user if purpose != "checks" else None
-    if user is not None:
-        directories.begin_job(Path(job.directory))
     plans = []
     variables = {name: job.env.get(name, value) for name, value in (user.variables() if user else {}).items()}
     for rank in placement.ranks:

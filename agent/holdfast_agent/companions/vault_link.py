@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.node import frames
 from holdfast.node.frames import WireError
-from holdfast.node.job_user import JobUser
+from holdfast.node.user_rights import RunAs
 from holdfast.node.vault import messages, vault_socket
 from holdfast.node.vault.messages import Assign, End, Follow, Notice, Refused
 from holdfast.orders.backup import BackupOrder
@@ -36,11 +36,10 @@ class VaultLink:
         address: str,
         orphan_s: float,
         policy: CheckpointPolicy | None,
-        user: JobUser | None = None,
+        run_as: RunAs | None = None,
         network: NetworkPolicy | None = None,
     ) -> None:
-        """`user` is that of ranks, None if it is ours."""
-        self._user = user
+        self._run_as = run_as or RunAs()
         self._network = network or NetworkPolicy()
         self._policy = policy or CheckpointPolicy()
         self._directory = directory
@@ -153,6 +152,7 @@ class VaultLink:
             *("--tls-cert", self._network.tls_cert),
             *("--tls-key", self._network.tls_key),
             *(("--plain-text",) if self._network.plain_text else ()),
-            *(() if self._user is None else ("--ranks-user", self._user.name)),
+            *(() if self._run_as.user is None else ("--ranks-user", self._run_as.user.name)),
+            *(() if self._run_as.ids is None else ("--ranks-group", str(self._run_as.ids.passage))),
         )
         return self._connect()

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from holdfast.events.parts.job import Purpose
 from holdfast.node.job_user import JobUser
-from holdfast.node.user_rights import admit, own
+from holdfast.node.own_users import give
+from holdfast.node.user_rights import RunAs, admit, own
 from holdfast_agent.companions.environment import RankFiles
 from holdfast_agent.files.ledger_memory import SHARED_MEMORY, LedgerMemory, free_abandoned
 from holdfast_agent.zygote.wire import Fence
@@ -30,11 +31,11 @@ class AlreadyRunning(RuntimeError):
 
 
 class Directories:
-    def __init__(self, root: Path, user: JobUser | None = None) -> None:
-        """`user` is that of ranks, None if it is ours: it reaches what ranks need, and nothing else."""
+    def __init__(self, root: Path, run_as: RunAs | None = None) -> None:
+        """`run_as`: whom ranks run as. Another user than ours reaches what ranks need, and nothing else."""
         self.root = root.absolute()
         self._memory = LedgerMemory(self.root)
-        self.user = user
+        self.run_as = run_as or RunAs()
 
     @property
     def spool(self) -> Path:
@@ -47,16 +48,25 @@ class Directories:
     def prepare(self) -> None:
         """Make the directories, closed to other users: they hold the secrets of jobs and what ranks print."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.user is None:
+        ids = self.run_as.ids
+        # Living ranks of another user need their way in.
+        if self.run_as.user is None and (ids is None or not ids.has(self.root.stat().st_gid)):
             self.root.chmod(0o700)
-        for path in (self.root / "logs", self.root / "errors", self.root / "reports", self.code):
+        for path in (self.root / "logs", *self._passed()):
             path.mkdir(parents=True, exist_ok=True)
+        (self.root / "logs").chmod(0o700)
         self._prepare_ledgers()
         free_abandoned()
-        if self.user is not None:
-            (self.root / "logs").chmod(0o700)
-            for path in (self.root, self.root / "errors", self.root / "reports", self.code):
-                admit(self.user, path)
+        if self.run_as.user is not None:
+            self._admit(self.run_as.user.gid)
+
+    def _passed(self) -> tuple[Path, ...]:
+        return (self.root / "errors", self.root / "reports", self.root / "homes", self.code)
+
+    def _admit(self, gid: int) -> None:
+        """Let the ranks of this group, and no others, pass to what is theirs."""
+        for path in (self.root, (self.root / "ledgers").resolve(), *self._passed()):
+            admit(gid, path)
 
     def _prepare_ledgers(self) -> None:
         ledgers = self.root / "ledgers"
@@ -67,12 +77,8 @@ class Directories:
             if not ledgers.is_symlink() or ledgers.resolve() != target:
                 ledgers.unlink(missing_ok=True)
                 ledgers.symlink_to(target)
-            if self.user is not None:
-                admit(self.user, target)
         else:
             ledgers.mkdir(exist_ok=True)
-            if self.user is not None:
-                admit(self.user, ledgers)
 
     def lock(self) -> int:
         """Lock the state directory while the process lives. Raises AlreadyRunning if another agent holds the lock."""
@@ -125,16 +131,23 @@ class Directories:
             error=self._generation("errors", job, fence) / f"rank-{rank}.json",
         )
 
-    def begin_generation(self, job: str, fence: Fence) -> None:
-        """Prepare the directories of a generation, and remove all but those of the one before."""
+    def begin_generation(self, job: str, fence: Fence, user: JobUser | None = None) -> None:
+        """Prepare the directories of a generation, and remove all but those of the one before.
+
+        `user` is that of its ranks, None if it is ours. Ranks of another user find no way in any more.
+        """
         # Shared memory may have been cleared from outside.
         self._prepare_ledgers()
+        if user is not None:
+            self._admit(user.gid)
+        elif self.run_as.ids is not None:
+            self.root.chmod(0o700)
         for kind in ("ledgers", "errors"):
             folder = self._generation(kind, job, fence)
             folder.mkdir(parents=True, exist_ok=True)
-            if self.user is not None:
-                admit(self.user, folder.parent)
-                own(self.user, folder)
+            if user is not None:
+                admit(user.gid, folder.parent)
+                own(user, folder)
             others = sorted((path for path in folder.parent.parent.glob("*/*") if path != folder), key=_age)
             for old in others[:-1]:
                 shutil.rmtree(old)
@@ -142,21 +155,31 @@ class Directories:
                 # It may contain the generation that is kept.
                 with contextlib.suppress(OSError):
                     emptied.rmdir()
-        if self.user is not None:
-            self.reports(job).touch()
-            own(self.user, self.reports(job))
+        if user is not None:
+            self._give_files(job, user)
         logs = self.log_stem(job, 0).parent
         logs.mkdir(parents=True, exist_ok=True)
         # The modification time records when a generation of the job last began here; see `jobs`.
         os.utime(logs)
 
-    def begin_job(self, directory: Path) -> None:
-        """Make the job's own directory if ranks run as a user that may not; an existing one is left as it is."""
-        if self.user is None or directory.exists():
-            return
-        with contextlib.suppress(OSError):
-            directory.mkdir(parents=True)
-            own(self.user, directory)
+    def _give_files(self, job: str, user: JobUser) -> None:
+        self.reports(job).touch()
+        own(user, self.reports(job))
+        if (code := self.code / job).is_dir():
+            admit(user.gid, code)
+        if self.run_as.ids is not None:
+            self.home(job).mkdir(mode=0o700, exist_ok=True)
+            own(user, self.home(job))
+
+    def home(self, job: str) -> Path:
+        """Return the home directory of a job whose user is the job's own."""
+        return self.root / "homes" / job
+
+    def begin_job(self, directory: Path, user: JobUser) -> None:
+        """Make the job's own directory for its user; an existing one is left as it is."""
+        if not directory.exists():
+            with contextlib.suppress(OSError):
+                give(directory, user)
 
     def jobs(self) -> dict[str, float]:
         """Return the jobs that have logs here, with the time at which each last began."""
@@ -167,10 +190,11 @@ class Directories:
         aside = self.root / "forgotten"
         aside.mkdir(exist_ok=True)
         holder = Path(tempfile.mkdtemp(dir=aside))
-        for path in (self.code / job, self.reports(job), self.log_stem(job, 0).parent):
-            # The logs go last: `jobs` finds a job by them.
+        logs = self.log_stem(job, 0).parent
+        # The logs go last: `jobs` finds a job by them.
+        for number, path in enumerate((self.code / job, self.reports(job), self.home(job), logs)):
             with contextlib.suppress(FileNotFoundError):
-                path.rename(holder / path.name)
+                path.rename(holder / str(number))
 
     def remove_set_aside(self) -> None:
         """Delete what was set aside, also by an agent that was killed meanwhile."""

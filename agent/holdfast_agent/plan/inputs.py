@@ -49,6 +49,8 @@ class RanksRun(Input, frozen=True, kw_only=True):
     fence: Fence
     pids: dict[int, int]
     took_s: float
+    user: str = ""
+    root_because: str = ""
 
 
 class StartFailed(Input, frozen=True, kw_only=True):

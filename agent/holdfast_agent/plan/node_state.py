@@ -30,6 +30,10 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Exit codes by rank; None for a rank that left no exit code."""
     stepped: bool = False
     """True once every rank completed a step."""
+    user: str = ""
+    """User of the ranks; "": the agent's."""
+    root_because: str = ""
+    """Reason why they run as root, though the job should have a user of its own."""
 
     @property
     def ranks(self) -> range:

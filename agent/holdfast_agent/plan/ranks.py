@@ -43,7 +43,7 @@ def zygote_found(draft: PlanDraft, seen: ZygoteFound) -> None:
         draft.update(progress_at=draft.now)
         if pids:
             draft.reason = "adopts living ranks"
-            draft.emit(RanksStarted, crew, ranks=_processes(pids), took_s=0.0, adopted=True)
+            _report_started(draft, crew, pids, 0.0, adopted=True)
     for ended in seen.ended:
         rank_ended(draft, ended)
     if (crew := draft.state.crew) is not None:
@@ -73,10 +73,10 @@ def ranks_run(draft: PlanDraft, seen: RanksRun) -> None:
     crew = draft.state.crew
     if crew is None or crew.order.fence != seen.fence or crew.forked:
         return
-    crew = msgspec.structs.replace(crew, forked=True, pids=seen.pids)
+    crew = msgspec.structs.replace(crew, forked=True, pids=seen.pids, user=seen.user, root_because=seen.root_because)
     draft.settle(crew)
     draft.update(progress_at=draft.now)
-    draft.emit(RanksStarted, crew, ranks=_processes(seen.pids), took_s=seen.took_s)
+    _report_started(draft, crew, seen.pids, seen.took_s)
 
 
 def start_failed(draft: PlanDraft, seen: StartFailed) -> None:
@@ -181,6 +181,20 @@ def log_alert_seen(draft: PlanDraft, seen: LogAlertSeen) -> None:
         lines=alert.lines,
         count=alert.count,
         step=seen.step,
+    )
+
+
+def _report_started(
+    draft: PlanDraft, crew: Crew, pids: dict[int, int], took_s: float, *, adopted: bool = False
+) -> None:
+    draft.emit(
+        RanksStarted,
+        crew,
+        ranks=_processes(pids),
+        took_s=took_s,
+        adopted=adopted,
+        user=crew.user,
+        root_because=crew.root_because,
     )
 
 

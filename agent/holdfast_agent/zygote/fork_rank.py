@@ -19,7 +19,9 @@ import torch
 from holdfast.node.frames import Frames
 from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import die_with_parent, set_process_name
-from holdfast.node.user_rights import JobUserRefused, become, closed_part
+from holdfast.node.reach import closed_part
+from holdfast.node.user_rights import JobUserRefused, become
+from holdfast.node.vault import userfaultfd
 from holdfast.trainer import rank as trainer_rank
 from holdfast_agent.zygote.preload import rehearse
 from holdfast_agent.zygote.wire import RankPlan
@@ -84,6 +86,7 @@ def _run(plan: RankPlan, parent: int) -> NoReturn:
         os.environ.clear()
         os.environ.update(plan.environment)
         if plan.user is not None:
+            userfaultfd.keep_right()
             become(plan.user, parent)
             _require_reachable(plan, plan.user)
         os.chdir(plan.cwd)
@@ -110,7 +113,7 @@ def _require_reachable(plan: RankPlan, user: JobUser) -> None:
         if (closed := closed_part(Path(path), mode)) is not None:
             raise JobUserRefused(
                 f"the user {user.name}, as whom ranks run ([jobs] run_as), cannot reach the {what} {path}: {closed} is "
-                "closed to it"
+                "closed to it (docs/security.md)"
             )
     if plan.local_rank:
         return
@@ -153,7 +156,7 @@ def _text_stream(descriptor: int, errors: str) -> io.TextIOWrapper:
 def _execute(plan: RankPlan) -> NoReturn:
     module = ("-m",) if plan.is_module else ()
     command = (sys.executable, "-u", "-P", "-m", "holdfast.trainer.rank", *module, plan.script, *plan.args)
-    os.execve(sys.executable, command, plan.environment)
+    os.execve(sys.executable, command, plan.environment | userfaultfd.pass_right_on())
 
 
 def _freshen() -> None:

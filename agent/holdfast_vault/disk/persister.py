@@ -101,7 +101,7 @@ class Persister:
         user: JobUser | None = None,
     ) -> None:
         """`user` is that of ranks, None if it is ours: the directory is theirs, and links in it must not lead us."""
-        self._user = user
+        self.user = user
         self._shelves = shelves
         self._assignments = assignments
         self._ledgers = ledgers
@@ -214,7 +214,7 @@ class Persister:
             ledgers=tuple(self._ledgers.path(name) for name in step.names.values()),
             bytes_per_s=self._bytes_per_s,
             certified_up_to=certified_up_to,
-            user=self._user,
+            user=self.user,
         )
 
     def _give_up(self, reason: str) -> None:

@@ -61,6 +61,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     step_seen_s: float | None = None
     """Age of the newest recorded step of this generation; None before the first, or without reports of steps."""
     step_s: float | None = None
+    root_because: str = ""
+    """Reason why its ranks run as root, though it should have a user of its own."""
 
 
 class MachineLoss(msgspec.Struct, frozen=True, kw_only=True):

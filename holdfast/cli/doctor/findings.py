@@ -292,6 +292,19 @@ def _jobs(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+def _users(facts: Facts) -> Iterator[Finding]:
+    for job in facts.database.jobs if facts.database else ():
+        if job.root_because:
+            yield Finding(
+                kind="user",
+                severity=Severity.WARNING,
+                about=job.job,
+                what=f"its script runs as root and may do everything on its machines: {job.root_because}",
+                cure="open it to other users and submit the job again; if that is meant so, `holdfast up --run-as "
+                "agent` or [jobs] run_as says it (docs/security.md)",
+            )
+
+
 def _waits_for_nodes(job: JobRow) -> Finding:
     since = f"it waits for nodes since {job.unchanged_s:.0f} s"
     if job.wanted is None:
@@ -368,6 +381,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _consumers,
     _nodes,
     _jobs,
+    _users,
     _losses,
     _dead_letters,
     _disks,

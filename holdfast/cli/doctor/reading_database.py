@@ -39,7 +39,8 @@ from standby.nodes order by key
 _JOBS = """
 select j.key as job, j.phase, extract(epoch from clock_timestamp() - j.updated_at)::float8 as unchanged_s, c.wanted,
        (select count(*) from standby.nodes where state = 'standby') as free,
-       extract(epoch from clock_timestamp() - s.at)::float8 as step_seen_s, t.step_s
+       extract(epoch from clock_timestamp() - s.at)::float8 as step_seen_s, t.step_s,
+       coalesce(r.root_because, '') as root_because
 from controller.jobs j
 left join standby.claims c on c.job = j.key and c.granted_at is null
 left join lateral (
@@ -50,6 +51,11 @@ left join lateral (
     select t.step_s from historian.throughput t where t.job = j.key and t.generation = j.generation
     order by t.at desc limit 1
 ) t on true
+left join lateral (
+    select e.body->>'root_because' as root_because from historian.events e
+    where e.type = 'ranks_started' and e.job = j.key and e.generation = j.generation
+    order by e.body ? 'root_because' desc, e.at desc limit 1
+) r on true
 where j.exit_code is null
 order by j.submitted_at
 """

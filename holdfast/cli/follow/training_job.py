@@ -16,13 +16,17 @@ from holdfast.cli.follow.status_line import StatusLine
 from holdfast.cli.output.tables import coloured
 from holdfast.code.snapshot import Snapshot
 from holdfast.decoding import UNREADABLE
-from holdfast.events import AnyEvent, GenerationStarted, JobFinished
+from holdfast.events import AnyEvent, GenerationStarted, JobFinished, RanksStarted
 from holdfast.events.parts.job import JobSpec
 from holdfast.exit_codes import INTERRUPTED
 from holdfast.subjects import log_subject
 
 READ_EVERY_S = 2.0
 """Interval of reads of the exit code from the database, in case the bus lost the event."""
+
+CURE = (
+    "Open it to other users, or choose the user of ranks with [jobs] run_as or `holdfast up --run-as`: docs/security.md"
+)
 
 OUTPUT_CLOSED = 141
 """Exit code of a command whose output is no longer read: 128 + SIGPIPE, as in a shell."""
@@ -80,6 +84,7 @@ class TrainingJobFollower(JobFollower[int]):
         self._accepted = asyncio.Event()
         self._interrupts = 0
         self.first_node: str | None = None
+        self._user: str | None = None
 
     async def run(self) -> int:
         try:
@@ -92,13 +97,23 @@ class TrainingJobFollower(JobFollower[int]):
         self.line.take(event)
         if isinstance(event, GenerationStarted):
             self.first_node = event.nodes[0]
+        if isinstance(event, RanksStarted):
+            self._show_user(event)
         # Before the controller accepts, the event is of another job that has this name already.
         if isinstance(event, JobFinished) and self._accepted.is_set() and not self.result.done():
             if event.outcome == "failed":
                 self.line.print(f"job {self.job} failed: {event.reason}")
                 if event.traceback:
                     self.line.print(event.traceback.rstrip(), keep="\n\t")
+                if self._user and "PermissionError" in (event.traceback or ""):
+                    self.line.print(f"its ranks run as {self._user}, which may write to the job's directory. {CURE}")
             self.finish(event.exit_code)
+
+    def _show_user(self, event: RanksStarted) -> None:
+        """Report once that the script may do everything on its machines."""
+        if event.root_because and self._user is None:
+            self.line.print(f"the ranks of {self.job} run as root: {event.root_because}. {CURE}")
+        self._user = event.user
 
     async def interrupt(self) -> None:
         """Stop the job; leave it when pressed twice, or when another command submitted it."""

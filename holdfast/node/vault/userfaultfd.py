@@ -9,10 +9,13 @@ Private anonymous memory only, and Linux 5.14 or newer. Before 6.4 (`marks_absen
 protected, so a range must be populated (`populate`) before all of it can be protected. The kernel refuses without
 CAP_SYS_PTRACE, the right to /dev/userfaultfd or the sysctl vm.unprivileged_userfaultfd=1. (The restricted descriptor
 that it would grant is of no use here: a system call that writes to a protected page would fail instead of wait.)
+The right is checked when the device is opened and not when it is used, so a process may keep it over a change of user
+(`keep_right`): a descriptor from it is for the memory of the process that asks for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -23,6 +26,10 @@ import struct
 _SYSCALL_X86_64 = 323
 _SYSCALL_ARM64 = 282
 _DEVICE = "/dev/userfaultfd"
+KEPT_VARIABLE = "HOLDFAST_USERFAULTFD"
+"""Number of the open device, for a program that a process with a kept right executes."""
+SPARES = 8
+"""Descriptors made ahead on a kernel before 6.1, which has no device: one for each time that a rank's tensors move."""
 
 _API_VERSION = 0xAA
 _FEATURE_WRITE_PROTECT = 1 << 0
@@ -47,6 +54,31 @@ _NEW = _API_VERSION << 8  # USERFAULTFD_IOC_NEW of the device: no argument
 _API = _ioc(_READ_WRITE, 0x3F, 24)
 _REGISTER = _ioc(_READ_WRITE, 0x00, 32)
 _WRITE_PROTECT = _ioc(_READ_WRITE, 0x06, 24)
+
+
+_kept: int | None = None
+_spares: list[int] = []
+
+
+def keep_right() -> None:
+    """Keep this process's right to `open_descriptor` when it changes its user: on a kernel before 6.1 a few times, and
+    for this process alone. Without the right nothing changes.
+    """
+    global _kept
+    try:
+        _kept = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        with contextlib.suppress(NotSupported):
+            while len(_spares) < SPARES:
+                _spares.append(_new_descriptor())
+
+
+def pass_right_on() -> dict[str, str]:
+    """Let the program that this process executes next keep the right too. Return the variables that it needs."""
+    if _kept is None:
+        return {}
+    os.set_inheritable(_kept, True)
+    return {KEPT_VARIABLE: str(_kept)}
 
 
 class NotSupported(RuntimeError):
@@ -88,18 +120,30 @@ def _new_descriptor() -> int:
     if descriptor >= 0:
         return int(descriptor)
     refusal = ctypes.get_errno()
-    if refusal == errno.EPERM and os.access(_DEVICE, os.R_OK | os.W_OK):
-        device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    if refusal == errno.EPERM:
         try:
-            return fcntl.ioctl(device, _NEW, flags)
+            return _from_device(flags)
         except OSError as error:
             refusal = error.errno or refusal
-        finally:
-            os.close(device)
+        if _spares:
+            return _spares.pop()
     raise NotSupported(
         f"userfaultfd: {os.strerror(refusal)}; run as root or with CAP_SYS_PTRACE, allow {_DEVICE}, or set "
         "vm.unprivileged_userfaultfd=1"
     )
+
+
+def _from_device(flags: int) -> int:
+    passed_on = os.environ.get(KEPT_VARIABLE, "")
+    kept = int(passed_on) if passed_on.isdecimal() else _kept
+    if kept is not None:
+        with contextlib.suppress(OSError):
+            return fcntl.ioctl(kept, _NEW, flags)
+    device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return fcntl.ioctl(device, _NEW, flags)
+    finally:
+        os.close(device)
 
 
 def register(descriptor: int, address: int, nbytes: int) -> None:

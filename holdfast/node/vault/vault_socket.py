@@ -62,6 +62,11 @@ def peer_pid(link: socket.socket) -> int:
     return _peer(link)[0]
 
 
+def peer_ids(link: socket.socket) -> tuple[int, int]:
+    """Return the user and the group of the process at the other end."""
+    return _peer(link)[1:]
+
+
 def is_peer_ours(link: socket.socket) -> bool:
     """Return True if the process at the other end is of this process's user."""
     return _peer(link)[1] == os.geteuid()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.connect.directory import as_typed, cluster_errors, new_directory_option
-from holdfast.cli.values import FilePath, WholeNumber
+from holdfast.cli.values import FilePath, NonEmptyText, WholeNumber
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 
 _PORT = WholeNumber(1, 65_535)
@@ -24,6 +24,13 @@ _PORT = WholeNumber(1, 65_535)
 @click.option("--nats-port", type=_PORT, help="Port for NATS. [default: a free one, the same every time]")
 @click.option(
     "--config", "file", type=FilePath(dir_okay=False), help="TOML file (default: holdfast.toml if there is one here)."
+)
+@click.option(
+    "--run-as",
+    type=NonEmptyText(),
+    metavar="auto|own|agent|USER",
+    help="User of ranks, where this is root. auto: a user of the job's own, or this one if files are closed to that, "
+    "which `holdfast run` reports. own: never this one. [default: the setting [jobs] run_as, auto]",
 )
 @click.option(
     "--allow-faults", is_flag=True, help="Allow `holdfast inject` to break things in this cluster, until it ends."
@@ -52,6 +59,7 @@ def up(
     postgres_port: int | None,
     nats_port: int | None,
     file: str | None,
+    run_as: str | None,
     allow_faults: bool,
     namespaces: bool,
     new_passwords: bool,
@@ -68,11 +76,12 @@ def up(
     holdfast up --nodes 5 -d        5 nodes, in the background; `holdfast down` stops it
     holdfast up --dir /data/lab     a second cluster beside the first
     holdfast up --allow-faults      a cluster for drills: see `holdfast inject --list`
+    holdfast up --run-as own        as root: no job's script runs as root
 
     Exit codes: 0 after an orderly stop, or once a detached cluster is ready; 1 if it could not be started.
     """
     # Imported here, so that `holdfast --help` needs neither the database library nor the migrations.
-    from holdfast.embedded.configuration import find_configuration
+    from holdfast.embedded.configuration import RUN_AS_VARIABLE, find_configuration
     from holdfast.embedded.launch import run_detached, run_foreground
     from holdfast.embedded.services import cluster_plan
     from holdfast.embedded.supervisor import ClusterOptions
@@ -89,6 +98,9 @@ def up(
     )
     with cluster_errors():
         layout.refuse_foreign()
+        if run_as is not None:
+            # Agents inherit it.
+            os.environ[RUN_AS_VARIABLE] = run_as
         configuration = find_configuration(os.environ, file)
         if configuration.file is not None:
             _print_line(f"configuration from {configuration.file}")

@@ -141,8 +141,11 @@ def run(
     that git ignores, such as data, are found beside the script as before.
 
     Values of --env travel over the bus and are stored with the job. Users who may only read the database cannot see
-    them, but secrets belong in files or in the environment of the nodes. Ranks run as the agent's user, or as the one
-    that the setting [jobs] run_as names (docs/security.md).
+    them, but secrets belong in files or in the environment of the nodes.
+
+    Under agents of root, ranks run as a user of the job's own, who may write to the job's directory, HOME and /tmp.
+    They run as root if the script, Python or an existing job directory is closed to that user, which is reported here.
+    `holdfast up --run-as` and the setting [jobs] run_as choose another user (docs/security.md).
 
     Exit codes: the job's; 130 after Ctrl-C; 141 if the output is no longer read; 1 if the job was not accepted.
     """

@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_file_beside_the_user_is_found_and_named_absolutely(here: Path) -> None:
     (here / "holdfast.toml").write_text("[timeouts]\nstop_grace_s = 7\n")
-    found = find_configuration({})
+    found = find_configuration({"HOLDFAST_JOBS_RUN_AS": "agent"})
     assert found == Configuration(file=here / "holdfast.toml", timeouts=Timeouts(stop_grace_s=7))
     assert found.environment() == {"HOLDFAST_CONFIG": str(here / "holdfast.toml")}
 
@@ -46,7 +46,7 @@ def test_a_named_file_goes_before_it(here: Path) -> None:
 
 
 def test_without_a_file_a_child_reads_none_even_where_it_works(here: Path) -> None:
-    found = find_configuration({})
+    found = find_configuration({"HOLDFAST_JOBS_RUN_AS": "agent"})
     assert found == Configuration()
     inside = here / "state"
     inside.mkdir()
@@ -96,7 +96,7 @@ def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
     layout.create()
     layout.node("node-0").mkdir()
     (here / "holdfast.toml").write_text("")
-    found = find_configuration({})
+    found = find_configuration({"HOLDFAST_JOBS_RUN_AS": "agent"})
     assert agent_spec(found, layout, INFO, "node-0").environment["HOLDFAST_CONFIG"] == str(here / "holdfast.toml")
     layout.node_settings("node-0").write_text("")
     own = agent_spec(found, layout, INFO, "node-0").environment["HOLDFAST_CONFIG"]

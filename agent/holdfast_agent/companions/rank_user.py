@@ -1,0 +1,181 @@
+"""The user that the ranks of an order run as."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+import holdfast
+from holdfast.node import own_users, reach
+from holdfast.node.job_user import JobUser
+from holdfast.orders.node import NodeOrder, Placement
+from holdfast_agent.files.directories import Directories
+
+PROBE_S_MAX = 3.0
+"""Time for the probe. A mount that hangs, or a machine under load, is no reason to give a job the agent's rights."""
+
+_DEVICES = (
+    *("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*"),
+    *("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"),
+)
+log = structlog.get_logger(__name__)
+
+
+class RankUser(NamedTuple):
+    """The user of ranks; None: the agent's, which is root only for `reason`."""
+
+    user: JobUser | None
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.user.name if self.user is not None else ""
+
+
+class _Closed(Exception):
+    """A user of the job's own cannot reach what ranks need; the message names it."""
+
+
+class RankUsers:
+    """Chooses the user of each order's ranks, and prepares the node's directories and the job's for it."""
+
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
+        self._last: tuple[str, str] = ("", "")
+        """The last job that ran as root, and why."""
+
+    def choose(self, order: NodeOrder, script: str) -> RankUser:
+        placement, run_as, begin = order.placement, self._directories.run_as, self._directories.begin_generation
+        assert placement is not None
+        job, directory = order.job or "", Path(placement.job.directory)
+        # Checks are programs of Holdfast, and test devices that only root may open.
+        if placement.purpose == "checks" or (run_as.user is None and run_as.ids is None):
+            begin(job, order.fence, run_as.user)
+            return RankUser(None)
+        if run_as.user is not None:
+            begin(job, order.fence, run_as.user)
+            self._directories.begin_job(directory, run_as.user)
+            return RankUser(run_as.user)
+        assert run_as.ids is not None
+        own = run_as.ids.user(run_as.ids.of(str(directory)), str(self._directories.home(job)))
+        try:
+            uid = own_users.owner(directory, run_as.ids)
+            if uid is not None:
+                own = run_as.ids.user(uid, own.home)
+            begin(job, order.fence, own)
+            if uid is None:
+                if run_as.may_fall_back:
+                    _require_reachable(placement, self._directories.root, script, own)
+                own_users.give(Path(os.path.realpath(directory)), own)
+        except own_users.Exchanged as error:
+            log.error("the job's directory is not used as root", job=job, reason=str(error))
+            begin(job, order.fence, own)
+        except (own_users.NotOwned, _Closed, OSError) as error:
+            begin(job, order.fence, own)
+            if run_as.may_fall_back:
+                reason = self._fall_back(order, placement, script, own, error)
+                begin(job, order.fence)
+                return RankUser(None, reason)
+            log.warning("ranks may not use the job's directory", job=job, reason=str(error))
+        return RankUser(own)
+
+    def _fall_back(self, order: NodeOrder, placement: Placement, script: str, own: JobUser, error: Exception) -> str:
+        """Return why ranks run as root, and have the job's directory record it for the next generation."""
+        job, directory = order.job or "", placement.job.directory
+        reason = str(error)
+        if isinstance(error, own_users.NotOwned):
+            reason += f" (`chown -R {own.uid} {directory}` gives it to a user of the job's own)"
+            if self._last[0] == job:
+                reason = self._last[1]
+            elif order.generation == 1:
+                # Another node of the job may have made it a moment ago.
+                with contextlib.suppress(OSError):
+                    reason = self._closed_first(placement, script, own) or reason
+        with contextlib.suppress(OSError):
+            Path(directory).mkdir(parents=True, exist_ok=True)
+        self._last = job, reason
+        log.warning("ranks run as root", job=job, reason=reason, see="docs/security.md")
+        return reason
+
+    def _closed_first(self, placement: Placement, script: str, user: JobUser) -> str:
+        try:
+            _require_reachable(placement, self._directories.root, script, user)
+        except _Closed as error:
+            return str(error)
+        return ""
+
+
+def _require_reachable(placement: Placement, state: Path, script: str, user: JobUser) -> None:
+    """Raise _Closed or OSError if this user cannot reach what the job's ranks need."""
+    needed = [(what, str(path), mode) for what, path, mode in _needed(placement, state, script) if path]
+    command = (sys.executable, "-I", "-S", str(reach.__file__))
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(needed),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PROBE_S_MAX,
+            user=user.uid,
+            group=user.gid,
+            extra_groups=user.groups,
+            cwd="/",
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+        )
+    except subprocess.TimeoutExpired:
+        log.warning("it is not known what ranks can reach", after_s=PROBE_S_MAX)
+        return
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _Closed(_why_not_run(str(error))) from error
+    if done.returncode:
+        raise _Closed(_why_not_run("".join(done.stderr.strip().splitlines()[-1:])))
+    if done.stdout:
+        what, path, part = json.loads(done.stdout)
+        raise _Closed(_closed(what, path, part))
+
+
+def _why_not_run(error: str) -> str:
+    for program in (sys.executable, os.path.realpath(sys.executable), str(reach.__file__)):
+        if (part := reach.closed_to_others(Path(program).parent)) is not None:
+            return _closed("program" if program != reach.__file__ else "package holdfast in", program, str(part))
+    return f"a user of the job's own cannot run Python: {error}"
+
+
+def _closed(what: str, path: str, part: str) -> str:
+    below = "" if part == path else f", and the {what} {path} lies below it"
+    if what == _JOB_DIRECTORY:
+        return f"a user of the job's own cannot pass {part}, or could exchange what lies there{below}"
+    return f"{part} is closed to a user of the job's own{below or f': the {what}'}"
+
+
+_JOB_DIRECTORY = "job's directory"
+
+
+def _needed(placement: Placement, state: Path, script: str) -> Iterator[tuple[str, str, int]]:
+    job = placement.job
+    yield "agent's directory", str(state), os.X_OK
+    yield "working directory", job.cwd, os.R_OK | os.X_OK
+    if not job.is_module:
+        yield "script", script, os.R_OK
+    yield "Python's library", os.__file__, os.R_OK
+    yield "package holdfast", str(holdfast.__file__), os.R_OK
+    found = importlib.util.find_spec("torch")
+    yield "package torch", found.origin or "" if found is not None else "", os.R_OK
+    for entry in sys.path:
+        if os.path.isdir(entry):
+            yield "packages in", entry, os.R_OK | os.X_OK
+    for pattern in _DEVICES:
+        for device in glob.glob(pattern):
+            yield "device", device, os.R_OK | os.W_OK
+    yield _JOB_DIRECTORY, job.directory, reach.LASTING

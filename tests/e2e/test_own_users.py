@@ -1,0 +1,153 @@
+"""`holdfast up` as root without any settings: a job's ranks run as a user of the job's own, or it is said why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import HOLDFAST, JOBS, Cluster
+
+from holdfast.node.own_users import WIDE
+from tests.open_python import opened
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")]
+
+
+WAITS = """
+import os, sys, time
+print("uid", os.getuid(), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+
+class OpenCluster(Cluster):
+    """A cluster in a directory that is open to all users, whose agents find an open Python."""
+
+    prefix: tuple[str, ...] = ()
+
+    def up(self, nodes: int | None = None, *, namespaces: bool = False) -> None:
+        subprocess.run(
+            [*self.prefix, HOLDFAST, "up", "-d", "--nodes", str(nodes), "--dir", str(self.directory)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=200,
+            env=self._environment,
+        )
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-own-users-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def holdfast(place: Path) -> Iterator[OpenCluster]:
+    (place / "holder").mkdir()
+    one = OpenCluster(place / "cluster")
+    one.prefix = opened(place / "holder")
+    one.up(2)
+    try:
+        yield one
+    finally:
+        one.close()
+        one.command("down", check=False)
+
+
+def submit(holdfast: Cluster, place: Path, name: str, *args: str) -> None:
+    ports = holdfast.info.ports
+    arguments = [str(holdfast.directory), *args, str(ports.postgres), str(ports.nats)]
+    options = ["--dir", str(holdfast.directory), "-d", "--name", name, "--code", str(JOBS)]
+    subprocess.run(
+        [HOLDFAST, "run", *options, str(JOBS / "curious.py"), *arguments], check=True, capture_output=True, cwd=place
+    )
+
+
+def seen(holdfast: Cluster, job: str, generation: int) -> dict[str, Any]:
+    path = holdfast.directory / "jobs" / job / f"seen-{generation}"
+    holdfast.until(f"generation {generation} of {job} trains", path.exists)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def started(holdfast: Cluster, job: str) -> list[dict[str, Any]]:
+    rows = holdfast.query(
+        "select body from historian.events where job = $1 and type = 'ranks_started' order by at", job
+    )
+    return [json.loads(row["body"]) for row in rows]
+
+
+def until_ended(holdfast: Cluster, job: str) -> int:
+    rows = holdfast.until(
+        f"{job} ends",
+        lambda: holdfast.query("select exit_code from controller.jobs where key = $1 and exit_code is not null", job),
+    )
+    return int(rows[0]["exit_code"])
+
+
+def test_a_job_reaches_nothing_beyond_its_own_and_goes_on_after_a_kill(holdfast: OpenCluster, place: Path) -> None:
+    finish = str(place / "finish")
+    submit(holdfast, place, "other", "", finish)
+    other = seen(holdfast, "other", 1)
+    (node,) = {event["node"] for event in started(holdfast, "other")}
+    submit(holdfast, place, "curious", node, finish)
+    first = seen(holdfast, "curious", 1)
+    assert first["beyond"] == []
+    assert WIDE.has(first["uid"]) and WIDE.has(other["uid"]) and first["uid"] != other["uid"]
+    assert first["capabilities"] == 0
+    assert first["user"] == f"job-{first['uid']}" and first["user"] in first["caches"]
+    assert first["protects"] == other["protects"] == (Path("/dev/userfaultfd").exists())
+
+    holdfast.until("the start is recorded", lambda: started(holdfast, "curious"))
+    (event,) = started(holdfast, "curious")
+    assert event["user"] == first["user"] and "root_because" not in event
+    os.kill(event["ranks"][0]["pid"], signal.SIGKILL)
+    second = seen(holdfast, "curious", 2)
+    step, weight = second["restored"]
+    assert step == weight > 0
+    assert second["uid"] == first["uid"] and second["protects"] == first["protects"]
+
+    Path(finish).touch()
+    assert until_ended(holdfast, "curious") == until_ended(holdfast, "other") == 0
+    files = list((holdfast.directory / "jobs" / "curious").rglob("*"))
+    assert {path.lstat().st_uid for path in files} == {first["uid"]}
+
+
+def test_a_script_that_is_closed_to_others_runs_as_root_and_says_so(holdfast: OpenCluster, place: Path) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o700)
+    script, finish = closed / "look.py", place / "finish-2"
+    script.write_text(WAITS)
+    command = [
+        HOLDFAST,
+        "run",
+        "--dir",
+        str(holdfast.directory),
+        "--name",
+        "closed",
+        "--code",
+        "none",
+        str(script),
+        str(finish),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place) as running:
+        holdfast.until("its start is recorded", lambda: started(holdfast, "closed"))
+        found = json.loads(holdfast.command("doctor", "--json", check=False).stdout)["findings"]
+        finish.touch()
+        out, errors = running.communicate(timeout=60)
+    assert out == "uid 0\n"
+    said = [line for line in errors.splitlines() if "as root" in line]
+    assert len(said) == 1 and f"{closed} is closed to a user of the job's own" in said[0] and "--run-as" in said[0]
+    assert [(it["about"], it["severity"]) for it in found if it["kind"] == "user"] == [("closed", "warning")]
+    assert (holdfast.directory / "jobs" / "closed").stat().st_uid == 0

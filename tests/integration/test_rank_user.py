@@ -1,0 +1,116 @@
+"""The user that an agent chooses for the ranks of an order, when a job is not allowed a user of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.events.parts.job import JobSpec
+from holdfast.node.own_users import WIDE
+from holdfast.node.reach import unsafe_part
+from holdfast.node.user_rights import RunAs, become
+from holdfast.orders.node import NodeOrder, Placement
+from holdfast_agent.companions.rank_user import RankUser, RankUsers
+from holdfast_agent.files.directories import Directories
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+]
+
+AUTO = RunAs(ids=WIDE, may_fall_back=True)
+OWN = RunAs(ids=WIDE)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that other users can pass through, wherever temporary files of tests lie."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-rank-user-", dir="/tmp"))
+    folder.chmod(0o755)
+    (folder / "train.py").touch()
+    yield folder
+    Directories(folder / "state").forget_ledgers()
+    shutil.rmtree(folder)
+
+
+def chosen(
+    place: Path, job_directory: Path, run_as: RunAs = AUTO, script: str = "train.py", generation: int = 2
+) -> RankUser:
+    directories = Directories(place / "state", run_as)
+    directories.prepare()
+    job = JobSpec(name="job-1", script=str(place / script), cwd=str(place), directory=str(job_directory))
+    placement = Placement(job=job, node_rank=0, master_addr="127.0.0.1", master_port=1)
+    order = NodeOrder(node="a", epoch=1, generation=generation, placement=placement, job="job-1")
+    return RankUsers(directories).choose(order, job.script)
+
+
+def test_an_existing_directory_of_root_is_gone_on_with_as_root(place: Path) -> None:
+    (place / "before").mkdir()
+    user, reason = chosen(place, place / "before")
+    assert user is None and reason.startswith(f"{place / 'before'} exists and belongs to user 0 (`chown -R 20")
+    assert (place / "state").stat().st_mode & 0o777 == 0o700, "ranks of an earlier job find no way in any more"
+
+
+def test_nodes_that_start_together_have_the_same_reason(place: Path) -> None:
+    (place / "closed").mkdir(mode=0o700)
+    _, first = chosen(place, place / "job", script="closed/train.py", generation=1)
+    user, second = chosen(place, place / "job", script="closed/train.py", generation=1)
+    assert user is None and first == second and "exists" not in first
+
+
+def test_a_directory_of_a_job_has_its_user_whatever_is_closed_to_it(place: Path) -> None:
+    uid = WIDE.of("another path")
+    (place / "before").mkdir()
+    os.chown(place / "before", uid, uid)
+    (place / "closed").mkdir(mode=0o700)
+    user, reason = chosen(place, place / "before", script="closed/train.py")
+    assert user is not None and (user.uid, reason) == (uid, "")
+    state = (place / "state").stat()
+    assert (state.st_gid, state.st_mode & 0o777) == (uid, 0o710)
+    assert Path(user.home).stat().st_uid == uid
+
+
+def test_a_job_that_exchanges_its_directory_does_not_become_root(place: Path) -> None:
+    uid = WIDE.of("another path")
+    (place / "link").symlink_to("/etc")
+    os.chown(place / "link", uid, uid, follow_symlinks=False)
+    user, _ = chosen(place, place / "link")
+    assert user is not None and WIDE.has(user.uid)
+
+
+def test_a_closed_directory_makes_it_root_which_the_directory_records(place: Path) -> None:
+    (place / "closed").mkdir(mode=0o700)
+    user, reason = chosen(place, place / "closed" / "job")
+    assert user is None and "closed to a user of the job's own" in reason
+    assert (place / "closed" / "job").stat().st_uid == 0
+
+
+def test_strictly_its_own_user_is_never_root(place: Path) -> None:
+    (place / "before").mkdir()
+    user, _ = chosen(place, place / "before", OWN)
+    assert user is not None and WIDE.has(user.uid)
+    user, _ = chosen(place, place / "new", OWN)
+    assert user is not None and (place / "new").stat().st_uid == user.uid
+
+
+def test_a_directory_that_its_user_could_exchange_is_not_safe(place: Path) -> None:
+    loose, sticky = place / "loose", place / "sticky"
+    for folder, mode in ((loose, 0o777), (sticky, 0o1777)):
+        folder.mkdir()
+        folder.chmod(mode)
+    user = WIDE.user(WIDE.of("a"), "/")
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        become(user, os.getppid())
+        found = [unsafe_part(folder / "deep" / "job") for folder in (loose, sticky)]
+        os.write(writing, repr(list(map(str, found))).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(reading, 4096).decode() == repr([str(loose), "None"])
+    os.close(reading)
+    os.close(writing)
