@@ -1,0 +1,22 @@
+"""What a rank may put in place of its exception record does not hold up its zygote, or lead it elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from holdfast.events.parts.ranks import RankException
+from holdfast_agent.zygote.crew import _read_exception
+
+
+def test_a_pipe_a_link_and_a_directory_are_no_records(tmp_path: Path) -> None:
+    fields = {field.name: "x" for field in msgspec.structs.fields(RankException) if field.type is str}
+    true = tmp_path / "true"
+    true.write_bytes(msgspec.json.encode(fields))
+    assert _read_exception(true) is not None
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(true)
+    (tmp_path / "directory").mkdir()
+    assert [_read_exception(tmp_path / name) for name in ("pipe", "link", "directory", "missing")] == [None] * 4
