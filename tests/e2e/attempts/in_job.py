@@ -64,7 +64,17 @@ def searches_memory(scene: Scene) -> Any:
 
 @attempt(JOB, "use a descriptor that its zygote left open", "there is none")
 def uses_descriptors(scene: Scene) -> Any:
-    own = ("pipe:", "/dev/null", "anon_inode:", "socket:", str(scene.drop), "/ledgers/", "/dev/shm/", "/proc/")
+    own = (
+        "pipe:",
+        "/dev/null",
+        "/dev/userfaultfd",
+        "anon_inode:",
+        "socket:",
+        str(scene.drop),
+        "/ledgers/",
+        "/dev/shm/",
+        "/proc/",
+    )
     left = {number: where for number, where in scene.ask_rank("descriptors").items() if not where.startswith(own)}
     assert left == {}, left
 
