@@ -140,7 +140,7 @@ async def test_a_zygote_of_the_nursery_is_like_one_of_the_agent(
         flags = ["--state-dir", str(own_place), "--address", "127.0.0.1"]
         assert words(zygote, "cmdline")[1:] == ["-P", "-m", "holdfast_agent.zygote", *flags]
         shown = set(words(zygote, "environ"))
-        private = ("HOLDFAST_NATS_URL", NURSERY_VARIABLE)
+        private = ("HOLDFAST_NATS_URL", "HOLDFAST_NETWORK_ORDER_KEYS", NURSERY_VARIABLE)
         assert shown == {entry for entry in words(agent, "environ") if entry.partition("=")[0] not in private}
         assert f"HOLDFAST_NODE_DIR={own_place}" in shown
         output = os.stat(own_place / "zygote.log")

@@ -76,7 +76,15 @@ def is_whole(place: Path, step: int, ranks: int) -> bool:
 def writers(node: VaultNode) -> list[int]:
     """The processes that write for a vault now."""
     assert node.process is not None
-    return children(node.process.pid)
+    # Its other child is its successor.
+    return [pid for pid in children(node.process.pid) if _is_writer(pid)]
+
+
+def _is_writer(pid: int) -> bool:
+    try:
+        return b"holdfast_vault.disk.persist_writer" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def left_over(place: Path) -> list[str]:
