@@ -203,10 +203,20 @@ class Link:
 
     @classmethod
     async def open(cls, url: str, name: str, network: NetworkPolicy = NO_FILES) -> Link:
-        """Connect once to `url` (several are separated by commas).
+        """Connect to `url` (several are separated by commas).
 
         Raises BusUnavailable if no server answers, BusError if it refuses these credentials, or `network` refuses it.
         """
+        try:
+            return await cls._open(url, name, network)
+        except BusUnavailable as error:
+            if not isinstance(error.__cause__, ConnectionResetError):
+                raise
+        # A server that refuses a password may cut the connection before its reason was read: it is asked once more.
+        return await cls._open(url, name, network)
+
+    @classmethod
+    async def _open(cls, url: str, name: str, network: NetworkPolicy) -> Link:
         context = _context(url, network)
         link = cls(address_of(url), network)
         client = link._client
