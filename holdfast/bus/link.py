@@ -210,16 +210,15 @@ class Link:
         try:
             return await cls._open(url, name, network)
         except BusUnavailable as error:
+            # A server that refuses a password may cut the connection before its reason was read: ask once more.
             if not isinstance(error.__cause__, ConnectionResetError):
                 raise
-        # A server that refuses a password may cut the connection before its reason was read: it is asked once more.
-        return await cls._open(url, name, network)
+            return await cls._open(url, name, network)
 
     @classmethod
     async def _open(cls, url: str, name: str, network: NetworkPolicy) -> Link:
         context = _context(url, network)
-        link = cls(address_of(url), network)
-        client = link._client
+        client = (link := cls(address_of(url), network))._client
         try:
             await client.connect(
                 servers=url.split(","),
