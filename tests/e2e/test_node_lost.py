@@ -9,7 +9,7 @@ from records import check_record, phases, timeline
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("node_rank", [0, 1])
+@pytest.mark.parametrize("node_rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_standby_takes_over(holdfast: Cluster, node_rank: int) -> None:
     """With node rank 0 the host of the generation's store goes as well."""
     job = holdfast.run()
