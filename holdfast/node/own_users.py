@@ -117,8 +117,13 @@ def give(directory: Path, user: JobUser) -> None:
         if found.st_uid != user.uid and not _is_in_the_making(found):
             raise
     try:
-        os.chown(directory, user.uid, user.gid, follow_symlinks=False)
-        directory.chmod(0o700)
+        # By descriptor: once it is the user's, its name may lead elsewhere.
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchown(opened, user.uid, user.gid)
+            os.fchmod(opened, 0o700)
+        finally:
+            os.close(opened)
     except OSError:
         if made:
             with contextlib.suppress(OSError):

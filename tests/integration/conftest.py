@@ -79,10 +79,8 @@ async def store(postgres: PostgresServer) -> AsyncIterator[Store]:
 @pytest.fixture(scope="module")
 def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """A server of the module's own, which a test may kill."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    asyncio.run(server.start())
-    yield server
-    server.stop()
+    with nats_server(tmp_path_factory.mktemp("nats")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -95,11 +93,8 @@ async def bus(nats: NatsServer) -> AsyncIterator[NatsBus]:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """A server of the module's own, with the users of two nodes."""
-    guarded = NatsServer(tmp_path_factory.mktemp("nats"))
-    guarded.nodes = ("n1", "n2")
-    asyncio.run(guarded.start())
-    yield guarded
-    guarded.stop()
+    with nats_server(tmp_path_factory.mktemp("nats"), "n1", "n2") as server:
+        yield server
 
 
 @pytest.fixture
@@ -136,6 +131,15 @@ def node_place(tmp_path_factory: pytest.TempPathFactory, nursery: Path) -> Itera
         # One that was killed has left its number behind, which may be anybody's by now.
         if str(place).encode() in Path(f"/proc/{zygote}/cmdline").read_bytes().split(b"\0"):
             os.kill(zygote, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def nats_server(directory: Path, *nodes: str) -> Iterator[NatsServer]:
+    server = NatsServer(directory)
+    server.nodes = nodes
+    asyncio.run(server.start())
+    yield server
+    server.stop()
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def reads_the_greeting(scene: Scene) -> Any:
         "log in as a node, with a guess": {"user": "agent-node-0", "pass": "holdfast"},
         "log in to the system account": {"user": "sys", "pass": "sys"},
         "log in with a token": {"auth_token": "operator"},
-        "log in with a JWT and a key of its own": {"jwt": "e30.e30.e30", "nkey": "UABC", "sig": "AAAA"},
+        "log in with a JWT and its own key": {"jwt": "e30.e30.e30", "nkey": "UABC", "sig": "AAAA"},
         "log in as a server of the cluster": {"user": "operator", "server": True, "lang": "route"},
         "log in with a user that is no text": {"user": ["operator"], "pass": {"$ne": ""}},
     },

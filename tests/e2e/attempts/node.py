@@ -194,7 +194,7 @@ def names_another_type(scene: Scene) -> Any:
 
 @attempts(
     NODE,
-    "recorded as its own; nobody acts on it",
+    "recorded as its own; no service acts on it",
     {
         "publish the end of a rank of a job that it does not run": ("evidence.process_exited", exited()),
         "publish that the job has finished": ("action.ranks_finished", {"ranks": [0, 1], "generation": 1}),
@@ -243,7 +243,7 @@ def poisons_ids(scene: Scene) -> Any:
 
 @attempts(
     NODE,
-    "an error, or an event of its own",
+    "an error, or its own event",
     {
         "expect another stream": {"Nats-Expected-Stream": "KV_desired"},
         "expect a position": {"Nats-Expected-Last-Sequence": "0"},
@@ -325,8 +325,8 @@ def prints_for_others(scene: Scene) -> Any:
     {
         "stop the job by the request for code": {"request": "stopjob", "job": "victim"},
         "submit a job by the request for code": {"request": "submitjob", "spec": {"name": "evil"}},
-        "keep code that nobody has": {"request": "keepcode", "version": "../../etc/passwd"},
-        "offer code that nobody has": {"request": "offercode", "version": "0" * 64},
+        "keep code that is nowhere": {"request": "keepcode", "version": "../../etc/passwd"},
+        "offer code that is nowhere": {"request": "offercode", "version": "0" * 64},
     },
 )
 def misuses_code_requests(scene: Scene, argument: dict[str, Any]) -> Any:
