@@ -46,6 +46,11 @@ def self_check(directory: Path, zygote: Welcome) -> tuple[CheckResult, ...]:
     )
 
 
+def failed_checks(checks: tuple[CheckResult, ...]) -> frozenset[str]:
+    """Return the names of the checks that failed."""
+    return frozenset(check.name for check in checks if check.status == "failed")
+
+
 def _disk(directory: Path) -> CheckResult:
     try:
         free = shutil.disk_usage(directory).free

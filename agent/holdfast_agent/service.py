@@ -15,6 +15,7 @@ import structlog
 from holdfast.bus import Bus, KeyUpdate
 from holdfast.clock import Now, system_now
 from holdfast.daemon.service_shell import answer_pings
+from holdfast.events.parts.job import CheckResult
 from holdfast.fresh_ids import uuid7
 from holdfast.orders.backup import BackupOrder
 from holdfast.orders.code import CodeOrder
@@ -39,7 +40,7 @@ from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.file_retention import FileRetention
 from holdfast_agent.files.spool import open_spool
 from holdfast_agent.inspections.reporting import InspectionSetup, NodeInspections
-from holdfast_agent.node_facts import node_facts, self_check
+from holdfast_agent.node_facts import failed_checks, node_facts, self_check
 from holdfast_agent.node_hold import Holding, NodeHold, place_of
 from holdfast_agent.order_watch import OrderReader
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen, ShutdownRequested
@@ -51,11 +52,14 @@ from holdfast_agent.tracer.tracing import Tracing
 from holdfast_agent.watching.live_lines import LiveLines
 from holdfast_agent.watching.rank_telemetry import Telemetry
 from holdfast_agent.watching.watcher import Watcher
-from holdfast_agent.zygote.wire import End
+from holdfast_agent.zygote.wire import End, Welcome
 from holdfast_agent.zygote_reports import ZygoteReports
 
 FLUSH_MAX_S = 3.0
 """Time that a departing agent gives the bus to take its last events; the rest stays in the spool."""
+
+SELF_CHECK_AGAIN_S = 5.0
+"""Interval of the self-check while it fails: space on a disk comes back without another sign."""
 
 HOLD_FIRST_S = 0.5
 """Time in which an agent tries to take the hold of its node before it starts anything."""
@@ -93,6 +97,8 @@ class Agent:
         self._on_ready = on_ready
         self._now = now
         self._bus: Bus | None = None
+        self._unfit: frozenset[str] = frozenset()
+        """Names of the checks that failed in the published self-check."""
         self._spool, set_aside = open_spool(directories.spool, recall_durable)
         self._publisher = publisher = Publisher(self._spool, node)
         if set_aside is not None:
@@ -194,6 +200,7 @@ class Agent:
             group.create_task(self._beat(bus), name="heartbeat")
             group.create_task(self._lines.broadcast(bus), name="lines")
             group.create_task(self._answer_pings(bus), name="pings")
+            group.create_task(self._check_again(), name="self-check")
 
     async def _connect_and_hold(self) -> Bus:
         self._bus = bus = await self._connect()
@@ -245,8 +252,20 @@ class Agent:
         if welcome is None or state.leaving or not self._inspecting.has_looked:
             return
         facts = node_facts(self._address, welcome.store_ports, self._vault.port, self._rack)
-        checks = self_check(self._directories.root, welcome) + self._inspecting.self_check()
+        checks = self._self_check(welcome)
+        self._unfit = failed_checks(checks)
         self._publisher.publish(*registration(state, facts, checks, self._now()))
+
+    def _self_check(self, welcome: Welcome) -> tuple[CheckResult, ...]:
+        return self_check(self._directories.root, welcome) + self._inspecting.self_check()
+
+    async def _check_again(self) -> None:
+        """Register again when another check fails than before, or none."""
+        while True:
+            await asyncio.sleep(SELF_CHECK_AGAIN_S)
+            welcome = self._reports.welcome
+            if self._unfit and welcome is not None and failed_checks(self._self_check(welcome)) != self._unfit:
+                self._register()
 
     def _on_reconnect(self) -> None:
         self._register()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,24 @@ async def test_what_is_found_is_an_alert_and_without_doubt_makes_an_unfit_node(
         assert f"nothing is mounted at {missing}" in (await failed(it, "inspection mounts")).detail
         alert = await it.heard.wait(Inspection, lambda event: event.device == str(missing))
         assert (alert.state, alert.confidence, alert.symptom) == ("alert", "evict", "filesystem_mount")
+
+
+async def test_a_node_whose_full_disk_has_space_again_offers_itself(
+    embedded_nats: str, nursery: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "state"
+    place.mkdir()
+    # 256 MiB must be free.
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "none", place], check=False).returncode:
+        pytest.skip("no right to mount a tmpfs")
+    try:
+        (place / "ballast").write_bytes(bytes(100 << 20))
+        async with node("inspected-2", place, embedded_nats) as it:
+            assert "256 MiB needed" in (await failed(it, "disk")).detail
+            (place / "ballast").unlink()
+            await it.heard.wait(NodeInspected, lambda event: event.passed)
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 async def failed(it: Node, name: str) -> CheckResult:
