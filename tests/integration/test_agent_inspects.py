@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,22 +44,26 @@ async def test_what_is_found_is_an_alert_and_without_doubt_makes_an_unfit_node(
         assert (alert.state, alert.confidence, alert.symptom) == ("alert", "evict", "filesystem_mount")
 
 
-async def test_a_node_whose_full_disk_has_space_again_offers_itself(
-    embedded_nats: str, nursery: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "state"
     place.mkdir()
-    # 256 MiB must be free.
+    # An agent needs 256 MiB.
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "none", place], check=False).returncode:
         pytest.skip("no right to mount a tmpfs")
-    try:
-        (place / "ballast").write_bytes(bytes(100 << 20))
-        async with node("inspected-2", place, embedded_nats) as it:
-            assert "256 MiB needed" in (await failed(it, "disk")).detail
-            (place / "ballast").unlink()
-            await it.heard.wait(NodeInspected, lambda event: event.passed)
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+async def test_a_node_whose_full_disk_has_space_again_offers_itself(
+    embedded_nats: str, nursery: Path, small_disk: Path
+) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(100 << 20))
+    async with node("inspected-2", small_disk, embedded_nats) as it:
+        assert "256 MiB needed" in (await failed(it, "disk")).detail
+        ballast.unlink()
+        await it.heard.wait(NodeInspected, lambda event: event.passed)
 
 
 async def failed(it: Node, name: str) -> CheckResult:
