@@ -16,6 +16,7 @@ drop view if exists
     historian.throughput,
     historian.logged_numbers,
     historian.telemetry,
+    historian.credential_changes,
     ckpt.restorable,
     ckpt.odds;
 drop function if exists historian.in_words(text, jsonb);
@@ -292,6 +293,14 @@ where type = 'message_rejected';
 
 comment on view historian.dead_letters is 'messages that a consumer could not read or handle, with the error';
 
+create view historian.credential_changes as
+select at, body->>'change' as change, coalesce(body->>'kind', 'password') as kind,
+       array(select jsonb_array_elements_text(body->'users')) as users, body->>'by' as by, node, id as event
+from historian.events
+where type = 'credentials_changed';
+
+comment on view historian.credential_changes is 'passwords and keys that were renewed, nodes revoked and restored';
+
 create view historian.throughput as
 select e.job, e.generation, e.at, (e.body->>'step')::bigint as step,
        historian.real((e.body->>'step_s')::numeric) as step_s,
@@ -370,6 +379,7 @@ grant select on
     historian.throughput,
     historian.logged_numbers,
     historian.telemetry,
+    historian.credential_changes,
     ckpt.restorable,
     ckpt.odds
 to holdfast_reader;
@@ -385,3 +395,4 @@ alter view historian.dead_letters owner to holdfast_historian;
 alter view historian.throughput owner to holdfast_historian;
 alter view historian.logged_numbers owner to holdfast_historian;
 alter view historian.telemetry owner to holdfast_historian;
+alter view historian.credential_changes owner to holdfast_historian;

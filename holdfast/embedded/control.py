@@ -56,18 +56,22 @@ class Renew(Request, frozen=True, kw_only=True, tag="renew"):
     """Give users new passwords, all users if none is named; the reply comes when services and agents use them."""
 
     users: list[str]
+    by: str = ""
+    """The user who asks, for the record."""
 
 
 class Revoke(Request, frozen=True, kw_only=True, tag="revoke"):
     """Let a node in no more, and power it off."""
 
     node: str
+    by: str = ""
 
 
 class Restore(Request, frozen=True, kw_only=True, tag="restore"):
     """Let a revoked node in again; the reply comes when its agent is ready."""
 
     node: str
+    by: str = ""
 
 
 AnyRequest = Status | Stop | PowerOff | PowerOn | AddNode | Users | Renew | Revoke | Restore

@@ -187,6 +187,7 @@ class Supervisor:
             self._servers["nats"], self._info.nats_monitor_url, self._layout.nats, self._report
         )
         self._runs.append(self._tasks.create_task(watch, name="disk of nats"))
+        self._runs.append(self._tasks.create_task(self._access.record(), name="record of credentials"))
 
     def _agent(self, node: str) -> ChildSpec:
         self._layout.node(node).mkdir(mode=0o700, exist_ok=True)
@@ -236,12 +237,12 @@ class Supervisor:
             case Users():
                 self._require_running()
                 return Reply(users=await self._access.statuses(passwords.processes(self._info.nodes)))
-            case Renew(users=names):
-                return await self._renew(names)
-            case Revoke(node=node):
-                return await self._revoke(node)
-            case Restore(node=node):
-                return await self._restore(node)
+            case Renew(users=names, by=by):
+                return await self._renew(names, by)
+            case Revoke(node=node, by=by):
+                return await self._revoke(node, by)
+            case Restore(node=node, by=by):
+                return await self._restore(node, by)
 
     async def _add_node(self) -> Reply:
         self._require_running()
@@ -254,11 +255,11 @@ class Supervisor:
         await self._bring_up(self._nodes, [self._agent(node)])
         return Reply(node=node)
 
-    async def _renew(self, names: list[str]) -> Reply:
+    async def _renew(self, names: list[str], by: str) -> Reply:
         self._require_running()
         names = self._access.known(names, self._info.nodes)
         async with self._access.changing:
-            self._access.renew(names)
+            self._access.renew(names, by)
             # Commands find their addresses there.
             self._info = self._describe(self._info.ports, self._info.nodes, self._info.fabric)
             self._record()
@@ -270,10 +271,10 @@ class Supervisor:
         late = await self._access.until_connected([name for name in names if name in running])
         return Reply(users=await self._access.statuses(names), late=late)
 
-    async def _revoke(self, node: str) -> Reply:
+    async def _revoke(self, node: str, by: str) -> Reply:
         self._known(node)
         async with self._access.changing:
-            self._access.revoke(node)
+            self._access.revoke(node, by)
             self._report(f"{node} is revoked")
             try:
                 await self._access.apply(self._info.nodes, [node], self._servers["nats"])
@@ -281,10 +282,10 @@ class Supervisor:
                 reply = await self._power_off(node)
         return reply
 
-    async def _restore(self, node: str) -> Reply:
+    async def _restore(self, node: str, by: str) -> Reply:
         self._known(node)
         async with self._access.changing:
-            self._access.restore(node)
+            self._access.restore(node, by)
             await self._access.apply(self._info.nodes, [node], self._servers["nats"], is_new=True)
         self._report(f"{node} is restored")
         return await self._power_on(node)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from holdfast.events.base import Action
 from holdfast.events.parts.job import Grant, Purpose
 from holdfast.events.parts.ranks import RankProcess
@@ -142,6 +144,20 @@ class TelemetryModelTrained(Action, frozen=True, kw_only=True, omit_defaults=Tru
     took_s: float = 0.0
 
 
+class CredentialsChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """Secrets of users were replaced, or a node was revoked or restored; published by the supervisor of `holdfast up`.
+
+    It holds no secret. With a revocation or restoration the node gets a new password.
+    """
+
+    change: Literal["renewed", "revoked", "restored"]
+    users: tuple[Name, ...]
+    """The users whose secrets were replaced: services, nodes, `operator`, `reader` or `admin`."""
+    kind: Literal["password", "order_key"] = "password"
+    by: str = ""
+    """The user who gave the command."""
+
+
 AnyAction = (
     RanksStopped
     | RanksStarted
@@ -154,4 +170,5 @@ AnyAction = (
     | ShardsBackedUp
     | ShardsFetched
     | TelemetryModelTrained
+    | CredentialsChanged
 )

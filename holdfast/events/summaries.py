@@ -10,6 +10,7 @@ from functools import singledispatch
 from holdfast.events.actions import (
     CheckpointSaved,
     CodeInPlace,
+    CredentialsChanged,
     NodesAwaited,
     NodesGranted,
     NodeStateChanged,
@@ -315,6 +316,14 @@ def _(event: CodeInPlace) -> str:
         f"code {event.version[:CODE_CHARS]} is in place: {event.files} files, "
         f"{event.fetched_bytes} bytes came over the bus"
     )
+
+
+@_sentence.register
+def _(event: CredentialsChanged) -> str:
+    users, by = ", ".join(event.users), f" by {event.by}" if event.by else ""
+    if event.change != "renewed":
+        return f"{users} was {event.change}{by}"
+    return f"new {'passwords' if event.kind == 'password' else 'keys to sign orders'} for {users}{by}"
 
 
 @_sentence.register

@@ -53,6 +53,21 @@ def users(text: str) -> dict[str, dict[str, Any]]:
     return {user["name"]: user for user in json.loads(text)}
 
 
+def recorded(cluster: Cluster, *users: str) -> list[tuple[str, str]]:
+    """Return the recorded changes of just these users, in order: what was done, and the kind of secret."""
+    found = cluster.query(
+        "select change, kind from historian.credential_changes where users = $1 and by like '%(pid %' order by at",
+        [*users],
+    )
+    return [(row["change"], row["kind"]) for row in found]
+
+
+def reason(cluster: Cluster, node: str) -> str:
+    """Return the reason that `holdfast nodes` shows for the state of a node."""
+    shown = json.loads(cluster.command("nodes", "--json").stdout)
+    return next(row["reason"] or "" for row in shown if row["node"] == node)
+
+
 def test_passwords_are_renewed_while_a_job_trains(holdfast: Cluster) -> None:
     job = holdfast.run()
     job.until_step(15)
@@ -75,6 +90,7 @@ def test_passwords_are_renewed_while_a_job_trains(holdfast: Cluster) -> None:
     assert list(renewed) == list(asked)
     for user in asked[:3]:
         assert renewed[user]["connections"] and listed[user]["connections"], user
+    holdfast.until("the renewal is recorded", lambda: recorded(holdfast, *asked) == [("renewed", "password")])
     # `holdfast run` follows the job with the new password of the operator.
     job.finish()
     check_record(holdfast, job)
@@ -109,6 +125,8 @@ def test_a_revoked_node_is_cut_off_and_its_job_goes_on_elsewhere(holdfast: Clust
         holdfast.ask(PowerOn(node=node))
     job.until_step(30, generation=2)
     assert node not in holdfast.members(job)
+    holdfast.until("the revocation is recorded", lambda: recorded(holdfast, node) == [("revoked", "password")])
+    assert reason(holdfast, node).startswith("revoked by ")
 
     holdfast.command("credentials", "restore", node)
     assert is_let_in(stolen, bus_url(holdfast, node_user(node))) == [False, True]
@@ -116,3 +134,5 @@ def test_a_revoked_node_is_cut_off_and_its_job_goes_on_elsewhere(holdfast: Clust
     holdfast.until(f"{node} is a standby", lambda: holdfast.nodes()[node]["state"] == "standby")
     job.finish()
     check_record(holdfast, job)
+    assert [change for change, _ in recorded(holdfast, node)] == ["revoked", "restored"]
+    assert not reason(holdfast, node).startswith("revoked")

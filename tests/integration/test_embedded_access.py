@@ -16,10 +16,13 @@ from embedded_running import Cluster, cluster, until
 
 from holdfast.bus import BusError
 from holdfast.bus.link import Link, address_of
+from holdfast.bus.nats import connect
 from holdfast.embedded.control import PowerOn, Renew, Restore, Revoke, Users, ask
 from holdfast.embedded.errors import ControlRefused, EmbeddedError
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.embedded.servers.credentials import Credentials, role_name
+from holdfast.events import CredentialsChanged, decode
+from holdfast.subjects import type_filter
 
 pytestmark = pytest.mark.integration
 
@@ -88,6 +91,28 @@ def test_a_supervisor_that_dies_during_a_change_leaves_a_cluster_that_starts(tmp
                 assert opens(second, before, user) == (False, False if has_role else None), user
                 assert opens(second, after, user) == (True, has_role), user
             assert after.postgres == before.postgres
+            (event,) = asyncio.run(published(second, 1))
+            assert (event.change, event.kind, event.by) == ("renewed", "password", "me")
+            assert {"controller", "operator", "node-0"} < set(event.users)
+            until(lambda: not kept(second.layout).unrecorded)
+
+
+async def published(running: Cluster, count: int) -> list[CredentialsChanged]:
+    """Make the streams, as services do, and return the first events about credentials."""
+    bus = await connect(running.info.nats_url, "test", timeout_s=20)
+    found: list[CredentialsChanged] = []
+    try:
+        async with asyncio.timeout(20):
+            async for delivery in bus.consume("DECISIONS", "test", [type_filter(CredentialsChanged)]):
+                event = decode(delivery.body)
+                assert isinstance(event, CredentialsChanged)
+                found.append(event)
+                await delivery.ack()
+                if len(found) == count:
+                    return found
+    finally:
+        await bus.close()
+    raise AssertionError(found)
 
 
 def die_during_a_change(running: Cluster, frozen: str) -> None:
@@ -109,7 +134,7 @@ def die_during_a_change(running: Cluster, frozen: str) -> None:
 
 def renew_all(layout: ClusterLayout) -> None:
     with suppress(EmbeddedError):
-        ask(layout, Renew(users=[]))
+        ask(layout, Renew(users=[], by="me"))
 
 
 def test_a_change_that_the_database_does_not_take_is_completed_later(tmp_path: Path) -> None:

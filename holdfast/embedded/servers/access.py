@@ -11,7 +11,11 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
+from holdfast.bus import BusError, event_message
 from holdfast.bus.accounts import OPERATOR, READER, SERVICES
+from holdfast.bus.nats import connect
 from holdfast.embedded.control import UserStatus
 from holdfast.embedded.errors import ControlRefused
 from holdfast.embedded.layout import ClusterLayout, Ports, write_private
@@ -20,6 +24,7 @@ from holdfast.embedded.servers import credentials as passwords
 from holdfast.embedded.servers import nats_monitor
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.readiness import nats_admits
+from holdfast.events import CredentialsChanged
 from holdfast.orders.signatures import public_keys
 from holdfast.store import StoreUnavailable
 from holdfast.store.connections import NotMigrated
@@ -28,6 +33,8 @@ from holdfast.store.passwords import end_sessions, set_passwords
 CONNECTED_WITHIN_S = 15.0
 """Longest wait for a process to connect with its new password; it goes on trying after that."""
 _LOOK_EVERY_S = 0.05
+_CONNECT_WITHIN_S = 5.0
+_PUBLISH_AGAIN_S = 1.0
 
 
 class Access:
@@ -42,6 +49,7 @@ class Access:
         """Users whose change is not in force."""
         self.changing = asyncio.Lock()
         """Held during a change and what follows from it."""
+        self._noted = asyncio.Event()
         self.credentials = passwords.load_or_create(layout, nodes, renew=renew)
         self.hand_out(nodes)
 
@@ -60,14 +68,19 @@ class Access:
 
     # --- changes of secrets.json -----------------------------------------------------------------
 
-    def renew(self, names: Collection[str]) -> None:
-        self._change(passwords.renewed(self.credentials, names, datetime.now(UTC)))
+    def renew(self, names: Collection[str], by: str) -> None:
+        now = datetime.now(UTC)
+        changed = passwords.renewed(self.credentials, names, now)
+        self._change(passwords.noted(changed, "renewed", names, now, by=by))
 
-    def revoke(self, node: str) -> None:
-        self._change(passwords.revoked(self.credentials, node, datetime.now(UTC)))
+    def revoke(self, node: str, by: str) -> None:
+        now = datetime.now(UTC)
+        changed = passwords.revoked(self.credentials, node, now)
+        self._change(passwords.noted(changed, "revoked", [node], now, by=by))
 
-    def restore(self, node: str) -> None:
-        self._change(passwords.restored(self.credentials, node))
+    def restore(self, node: str, by: str) -> None:
+        changed = passwords.restored(self.credentials, node)
+        self._change(passwords.noted(changed, "restored", [node], datetime.now(UTC), by=by))
 
     def add(self, nodes: Iterable[str]) -> None:
         """Make passwords for new nodes."""
@@ -76,6 +89,33 @@ class Access:
     def _change(self, changed: passwords.Credentials) -> None:
         passwords.save(self._layout, changed)
         self.credentials = changed
+        self._noted.set()
+
+    async def record(self) -> None:
+        """Publish the events about changes until cancelled. They are kept until the bus has confirmed them."""
+        self._noted.set()
+        while True:
+            await self._noted.wait()
+            try:
+                await self._publish(self.credentials.unrecorded)
+            except BusError:
+                # Services make the streams, after the server has started.
+                await asyncio.sleep(_PUBLISH_AGAIN_S)
+            else:
+                if not self.credentials.unrecorded:
+                    self._noted.clear()
+
+    async def _publish(self, events: Collection[CredentialsChanged]) -> None:
+        if not events:
+            return
+        bus = await connect(lambda: self.nats_url, "supervisor", makes_streams=False, timeout_s=_CONNECT_WITHIN_S)
+        try:
+            for event in events:
+                await bus.publish(event_message(event))
+        finally:
+            await bus.close()
+        left = tuple(event for event in self.credentials.unrecorded if event not in events)
+        self._change(msgspec.structs.replace(self.credentials, unrecorded=left))
 
     # --- what follows from it --------------------------------------------------------------------
 

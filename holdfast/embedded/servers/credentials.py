@@ -6,18 +6,23 @@ file first, in one step, so that a supervisor which dies during the change leave
 
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 
 from holdfast.bus import accounts
 from holdfast.embedded.errors import ControlRefused, EmbeddedError
 from holdfast.embedded.layout import SERVICES, ClusterLayout, Ports, write_private
+from holdfast.events import CredentialsChanged
+from holdfast.fresh_ids import uuid7
 from holdfast.fresh_secrets import new_order_key, new_password
 from holdfast.network.trust import PLAIN_TEXT
 from holdfast.orders.signatures import SIGNERS
 
 DATABASE = "holdfast"
 HOST = "127.0.0.1"
+_UNRECORDED_MAX = 1000
+"""Changes kept while the bus takes none; the oldest above it are dropped."""
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +39,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     """When a user of the bus, and the role of the same process, got the present password; unknown for old ones."""
     revoked: dict[str, datetime] = {}
     """Nodes that are let in no more, and since when."""
+    unrecorded: tuple[CredentialsChanged, ...] = ()
+    """Changes that are not known to be on the bus. Written with the change itself, so that none is lost."""
 
     def admitted(self, nodes: Iterable[str]) -> list[str]:
         """Return those of `nodes` that are not revoked."""
@@ -77,7 +84,10 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
         known = Credentials(postgres=new_password(), roles={})
     except msgspec.MsgspecError as error:
         raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Restore it from a copy.") from error
-    complete = renewed(known, processes(nodes), now) if renew else _completed(known, nodes, now)
+    complete = _completed(known, nodes, now)
+    if renew:
+        complete = noted(renewed(known, processes(nodes), now), "renewed", processes(nodes), now, by=_BY_START)
+        complete = noted(complete, "renewed", SIGNERS, now, kind="order_key", by=_BY_START)
     kept = {} if renew else known.order_keys
     order_keys = {service: kept.get(service) or new_order_key() for service in SIGNERS}
     complete = msgspec.structs.replace(complete, order_keys=order_keys)
@@ -121,6 +131,29 @@ def restored(known: Credentials, node: str) -> Credentials:
     )
 
 
+def noted(
+    changed: Credentials,
+    change: Literal["renewed", "revoked", "restored"],
+    names: Collection[str],
+    now: datetime,
+    *,
+    kind: Literal["password", "order_key"] = "password",
+    by: str,
+) -> Credentials:
+    """Return the credentials with an event about their change, to be published."""
+    event = CredentialsChanged(
+        id=uuid7(),
+        at=now,
+        source="supervisor",
+        node=None if change == "renewed" else next(iter(names)),
+        change=change,
+        users=tuple(names),
+        kind=kind,
+        by=by,
+    )
+    return msgspec.structs.replace(changed, unrecorded=(*changed.unrecorded, event)[-_UNRECORDED_MAX:])
+
+
 def nats_url(credentials: Credentials, ports: Ports, host: str = HOST, user: str = accounts.OPERATOR) -> str:
     """Return the address of the bus. One outside loopback is of this machine too, and allows plain text for itself."""
     plain = "" if host == HOST else f"?{PLAIN_TEXT}=true"
@@ -138,6 +171,7 @@ def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
     }
 
 
+_BY_START = "holdfast up --new-passwords"
 _NAMES = (*SERVICES, accounts.OPERATOR, accounts.READER)
 _WITH_ROLE = (*SERVICES, accounts.READER)
 

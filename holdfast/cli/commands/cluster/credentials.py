@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast.cli.connect.ask import asked_by
 from holdfast.cli.connect.directory import cluster_errors, directory_option
 from holdfast.cli.output.tables import render
 from holdfast.cli.values import FilePath
@@ -76,7 +77,9 @@ def renew(users: tuple[str, ...], every: bool, directory: Path, as_json: bool) -
         raise click.UsageError("give one USER or more, or --all")
     _progress(f"replacing {'all passwords' if every else 'the password of ' + ', '.join(users)} ...")
     with cluster_errors(), _interrupted("renewing"):
-        reply = control.ask(ClusterLayout(directory), control.Renew(users=list(users)), within_s=CHANGED_WITHIN_S)
+        reply = control.ask(
+            ClusterLayout(directory), control.Renew(users=list(users), by=asked_by()), within_s=CHANGED_WITHIN_S
+        )
     _print_users(reply.users, as_json)
     if reply.late:
         raise click.ClickException(
@@ -94,7 +97,9 @@ def revoke(node: str, directory: Path) -> None:
     recovered on other nodes, as after the loss of a node, or waits for one.
     """
     with cluster_errors(), _interrupted("revoking"):
-        reply = control.ask(ClusterLayout(directory), control.Revoke(node=node), within_s=CHANGED_WITHIN_S)
+        reply = control.ask(
+            ClusterLayout(directory), control.Revoke(node=node, by=asked_by()), within_s=CHANGED_WITHIN_S
+        )
     click.echo(
         f"{node} is revoked: {reply.killed} processes killed; `holdfast credentials restore {node}` lets it in again"
     )
@@ -106,7 +111,7 @@ def revoke(node: str, directory: Path) -> None:
 def restore(node: str, directory: Path) -> None:
     """Let NODE in again, with a new password, and start its agent."""
     with cluster_errors(), _interrupted("restoring"):
-        control.ask(ClusterLayout(directory), control.Restore(node=node), within_s=CHANGED_WITHIN_S)
+        control.ask(ClusterLayout(directory), control.Restore(node=node, by=asked_by()), within_s=CHANGED_WITHIN_S)
     click.echo(
         f"{node} is let in again; if it was evicted meanwhile, `holdfast nodes release {node}` takes it off the "
         "blocklist"

@@ -23,7 +23,12 @@ from holdfast.fresh_ids import uuid7
 from holdfast.requests import STANDBY_REQUESTS, ReleaseNode
 
 _NODES = """
-select key as node, state, job, epoch, blocked_until, reason, updated_at from standby.nodes order by key
+with admission as (
+    select distinct on (node) node, change, by from historian.credential_changes
+    where node is not null order by node, at desc)
+select key as node, state, job, epoch, blocked_until,
+       case when change = 'revoked' then concat_ws(' by ', 'revoked', by) else reason end as reason, updated_at
+from standby.nodes left join admission on node = key order by key
 """
 _BLOCKED = "select key from standby.nodes where blocked_until is not null order by key"
 

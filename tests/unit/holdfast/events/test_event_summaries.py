@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.events import EVENT_TYPES, Decision, Event, GenerationStarted, NodeLost, ProcessExited
+from holdfast.events import (
+    EVENT_TYPES,
+    CredentialsChanged,
+    Decision,
+    Event,
+    GenerationStarted,
+    NodeLost,
+    ProcessExited,
+)
 from holdfast.events.parts.ranks import RankException
 from holdfast.events.summaries import _TEMPLATES, _sentence, summary
 from holdfast.fresh_ids import uuid7
@@ -16,8 +24,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SAMPLES = {"progress", "steps_measured"}
 
 
-def event(kind: type[Event], **fields: Any) -> Event:
-    return kind(id=uuid7(), at=NOW, source="test", job="job", **fields)
+def event(of: type[Event], /, **fields: Any) -> Event:
+    return of(id=uuid7(), at=NOW, source="test", job="job", **fields)
 
 
 def test_every_type_has_a_sentence_of_its_own_or_a_reason() -> None:
@@ -50,6 +58,15 @@ EXITED: dict[str, Any] = {"rank": 3, "local_rank": 1, "exited_at": NOW}
             ),
             "generation 2 on a from step 3, none after 5: bad",
         ),
+        (
+            event(CredentialsChanged, change="renewed", users=("ckpt", "n-1"), by="root"),
+            "new passwords for ckpt, n-1 by root",
+        ),
+        (
+            event(CredentialsChanged, change="renewed", users=("ckpt",), kind="order_key"),
+            "new keys to sign orders for ckpt",
+        ),
+        (event(CredentialsChanged, change="revoked", users=("n-1",), by="root"), "n-1 was revoked by root"),
     ],
 )
 def test_sentences(of: Event, expected: str) -> None:
