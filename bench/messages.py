@@ -168,7 +168,7 @@ async def handled(at: Servers, count: int) -> list[float]:
             said = [message(DECISION, 600) for _ in range(3)]
             began = time.perf_counter()
             async with store.transaction() as tx:
-                await tx.first_time(uuid7())
+                await tx.first_time(uuid7(), DECISION)
                 await tx.save(JOBS, "job", JobRow(phase="running", generation=number))
                 await tx.emit(said)
             took.append(time.perf_counter() - began)

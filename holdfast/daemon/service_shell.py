@@ -41,6 +41,9 @@ _QUEUE_MAX = 512
 _IGNORED_PER_LINE = 1000
 """A consumer that was deleted and made again receives weeks of messages."""
 
+_MessageKey = tuple[str, str]
+"""A message's id and subject: what the inbox knows it by."""
+
 T = TypeVar("T")
 log = structlog.get_logger()
 
@@ -123,7 +126,7 @@ class ServiceShell:
         self._queue: asyncio.Queue[Delivery | _PendingRequest] = asyncio.Queue(_QUEUE_MAX)
         self._turn = asyncio.Lock()
         self._liveness = BusLiveness(bus, now)
-        self._failures: Counter[str] = Counter()
+        self._failures: Counter[tuple[str, str]] = Counter()
         self._forgotten_before: datetime | None = None
         self._ignored = 0
         self.loaded = asyncio.Event()
@@ -205,8 +208,8 @@ class ServiceShell:
         except DatabaseReplaced:
             raise  # no fault of this message
         except Exception as error:
-            self._failures[event.id] += 1
-            tries = self._failures[event.id]
+            self._failures[event.id, delivery.subject] += 1
+            tries = self._failures[event.id, delivery.subject]
             log.exception("handling failed", type=event.type, id=event.id, tries=tries)
             if tries < HANDLING_TRIES_MAX:
                 await delivery.retry(0.1 * 4**tries)
@@ -214,7 +217,7 @@ class ServiceShell:
             await self._reject(delivery, f"{type(error).__name__}: {error}")
         else:
             await delivery.ack()
-        self._failures.pop(event.id, None)
+        self._failures.pop((event.id, delivery.subject), None)
 
     def _may_be_forgotten(self, delivery: Delivery) -> bool:
         """Return True if this message may have been handled before the inbox forgot it: it must not act again."""
@@ -234,24 +237,26 @@ class ServiceShell:
         async def attempt() -> None:
             effect = self.decider.on_event(event, self.now())
             if not effect.is_nothing:
-                await self._commit(effect, event.id)
+                await self._commit(effect, (event.id, event_subject(event)))
 
         await self._retrying(attempt)
 
     async def _decide_request(self, request: AnyRequest) -> Answer:
+        message = (request.id, self.decider.requests_subject or "")
+
         async def attempt() -> Answer:
             effect = self.decider.on_request(request, self.now())
             if effect.is_nothing:
-                return _DONE_BEFORE if await self._was_handled(request.id) else effect.answer
-            return effect.answer if await self._commit(effect, request.id) else _DONE_BEFORE
+                return _DONE_BEFORE if await self._was_handled(message) else effect.answer
+            return effect.answer if await self._commit(effect, message) else _DONE_BEFORE
 
         return await self._retrying(attempt)
 
-    async def _was_handled(self, message_id: str) -> bool:
+    async def _was_handled(self, message: _MessageKey) -> bool:
         handled = False
         try:
             async with self.store.transaction() as tx:
-                handled = not await tx.first_time(message_id)
+                handled = not await tx.first_time(*message)
                 raise _ReadOnly
         except _ReadOnly:
             return handled
@@ -267,12 +272,12 @@ class ServiceShell:
 
         await self._in_turn(self._retrying, attempt)
 
-    async def _commit(self, effect: Effect, message_id: str | None) -> bool:
+    async def _commit(self, effect: Effect, message: _MessageKey | None) -> bool:
         """Make an effect durable and adopt it; return False if the message had been handled before."""
         messages = messages_of(effect, self._signer, self.now())
         require_sendable(messages, self.bus.message_bytes_max)
         async with self.store.transaction() as tx:
-            if message_id is not None and not await tx.first_time(message_id):
+            if message is not None and not await tx.first_time(*message):
                 # An earlier commit of this message seemed to fail; its messages may be unpublished.
                 self.relay.wake()
                 return False

@@ -48,8 +48,11 @@ class Table(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
 class Transaction(Protocol):
     """One transaction; commits when its block ends, rolls back on an exception."""
 
-    async def first_time(self, message_id: str) -> bool:
-        """Note that this message is being handled; return False if it was handled before."""
+    async def first_time(self, message_id: str, subject: str) -> bool:
+        """Note that this message is being handled; return False if it was handled before.
+
+        The subject is part of the identity, for the bus proves who may publish there: anyone can copy or guess an id.
+        """
         ...
 
     async def load(self, table: Table[S], key: str) -> S | None: ...

@@ -32,7 +32,7 @@ class MemoryDatabase:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], _Row] = {}
-        self.inbox: dict[str, datetime] = {}
+        self.inbox: dict[tuple[str, str], datetime] = {}
         self.forgotten_before: datetime | None = None
         self.unpublished: dict[int, Message] = {}
         self.published: dict[int, _PublishedRow] = {}
@@ -112,7 +112,7 @@ class MemoryStore:
         self._require_available()
         database = self.database
         database.forgotten_before = now - INBOX_KEPT
-        database.inbox = {id_: at for id_, at in database.inbox.items() if at >= now - INBOX_KEPT}
+        database.inbox = {key: at for key, at in database.inbox.items() if at >= now - INBOX_KEPT}
         database.published = {
             position: row for position, row in database.published.items() if row.at >= now - OUTBOX_KEPT
         }
@@ -146,16 +146,17 @@ class MemoryTransaction:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._database = store.database
-        self._handled: list[str] = []
+        self._handled: list[tuple[str, str]] = []
         self._emitted: list[Message] = []
         self._written: dict[tuple[str, str], _Row | None] = {}
         self._seen: dict[tuple[str, str], int] = {}
         self._deleted: set[tuple[str, str]] = set()
 
-    async def first_time(self, message_id: str) -> bool:
-        if message_id in self._database.inbox or message_id in self._handled:
+    async def first_time(self, message_id: str, subject: str) -> bool:
+        key = (message_id, subject)
+        if key in self._database.inbox or key in self._handled:
             return False
-        self._handled.append(message_id)
+        self._handled.append(key)
         return True
 
     async def load(self, table: Table[S], key: str) -> S | None:
@@ -196,7 +197,7 @@ class MemoryTransaction:
 
     def commit(self, now: datetime) -> None:
         database = self._database
-        database.inbox.update((message_id, now) for message_id in self._handled)
+        database.inbox.update((key, now) for key in self._handled)
         for message in self._emitted:
             database.unpublished[next(database.positions)] = message
         for place, row in self._written.items():

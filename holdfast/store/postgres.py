@@ -152,9 +152,9 @@ class PostgresTransaction:
         self._connection = connection
         self._cache = cache
 
-    async def first_time(self, message_id: str) -> bool:
+    async def first_time(self, message_id: str, subject: str) -> bool:
         with translated():
-            return await self._connection.fetchval(self._sql.first_time, message_id) is not None
+            return await self._connection.fetchval(self._sql.first_time, message_id, subject) is not None
 
     async def load(self, table: Table[S], key: str) -> S | None:
         place = (table.name, key)

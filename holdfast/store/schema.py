@@ -15,6 +15,7 @@ def service_metadata(schema: str) -> MetaData:
         "inbox",
         metadata,
         Column("id", Text, primary_key=True),
+        Column("subject", Text, primary_key=True, server_default=""),
         Column("handled_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
         Index("inbox_handled_at", "handled_at", postgresql_using="brin"),
     )

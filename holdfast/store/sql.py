@@ -18,7 +18,12 @@ class SchemaSql:
     def __init__(self, schema: str) -> None:
         self.schema = schema
         inbox, outbox = f"{quoted(schema)}.inbox", f"{quoted(schema)}.outbox"
-        self.first_time = f"insert into {inbox} (id) values ($1) on conflict do nothing returning true"
+        # A row without a subject was written before there were any: it stands for every message with its id.
+        self.first_time = (
+            f"insert into {inbox} (id, subject) select $1, $2 "
+            f"where not exists (select from {inbox} where id = $1 and subject = '') "
+            "on conflict do nothing returning true"
+        )
         self.emit = (
             f"insert into {outbox} (id, subject, body, headers) "
             "select * from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])"
@@ -48,7 +53,7 @@ class SchemaSql:
         # The mark is a row of the inbox itself: it must be pruned, restored and truncated with the others.
         self.prune_inbox = (
             f"with mark as (insert into {inbox} as present (id, handled_at) values ('{FORGOTTEN_MARK}', $1) "
-            "on conflict (id) do update set handled_at = greatest(present.handled_at, excluded.handled_at)) "
+            "on conflict (id, subject) do update set handled_at = greatest(present.handled_at, excluded.handled_at)) "
             f"delete from {inbox} where handled_at < $1 and id <> '{FORGOTTEN_MARK}'"
         )
         self.forgotten_before = f"select handled_at from {inbox} where id = '{FORGOTTEN_MARK}'"

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from store_worlds import PASSWORDS, ROLES
 
 from holdfast.store.migrate import UnknownRevision, migrate, migrations_directory, pending
+from holdfast.store.postgres import PostgresStore
 from holdfast_analyzer.tables import METADATA as ANALYZER
 from holdfast_ckpt.tables import METADATA as CKPT
 from holdfast_controller.tables import METADATA as CONTROLLER
@@ -251,11 +252,22 @@ def test_a_database_of_the_revision_before_is_upgraded_with_its_events(old_serve
         ),
     ):
         asyncio.run(_run(old_server, statement))
+    asyncio.run(_run(old_server, "insert into standby.inbox (id) values ('handled')"))
     assert pending(old_server.url)
     migrate(old_server.url, PASSWORDS)
     assert not pending(old_server.url)
+    asyncio.run(_knows_as_handled(old_server, "handled"))
     shown = asyncio.run(_value(old_server, "select array_agg(what order by nth) from historian.incident_timeline"))
     assert shown == ["it hangs", "breaker reset"]
+
+
+async def _knows_as_handled(server: PostgresServer, message_id: str) -> None:
+    url = server.url_of("holdfast_standby", PASSWORDS["holdfast_standby"])
+    store = await PostgresStore.connect(url, "standby", application_name="test")
+    async with store.transaction() as tx:
+        assert not await tx.first_time(message_id, "holdfast.v1.decision.eviction.job.node")
+        assert await tx.first_time("another", "holdfast.v1.decision.eviction.job.node")
+    await store.close()
 
 
 @pytest.mark.parametrize("revision", ["0007", "9999"])

@@ -47,12 +47,14 @@ async def world(new_world: Callable[[], World]) -> AsyncIterator[World]:
 async def test_a_message_is_handled_once(world: World) -> None:
     store = await world.store()
     async with store.transaction() as tx:
-        assert await tx.first_time("m1")
-        assert not await tx.first_time("m1")
-        assert await tx.first_time("m2")
+        assert await tx.first_time("m1", "s")
+        assert not await tx.first_time("m1", "s")
+        assert await tx.first_time("m2", "s")
     async with (await world.store()).transaction() as tx:
-        assert not await tx.first_time("m1")
-        assert await tx.first_time("m3")
+        assert not await tx.first_time("m1", "s")
+        assert await tx.first_time("m3", "s")
+        assert await tx.first_time("m1", "of another"), "an id says nothing about who published it"
+        assert not await tx.first_time("m1", "of another")
 
 
 async def test_a_rolled_back_transaction_leaves_nothing(world: World) -> None:
@@ -61,7 +63,7 @@ async def test_a_rolled_back_transaction_leaves_nothing(world: World) -> None:
 
     async def fail() -> None:
         async with store.transaction() as tx:
-            assert await tx.first_time("m1")
+            assert await tx.first_time("m1", "s")
             await tx.save(JOBS, "j", Job(phase="failed"))
             await tx.save(JOBS, "k", Job(phase="new"))
             await tx.emit([message(b"1")])
@@ -76,7 +78,7 @@ async def test_a_rolled_back_transaction_leaves_nothing(world: World) -> None:
             assert await tx.load(JOBS, "k") is None
             assert await tx.load_all(JOBS) == {"j": Job(phase="running")}
     async with store.transaction() as tx:
-        assert await tx.first_time("m1")
+        assert await tx.first_time("m1", "s")
         await tx.save(JOBS, "j", Job(phase="stopped"))
 
 
@@ -96,7 +98,7 @@ async def test_a_cancelled_transaction_leaves_nothing_and_the_store_goes_on(worl
 
     async def hang() -> None:
         async with store.transaction() as tx:
-            await tx.first_time("m1")
+            await tx.first_time("m1", "s")
             inside.set()
             await asyncio.Event().wait()
 
@@ -106,7 +108,7 @@ async def test_a_cancelled_transaction_leaves_nothing_and_the_store_goes_on(worl
     with pytest.raises(asyncio.CancelledError):
         await task
     async with store.transaction() as tx:
-        assert await tx.first_time("m1")
+        assert await tx.first_time("m1", "s")
 
 
 async def test_rows_are_written_read_and_removed(world: World) -> None:
@@ -252,7 +254,7 @@ async def test_the_store_comes_back_after_the_database_was_away(world: World) ->
 
     async def lose_the_database() -> None:
         async with store.transaction() as tx:
-            await tx.first_time("m1")
+            await tx.first_time("m1", "s")
             await tx.save(JOBS, "j", Job(phase="b"))
             await tx.emit([message(b"1")])
             await world.kill()
@@ -266,7 +268,7 @@ async def test_the_store_comes_back_after_the_database_was_away(world: World) ->
             await ask
     await world.revive()
     async with store.transaction() as tx:
-        assert await tx.first_time("m1")
+        assert await tx.first_time("m1", "s")
         assert await tx.load(JOBS, "j") == Job(phase="a")
         await tx.save(JOBS, "j", Job(phase="c"))
     assert await store.pending(10) == []
@@ -275,18 +277,18 @@ async def test_the_store_comes_back_after_the_database_was_away(world: World) ->
 async def test_what_is_old_is_forgotten(world: World) -> None:
     store, now = await world.store(), datetime.now(UTC)
     async with store.transaction() as tx:
-        await tx.first_time("m1")
+        await tx.first_time("m1", "s")
         await tx.emit([message(b"1"), message(b"2")])
     ((position, _),) = await store.pending(1)
     await store.published({position: None})
     assert await store.forgotten_before() is None
     await store.prune(now + timedelta(days=6))
     async with store.transaction() as tx:
-        assert not await tx.first_time("m1")
+        assert not await tx.first_time("m1", "s")
     await store.prune(now + timedelta(days=8))
     assert await (await world.store()).forgotten_before() == now + timedelta(days=1)
     async with store.transaction() as tx:
-        assert await tx.first_time("m1")
+        assert await tx.first_time("m1", "s")
     assert [item.body for _, item in await store.pending(10)] == [b"2"]
 
 
@@ -295,7 +297,7 @@ async def test_transactions_at_once_do_not_mix(world: World) -> None:
 
     async def handle(number: int) -> bool:
         async with store.transaction() as tx:
-            first = await tx.first_time(f"m{number // 2}")
+            first = await tx.first_time(f"m{number // 2}", "s")
             if first:
                 await tx.emit([message(b"%d" % (number // 2))])
             return first

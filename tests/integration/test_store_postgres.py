@@ -123,7 +123,7 @@ async def test_a_swallowed_error_is_not_taken_for_a_commit(world: PostgresWorld)
 
     async def swallow(table: Table[Job], error: type[Exception]) -> None:
         async with one.transaction() as tx:
-            await tx.first_time("m1")
+            await tx.first_time("m1", "s")
             with pytest.raises(error):
                 await tx.save(table, "j", Job(phase="b"))
 
@@ -132,7 +132,7 @@ async def test_a_swallowed_error_is_not_taken_for_a_commit(world: PostgresWorld)
             await swallow(table, error)
         assert await loaded(one, "j") == Job(phase="a")
     async with one.transaction() as tx:
-        assert await tx.first_time("m1")
+        assert await tx.first_time("m1", "s")
 
 
 async def test_a_stale_row_rolls_back_what_was_said(world: PostgresWorld) -> None:
@@ -143,7 +143,7 @@ async def test_a_stale_row_rolls_back_what_was_said(world: PostgresWorld) -> Non
 
     async def write() -> None:
         async with two.transaction() as tx:
-            await tx.first_time("m1")
+            await tx.first_time("m1", "s")
             await tx.emit([message(b"1")])
             await tx.save(JOBS, "j", Job(phase="c"))
 

@@ -83,7 +83,9 @@ class HistorianStore:
         """Return True if this event is recorded."""
         async with self._connection() as connection:
             found = await connection.fetchval(
-                "select true from historian.events where id = $1 and at = $2", row.id, row.at
+                "select true from historian.events where id = $1 and at = $2 and type = $3 "
+                "and node is not distinct from $4",
+                *(row.id, row.at, row.type, row.node),
             )
         return found is not None
 

@@ -11,8 +11,8 @@ METADATA = MetaData(schema=SCHEMA)
 EVENTS = Table(
     "events",
     METADATA,
-    Column("id", Uuid, primary_key=True),
-    Column("at", DateTime(timezone=True), primary_key=True),
+    Column("id", Uuid, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False),
     Column("class", Text, nullable=False),
     Column("type", Text, nullable=False),
     Column("source", Text, nullable=False),
@@ -29,6 +29,13 @@ EVENTS = Table(
 )
 """Every event, in daily partitions by `at` (the emitter's clock); `recorded_at` is the database's clock."""
 
+# Anyone can use the id of another's event; the bus keeps nodes from using its type and node.
+Index(
+    "events_once",
+    *(EVENTS.c[name] for name in ("id", "at", "type", "node")),
+    unique=True,
+    postgresql_nulls_not_distinct=True,
+)
 # What every node sends every second (progress, steps_measured) would fill the indexes: only that of samples has them.
 Index("events_at", EVENTS.c.at, postgresql_using="brin")
 Index(

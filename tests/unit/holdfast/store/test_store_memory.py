@@ -28,7 +28,7 @@ ROWS = Table(name="rows", row_type=Row, columns=_columns)
 
 async def handle(store: MemoryStore, value: int) -> bool:
     async with store.transaction() as tx:
-        if not await tx.first_time("m1"):
+        if not await tx.first_time("m1", "s"):
             return False
         await tx.save(ROWS, "k", Row(value))
         await tx.emit([Message(id="said", subject="holdfast.v1.decision.eviction.job._", body=b"")])
