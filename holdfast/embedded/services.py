@@ -119,6 +119,8 @@ class ClusterPlan:
     """
 
     migrate: Callable[[str, dict[str, str]], None]
+    early: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
+    """Processes that need neither server. They start first, because they take longest."""
     services: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
     agent: Callable[[ClusterLayout, ClusterInfo, str], ChildSpec]
     settings: tuple[Setting, ...] = ()
@@ -127,15 +129,14 @@ class ClusterPlan:
 
 
 def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
-    def services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
-        # Started with the services, it has imported torch by the time that agents ask.
+    def early(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
         # Agents in networks of their own would all be declined.
-        nursery = [nursery_spec(configuration, layout)] if info.fabric is None else []
-        return [*nursery, *service_specs(configuration, layout)]
+        return [nursery_spec(configuration, layout)] if info.fabric is None else []
 
     return ClusterPlan(
         migrate=migrate,
-        services=services,
+        early=early,
+        services=lambda layout, info: service_specs(configuration, layout),
         agent=partial(agent_spec, configuration),
         settings=configuration.settings,
         passage_gid=configuration.passage_gid,

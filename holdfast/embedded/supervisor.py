@@ -155,8 +155,11 @@ class Supervisor:
 
     async def _start(self, on_ready: Callable[[ClusterInfo], None]) -> None:
         try:
+            early = self._launch(self._services, self._plan.early(self._layout, self._info))
             await self._start_servers()
             await self._bring_up(self._services, self._plan.services(self._layout, self._info))
+            for child in early:
+                await child.until_ready()
             await self._bring_up(self._nodes, map(self._agent, self._info.nodes))
         except EmbeddedError as failure:
             self._failure = failure
@@ -197,16 +200,19 @@ class Supervisor:
 
     async def _bring_up(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> None:
         """Start children concurrently and wait until all are ready; revoked nodes stay off. Raises StartFailed."""
-        started = []
-        for spec in specs:
-            child = Child(spec, self._layout.log(spec.name), self._changed)
-            kind[spec.name] = child
-            self._runs.append(self._tasks.create_task(child.run(), name=f"child {spec.name}"))
-            if spec.name not in self._access.credentials.revoked:
-                child.switch_on()
-                started.append(child)
-        for child in started:
+        for child in self._launch(kind, specs):
             await child.until_ready()
+
+    def _launch(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> list[Child]:
+        """Start children. Return those that are not switched off."""
+        launched = [Child(spec, self._layout.log(spec.name), self._changed) for spec in specs]
+        wanted = [child for child in launched if child.name not in self._access.credentials.revoked]
+        for child in launched:
+            kind[child.name] = child
+            self._runs.append(self._tasks.create_task(child.run(), name=f"child {child.name}"))
+        for child in wanted:
+            child.switch_on()
+        return wanted
 
     async def _end_all(self) -> None:
         """Stop agents first, because they stop their ranks; the database last, so that all others can still write."""

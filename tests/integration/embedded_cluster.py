@@ -40,6 +40,15 @@ def services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
     return [_service(layout, "service")]
 
 
+def early(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
+    """A child that needs neither server, in place of the nursery."""
+
+    async def at_once() -> None:
+        """It is ready without a word."""
+
+    return [ChildSpec(name="nursery", argv=("sleep", "1000"), environment={}, directory=layout.root, probe=at_once)]
+
+
 def broken_services(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
     return [_service(layout, "fail")]
 
@@ -77,7 +86,8 @@ def main() -> None:
     parser.add_argument("--new-passwords", action="store_true")
     asked = parser.parse_args()
     layout = ClusterLayout(asked.directory)
-    plan = ClusterPlan(migrate=migrate, services=broken_services if asked.broken else services, agent=agent)
+    chosen = broken_services if asked.broken else services
+    plan = ClusterPlan(migrate=migrate, early=early, services=chosen, agent=agent)
     options = ClusterOptions(nodes=asked.nodes, postgres_port=asked.postgres_port, new_passwords=asked.new_passwords)
 
     def tell(line: str) -> None:

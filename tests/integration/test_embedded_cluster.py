@@ -50,13 +50,16 @@ def test_ctrl_c_ends_everything_and_a_second_start_goes_on(tmp_path: Path) -> No
         before = first.info
         pids = [first.process.pid, *(record.pid for record in before.children.values())]
         on_nodes = [pid for node in before.nodes for pid in node_processes(first.layout.node(node), None)]
-        assert len(before.children) == 5 and len(on_nodes) == 2 * 5
+        assert len(before.children) == 6 and len(on_nodes) == 2 * 5
+        born = {name: record.started_ticks for name, record in before.children.items()}
+        assert born["nursery"] <= min(born.values()), "what needs no server does not wait for one"
         asyncio.run(write_note(before, "first"))
         assert first.end() == 0
         assert not [pid for pid in (*pids, *on_nodes) if alive(pid)]
         assert all("asked to stop" in first.layout.log(node).read_text() for node in before.nodes)
         ends = [line.removesuffix(" stopped") for line in first.lines if line.endswith(" stopped")]
-        assert (set(ends[:2]), ends[2:]) == ({"node-0", "node-1"}, ["controller", "nats", "postgres"])
+        assert [set(ends[:2]), set(ends[2:4])] == [{"node-0", "node-1"}, {"controller", "nursery"}]
+        assert ends[4:] == ["nats", "postgres"]
     assert ClusterInfo.load(tmp_path).pid is None
 
     with cluster(tmp_path) as second:

@@ -106,11 +106,11 @@ def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
 def test_agents_find_the_nursery_unless_they_have_networks_of_their_own(here: Path) -> None:
     configuration, layout = find_configuration({}), ClusterLayout(here)
     plan = cluster_plan(lambda url, roles: None, configuration)
-    nursery = plan.services(layout, INFO)[0]
+    (nursery,) = plan.early(layout, INFO)
     assert nursery.argv[-2:] == ("--socket", plan.agent(layout, INFO, "node-0").environment["HOLDFAST_NURSERY"])
     assert not {"HOLDFAST_NURSERY", "HOLDFAST_NATS_URL", "HOLDFAST_DATABASE_URL"} & nursery.environment.keys()
     apart = msgspec.structs.replace(INFO, fabric=Fabric(bridge="hf123456", subnet="198.18.7"))
-    assert "nursery" not in {spec.name for spec in plan.services(layout, apart)}
+    assert plan.early(layout, apart) == []
     assert "HOLDFAST_NURSERY" not in plan.agent(layout, apart, "node-0").environment
 
 
