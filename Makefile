@@ -3,8 +3,9 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-# Most tests wait for processes that they started, and the simulation takes what is left: a worker more than two cores.
-WORKERS ?= 3
+# Three workers wait, most of the time, for processes that their tests started. The fourth begins with the tests that
+# compute, and so uses what is left of two cores (tests/file_order.py).
+WORKERS ?= 4
 
 # The lower end of the range in pyproject.toml; constraints.txt has the release that everything else is tested with.
 OLDEST_TORCH := 2.6.0
@@ -32,7 +33,7 @@ demo: setup  ## Train a small GPT, kill a rank, lose a node, and show both recov
 	$(BIN)/python -m examples.demo
 
 # The tests start a thousand processes: what the first compiles is kept for the others, also where that is switched off.
-test: setup  ## Run all tests; LONG=1: also those that take a minute each; WORKERS=3: processes
+test: setup  ## Run all tests; LONG=1: also those that take a minute each; WORKERS=4: processes
 	PYTHONDONTWRITEBYTECODE= $(if $(LONG),HOLDFAST_LONG=1 HOLDFAST_DRILLS=1 )$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: setup  ## Run ruff, mypy, pyright and the import rules

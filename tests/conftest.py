@@ -2,14 +2,14 @@
 
 import os
 import signal
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-TESTS = Path(__file__).parent
+from tests.file_order import FOLDERS, FileOrder, folder
+
 E2E_LIMIT_S = 300
-LONGEST_FIRST = ("sim", "e2e", "integration", "golden", "unit")
 
 # Whoever starts the tests in the background hands these down ignored, and every process that a test starts would
 # ignore them too: the tests of Ctrl-C and of a closed terminal then wait for ever.
@@ -41,4 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(E2E_LIMIT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(TESTS).parts[0]))
+        items.sort(key=lambda item: FOLDERS.index(folder(item.nodeid)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., object]) -> FileOrder | None:
+    return FileOrder(config, log) if config.getoption("dist") == "loadfile" else None

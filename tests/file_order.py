@@ -1,0 +1,31 @@
+"""The order in which `make test` gives files of tests to its workers.
+
+Tests of processes wait most of the time, all others compute. So one worker begins with the files that compute: they
+take what the processes of the other tests leave of the cores. Once there are none left, it goes on as the others do.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+FOLDERS = ("e2e", "integration", "sim", "golden", "unit")
+"""What takes longest is first, so that no worker is left with it in the end."""
+WAITING = ("e2e", "integration")
+COMPUTES_FIRST = "gw0"
+
+
+def folder(test: str) -> str:
+    """Return the folder of a file, or of a test in it, by its path from the root of the repository."""
+    return test.split("/")[1]
+
+
+class FileOrder(LoadFileScheduling):
+    """Gives each worker that has nearly done its files the next one in order."""
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node.gateway.id == COMPUTES_FIRST:
+            computing = next((file for file in self.workqueue if folder(file) not in WAITING), None)
+            if computing is not None:
+                self.workqueue.move_to_end(computing, last=False)
+        super()._assign_work_unit(node)
