@@ -115,7 +115,13 @@ class _PendingRequest(msgspec.Struct):
 
 class ServiceShell:
     def __init__(
-        self, decider: Decider, bus: Bus, store: Store, now: Now = system_now, signer: OrderSigner | None = None
+        self,
+        decider: Decider,
+        bus: Bus,
+        store: Store,
+        now: Now = system_now,
+        signer: OrderSigner | None = None,
+        liveness: BusLiveness | None = None,
     ) -> None:
         self.decider = decider
         self.bus = bus
@@ -125,7 +131,7 @@ class ServiceShell:
         self.relay = Relay(store, bus, source=decider.name)
         self._queue: asyncio.Queue[Delivery | _PendingRequest] = asyncio.Queue(_QUEUE_MAX)
         self._turn = asyncio.Lock()
-        self._liveness = BusLiveness(bus, now)
+        self._liveness = liveness or BusLiveness(bus, now)
         self._failures: Counter[tuple[str, str]] = Counter()
         self._forgotten_before: datetime | None = None
         self._ignored = 0

@@ -1,0 +1,1 @@
+"""The production code in the simulated world: its shell, its services, their bus and their time."""

@@ -1,0 +1,190 @@
+"""A simulated cluster: the world of a scenario, and the production services that decide in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, MutableMapping
+from datetime import datetime, timedelta
+from random import Random
+
+from holdfast.events import ChecksStarted, Event, GenerationStarted
+from holdfast.events.parts.job import JobSpec
+from holdfast.ids import named_id
+from holdfast.orders.node import NodeOrder
+from holdfast.orders.signatures import OrderSigner
+from holdfast.requests import SubmitJob
+from holdfast_controller.plan.draft import Rules
+from holdfast_controller.service import Controller
+from holdfast_proving.inside.bus import ProvingBus
+from holdfast_proving.inside.due import due_of_jobs, due_of_nodes
+from holdfast_proving.inside.service import Service
+from holdfast_proving.policies.policy import TODAY, Insight, Policy
+from holdfast_proving.scenario.scenario import JobPlan, Scenario
+from holdfast_proving.truth.generator import DAY_S, HOUR_S, racks_of, true_faults
+from holdfast_proving.truth.ledger import Ledger
+from holdfast_proving.world.agenda import EPOCH, Agenda
+from holdfast_proving.world.effects import Effects
+from holdfast_proving.world.findings import Findings
+from holdfast_proving.world.lives import Lives
+from holdfast_proving.world.machine import Machine
+from holdfast_proving.world.node_tests import NodeTests
+from holdfast_proving.world.training import Training
+from holdfast_standby.service import Standby
+
+READY_S = 30.0
+"""Machines register before jobs are submitted."""
+
+
+class Heard(MutableMapping[str, datetime]):
+    """The last heartbeat of each machine: now, while it is on."""
+
+    def __init__(self, machines: dict[str, Machine], agenda: Agenda) -> None:
+        self._machines = machines
+        self._agenda = agenda
+        self._forgotten: set[str] = set()
+
+    def __getitem__(self, name: str) -> datetime:
+        machine = self._machines[name]
+        if machine.is_on:
+            return self._agenda.now()
+        return EPOCH + timedelta(seconds=machine.heard_s)
+
+    def __setitem__(self, name: str, at: datetime) -> None:
+        raise NotImplementedError("machines are heard, not noted")
+
+    def __delitem__(self, name: str) -> None:
+        self._forgotten.add(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._machines)
+
+    def __len__(self) -> int:
+        return len(self._machines)
+
+
+class Cluster:
+    """One simulation: a scenario, a seed, a policy."""
+
+    def __init__(self, scenario: Scenario, seed: int, policy: Policy = TODAY, every_tick: bool = False) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.policy = policy
+        self.agenda = Agenda()
+        self.ledger = Ledger()
+        self.log: list[tuple[float, Event]] = []
+        noise = Random(f"{seed}/noise")
+        self.bus = ProvingBus(self.agenda, noise)
+        self.trainings = [Training(plan, self.agenda) for plan in scenario.jobs]
+        self._by_job: dict[str, Training] = {}
+        self._members: dict[tuple[str, int], tuple[str, ...]] = {}
+        self.machines: dict[str, Machine] = {}
+        settings = policy.settings
+        tests = NodeTests(self.agenda, self.ledger, noise, self._members)
+        racks = racks_of(scenario)
+        for rack, names in racks.racks.items():
+            for name in names:
+                self.machines[name] = Machine(
+                    name, rack, self.agenda, noise, settings.timeouts, self._by_job, tests, self.bus.tell
+                )
+        findings = Findings(self.agenda, self.bus.tell)
+        self.effects = Effects(scenario, self.agenda, self.ledger, self.machines, self.trainings, findings, noise)
+        self.controller, self.standby = self._services(every_tick)
+        self.bus.obey = self._obey
+        self.bus.watchers.append(self._note)
+        self.lives = Lives(self.agenda, self.trainings, self.machines, findings, self.effects, self._submit_later)
+        self.bus.watchers.append(self.lives.watch)
+        self.effects.on_power.append(self._look_for_nodes)
+        self.agenda.after(READY_S, self._submit_all)
+        self.effects.expect(true_faults(scenario, seed))
+
+    def _services(self, every_tick: bool) -> tuple[Service, Service]:
+        settings, now = self.policy.settings, self.agenda.now
+        rules = Rules(
+            timeouts=settings.timeouts,
+            ladder=settings.ladder,
+            mechanisms=settings.mechanisms,
+            hang=settings.hang,
+            code=settings.code,
+        )
+        controller = Controller(rules, settings.retention)
+        standby = Standby(settings.timeouts, settings.pool, settings.retention)
+        standby.last_heard = Heard(self.machines, self.agenda)
+        key = base64.urlsafe_b64encode(hashlib.sha256(b"proving").digest()).decode().rstrip("=")
+        signer = OrderSigner("controller", key)
+        return (
+            Service(
+                controller,
+                lambda: due_of_jobs(controller.jobs.values(), now()),
+                self.agenda,
+                self.bus,
+                signer,
+                every_tick,
+            ),
+            Service(standby, lambda: due_of_nodes(standby.inventory, now()), self.agenda, self.bus, None, every_tick),
+        )
+
+    def _look_for_nodes(self, at_s: float) -> None:
+        """Have the standby service notice machines that came back, or are silent for too long."""
+        for after_s in (0.0, 1.0, self.policy.settings.timeouts.node_lost_s + 0.001):
+            self.standby.look_at(at_s + after_s)
+
+    def run(self, days: float | None = None, progress: Callable[[float], None] = lambda share: None) -> Cluster:
+        """Let the scenario happen; `progress` is called with the share of its time that is over."""
+        until_s = (self.scenario.days if days is None else days) * DAY_S
+        with self.policy.in_force(Insight(self.ledger, self.agenda)):
+            for part in range(1, 101):
+                self.agenda.run(until_s * part / 100)
+                progress(part / 100)
+        for training in self.trainings:
+            training.settle()
+        return self
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def _submit_all(self) -> None:
+        for training in self.trainings:
+            self._submit(training, 1)
+
+    def _submit_later(self, training: Training) -> None:
+        """Submit a job that ended again, once people have noticed."""
+        life = int(training.job.rpartition("-")[2]) + 1
+        after_s = self.scenario.resubmitted_after_h * HOUR_S
+
+        def again() -> None:
+            self.effects.mended(training.plan.name)
+            self._submit(training, life)
+
+        self.agenda.after(after_s, again)
+
+    def _submit(self, training: Training, life: int) -> None:
+        job = f"{training.plan.name}-{life}"
+        self._by_job[job] = training
+        training.submitted(job)
+        request = SubmitJob(
+            id=named_id(self.agenda.now(), job, "submit"), asked_by="the scenario", spec=_spec(training.plan, job)
+        )
+        answer = self.controller.ask(request)
+        assert answer.accepted, answer.message
+
+    # --- the bus ----------------------------------------------------------------------------------
+
+    def _obey(self, node: str, order: NodeOrder) -> None:
+        self.machines[node].obey(order)
+
+    def _note(self, event: Event) -> None:
+        self.log.append((self.agenda.seconds, event))
+        if isinstance(event, GenerationStarted | ChecksStarted):
+            self._members[event.job or "", event.generation or 0] = event.nodes
+
+
+def _spec(plan: JobPlan, job: str) -> JobSpec:
+    return JobSpec(
+        name=job,
+        script="train.py",
+        nnodes=plan.nodes,
+        nproc_per_node=plan.ranks_per_node,
+        cwd="/",
+        directory="/jobs",
+        allow_scratch=plan.keeps == "nothing",
+    )

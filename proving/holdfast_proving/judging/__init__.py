@@ -1,0 +1,1 @@
+"""What a policy made of the truth: complaints, lost time, the scoreboard."""

@@ -1,0 +1,1 @@
+"""Policies: settings, and functions of production that are replaced by others."""

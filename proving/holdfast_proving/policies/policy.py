@@ -1,0 +1,55 @@
+"""A policy: settings of the production code, and functions of it that are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from holdfast.settings.load import ConfigRefused, Settings, load
+from holdfast_proving.truth.ledger import Ledger
+from holdfast_proving.world.agenda import Agenda
+
+
+class Insight(msgspec.Struct, frozen=True):
+    """The truth, for policies that know it."""
+
+    ledger: Ledger
+    agenda: Agenda
+
+
+class Patch(msgspec.Struct, frozen=True):
+    """A function of production, by the module that uses it, and how to make its replacement from the original."""
+
+    owner: Any
+    name: str
+    make: Callable[[Callable[..., Any], Insight], Callable[..., Any]]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    settings: Settings = Settings()
+    patches: tuple[Patch, ...] = ()
+    about: str = ""
+
+    @contextmanager
+    def in_force(self, insight: Insight) -> Iterator[None]:
+        """Replace its functions in this process."""
+        with ExitStack() as stack:
+            for it in self.patches:
+                stack.enter_context(patch.object(it.owner, it.name, it.make(getattr(it.owner, it.name), insight)))
+            yield
+
+
+TODAY = Policy(name="today", about="the production code with default settings")
+
+
+def load_policy(path: str) -> Policy:
+    """Return the policy of a TOML file with settings, as `holdfast.toml` has them. Raises ConfigRefused."""
+    if not path.endswith(".toml"):
+        raise ConfigRefused(f"{path} is no policy: give a file with settings, such as holdfast.toml")
+    settings, _ = load({}, file=path)
+    return Policy(name=path.rpartition("/")[2].removesuffix(".toml"), settings=settings, about=f"settings of {path}")

@@ -1,0 +1,1 @@
+"""Scenarios: machines, jobs and faults, as data."""

@@ -1,0 +1,144 @@
+"""A scenario: what there is, and what goes wrong with which rate. Pure data with ranges.
+
+Rates are per day and place; a place is a machine, a rack, a job or the whole cluster. Fields say the unit last.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from holdfast.settings import Section, Within
+
+Effect = Literal["crash", "hang", "slow", "bad_numbers", "lost", "alert"]
+"""What a fault does to a job: a rank ends; no step follows; steps take longer; the state is spoiled; the machines are
+away; nothing but an alert of an inspection."""
+
+Place = Literal["machine", "rack", "job", "cluster"]
+Lasts = Literal["moment", "while", "repair"]
+"""`moment`: it happens once. `while`: for `lasts_h`. `repair`: until the machine was taken out and repaired."""
+
+Share = Annotated[float, Within(0.0, 1.0)]
+Hours = Annotated[float, Within(0.0, 10_000.0)]
+Seconds = Annotated[float, Within(0.0, 7 * 86400.0)]
+
+
+class MachineClass(Section, frozen=True, kw_only=True):
+    """Machines of one kind, named `<name>-<number>`."""
+
+    name: str
+    count: Annotated[int, Within(1, 100_000)]
+    per_rack: Annotated[int, Within(1, 100_000)] = 8
+
+
+class JobPlan(Section, frozen=True, kw_only=True):
+    """A training job, and how long its phases take."""
+
+    name: str
+    nodes: Annotated[int, Within(1, 100_000)]
+    ranks_per_node: Annotated[int, Within(1, 64)] = 1
+    step_s: Annotated[float, Within(0.01, 3600.0)] = 5.0
+    steps: Annotated[int, Within(0, 1_000_000_000)] = 0
+    """Length of the training; 0: it trains until the simulation ends."""
+    keeps: Literal["memory", "disk", "nothing"] = "memory"
+    """Place of its checkpoints. `memory`: every step, besides those on the disk. `nothing`: each start begins anew."""
+    disk_every_s: Annotated[float, Within(1.0, 86400.0)] = 600.0
+    fork_s: Seconds = 2.0
+    """From an order to running ranks."""
+    first_step_s: Seconds = 20.0
+    """From running ranks to the first step: connect, restore, warm up."""
+    stop_s: Seconds = 1.0
+
+
+class AlertPlan(Section, frozen=True, kw_only=True):
+    """The alert that inspections raise for a fault."""
+
+    confidence: Literal["evict", "tolerate", "hint"]
+    check: str
+    symptom: str
+    device: str = ""
+    chance: Share = 1.0
+    """Share of the faults that raise it."""
+    after_s: Seconds = 10.0
+    again_s: Seconds = 0.0
+    """Interval at which it is raised again while the fault lasts; 0: once."""
+
+
+class Naming(Section, frozen=True, kw_only=True):
+    """Whom the analyzer names for a hang or slowness. The rest of the shares names nobody."""
+
+    machine: Share = 0.7
+    """The machine at fault alone."""
+    group: Share = 0.15
+    """The machine at fault among `group_size`."""
+    wrong: Share = 0.0
+    """Another machine."""
+    group_size: Annotated[int, Within(2, 64)] = 2
+    is_certain: Share = 0.5
+    """Of the hangs that name a machine: a process is stopped, stuck or unreadable."""
+
+
+class FaultKind(Section, frozen=True, kw_only=True):
+    """A kind of fault."""
+
+    name: str
+    effect: Effect
+    place: Place = "machine"
+    of: str = ""
+    """Class of machines, or job, that has it; "": all."""
+    per_day: Annotated[float, Within(0.0, 10_000.0)] = 0.0
+    """Rate at each place."""
+    lasts: Lasts = "moment"
+    lasts_h: Hours = 1.0
+    """Mean duration if it lasts a while."""
+    again_h: Hours = 1.0
+    """Mean training time until it shows again, while it lasts; 0: at each start."""
+    prints: str = ""
+    """How a rank ends by it (`last_words.py`)."""
+    same_step: bool = False
+    """A fault of code or data: it shows whenever the job comes to the same step."""
+    slowdown: Annotated[float, Within(1.0, 100.0)] = 1.5
+    alert: AlertPlan | None = None
+    alert_share: Share = 1.0
+    """Share of the machines of its place that raise the alert."""
+    found_by_checks: Share = 0.8
+    """Chance that stop-time checks find it in one run."""
+    found_after_s: Seconds = 30.0
+    """From the effect to the analyzer's finding: a hang, slowness or bad numbers."""
+    naming: Naming = Naming()
+    is_false: bool = False
+    """Nothing is wrong: an inspection is."""
+
+
+class Strike(Section, frozen=True, kw_only=True):
+    """A fault at a set time, for scenarios that tell one story."""
+
+    kind: str
+    at_h: Hours
+    place: str = ""
+    """Name of the machine, rack or job; "": by chance."""
+
+
+class Repairs(Section, frozen=True, kw_only=True):
+    """Time from taking a machine out to its return: lognormal. Median and spread of a fleet of 400 servers."""
+
+    median_h: Annotated[float, Within(0.01, 10_000.0)] = 20.0
+    sigma: Annotated[float, Within(0.0, 4.0)] = 2.0
+
+
+class Scenario(Section, frozen=True, kw_only=True):
+    """Everything that a simulation starts with, besides its seed."""
+
+    title: str
+    days: Annotated[float, Within(0.001, 3650.0)]
+    machines: tuple[MachineClass, ...]
+    jobs: tuple[JobPlan, ...]
+    faults: tuple[FaultKind, ...]
+    strikes: tuple[Strike, ...] = ()
+    repairs: Repairs = Repairs()
+    resubmitted_after_h: Hours = 2.0
+    """Time until people notice that a job ended, and submit it again."""
+    cascade_share: Share = 0.5
+    """Share of crashes after which other ranks report the loss of their peer, perhaps first."""
+
+    def kind(self, name: str) -> FaultKind:
+        return next(kind for kind in self.faults if kind.name == name)

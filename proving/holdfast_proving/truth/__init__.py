@@ -1,0 +1,1 @@
+"""The truth: which faults there are, where, since when, until when."""

@@ -1,0 +1,167 @@
+"""The analyzer's findings, modelled: when they come, and how often they name the right machine.
+
+The analyzer's engines are not inside yet: they read stacks and samples that the world does not make. A scenario gives
+their delays and shares (`found_after_s`, `naming`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from holdfast.events import (
+    BadNumber,
+    Event,
+    FailSlowLocated,
+    FailSlowRelieved,
+    HangFound,
+    StepsCertified,
+    StepTimeMeasured,
+)
+from holdfast.ids import named_id
+from holdfast_proving.truth.faults import Fault
+from holdfast_proving.world.agenda import Agenda
+from holdfast_proving.world.training import Run, Training
+
+CERTIFIED_AFTER = 10
+"""Sound steps that must follow before a step is certified, as `[corruption] certified_after_steps`."""
+
+
+class Findings:
+    def __init__(self, agenda: Agenda, publish: Callable[[Event], None]) -> None:
+        self._agenda = agenda
+        self._publish = publish
+        self._number = 0
+
+    def _find(self, kind: type[Event], run: Run, /, **fields: Any) -> None:
+        self._number += 1
+        at = self._agenda.now()
+        id_ = named_id(at, run.job, kind.__name__, self._number)
+        fields = {"job": run.job, "generation": run.generation, **fields}
+        self._publish(kind(id=id_, at=at, source="analyzer", **fields))
+
+    def pace(self, training: Training, run: Run) -> None:
+        """Measure the pace once the run has made a few steps."""
+        step_s = training.plan.step_s
+
+        def measured() -> None:
+            if run.halted_s is None:
+                self._find(StepTimeMeasured, run, median_s=step_s, p99_s=1.2 * step_s, samples=10)
+
+        self._agenda.after(10 * step_s, measured)
+
+    def hang(self, training: Training, run: Run, fault: Fault, machine: str | None) -> None:
+        """Find that no step follows, and name what the stacks show."""
+        chance = fault.stream(f"naming/{run.job}/{run.generation}")
+        after_s = max(fault.kind.found_after_s, 3 * training.plan.step_s) * chance.uniform(0.8, 1.2)
+        since = self._agenda.now()
+        named = self._named(run, fault, machine, chance)
+        is_machine = len(named) == 1 and chance.random() < fault.kind.naming.is_certain
+
+        def found() -> None:
+            self._find(
+                HangFound,
+                run,
+                trace=named_id(since, run.job, run.generation, "trace"),
+                sign="waiting",
+                since=since,
+                still_s=after_s,
+                limit_s=after_s / 2,
+                phase="train",
+                step=training.step(run),
+                nodes=named,
+                scope=("nobody", "machine", "group")[min(len(named), 2)],
+                confidence=0.9 if len(named) == 1 else 0.6 if named else 0.0,
+                is_machine=is_machine,
+                summary=f"{', '.join(named)} block the others" if named else "",
+            )
+
+        self._agenda.after(after_s, found)
+
+    def slowness(self, training: Training, run: Run, fault: Fault, machine: str | None) -> None:
+        """Locate what slows the job down, by tests or by stacks."""
+        chance = fault.stream(f"slow/{run.job}/{run.generation}")
+        named = self._named(run, fault, machine, chance)
+        pace_s = training.plan.step_s * fault.kind.slowdown
+
+        def located() -> None:
+            if run.halted_s is not None or fault.number not in run.slowed_by or not named:
+                return
+            alone = len(named) == 1
+            self._find(
+                FailSlowLocated,
+                run,
+                asked=named_id(self._agenda.now(), run.job, "asked", fault.number),
+                fault="computation",
+                nodes=named if alone else (),
+                one_of=() if alone else named,
+                confidence=1.0 if alone else 0.9,
+                is_validated=alone,
+                slowdown=fault.kind.slowdown,
+                pace_s=pace_s,
+                healthy_s=training.plan.step_s,
+                summary=f"tests name {', '.join(named)}",
+            )
+
+        self._agenda.after(fault.kind.found_after_s * chance.uniform(0.8, 1.2), located)
+
+    def relief(self, training: Training, run: Run, fault: Fault) -> None:
+        """Find that the job is back at its pace."""
+        step_s = training.plan.step_s
+
+        def relieved() -> None:
+            if run.halted_s is None and not run.slowed_by:
+                self._find(
+                    FailSlowRelieved,
+                    run,
+                    before_s=step_s * fault.kind.slowdown,
+                    after_s=step_s,
+                    healthy_s=step_s,
+                    iteration=training.step(run),
+                    detected_after=5,
+                    is_over=True,
+                )
+
+        self._agenda.after(5 * step_s, relieved)
+
+    def bad_numbers(self, training: Training, run: Run, fault: Fault, step: int) -> None:
+        """Find bad numbers some steps after the state was spoiled."""
+        after_s = max(fault.kind.found_after_s, 2 * training.plan.step_s)
+
+        def found() -> None:
+            if run.halted_s is None and training.poisoned_from is not None and training.poisoned_from <= step:
+                certified = max(0, step - CERTIFIED_AFTER)
+                self._find(BadNumber, run, step=step, quantity="loss", kind="nan", certified=certified)
+
+        self._agenda.after(after_s, found)
+
+    def certify(self, training: Training, run: Run, past: int) -> None:
+        """Certify steps up to `past` once enough sound ones followed."""
+
+        def certified() -> None:
+            if run.halted_s is not None or training.poisoned_from is not None:
+                return
+            step = training.step(run)
+            if step < past + CERTIFIED_AFTER:
+                self._agenda.at(training.when(run, past + CERTIFIED_AFTER + 1), certified)
+            else:
+                self._find(StepsCertified, run, step=step - CERTIFIED_AFTER, newest_step=step)
+
+        self._agenda.at(training.when(run, past + CERTIFIED_AFTER + 1), certified)
+
+    @staticmethod
+    def _named(run: Run, fault: Fault, machine: str | None, chance: Random) -> tuple[str, ...]:
+        naming, drawn = fault.kind.naming, chance.random()
+        others = [node for node in run.nodes if node != machine]
+        if drawn < naming.wrong:
+            return (chance.choice(others),) if others else ()
+        if machine is None or machine not in run.up:
+            return ()
+        if drawn < naming.wrong + naming.machine:
+            return (machine,)
+        if drawn < naming.wrong + naming.machine + naming.group and others:
+            place = run.nodes.index(machine)
+            first = place - place % naming.group_size
+            return run.nodes[first : first + naming.group_size]
+        return ()

@@ -1,0 +1,120 @@
+"""What follows in the world from decisions: where a job's time goes, repairs, and reports of a run's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from holdfast.events import (
+    BadNumber,
+    ChecksStarted,
+    Event,
+    Eviction,
+    GenerationStarted,
+    JobFinished,
+    NodeLost,
+    NodesRequested,
+    Suspension,
+)
+from holdfast_proving.world.agenda import Agenda
+from holdfast_proving.world.effects import Effects
+from holdfast_proving.world.findings import Findings
+from holdfast_proving.world.machine import Machine
+from holdfast_proving.world.training import Run, Training
+
+REPORTED_EVERY_S = 600.0
+"""While nothing is wrong, a step is reported this often here; agents do it each second."""
+
+
+class Lives:
+    def __init__(
+        self,
+        agenda: Agenda,
+        trainings: Iterable[Training],
+        machines: Mapping[str, Machine],
+        findings: Findings,
+        effects: Effects,
+        ended: Callable[[Training], None],
+    ) -> None:
+        """`ended` is called when a job was given up."""
+        self._agenda = agenda
+        self._machines = machines
+        self._findings = findings
+        self._effects = effects
+        self._ended = ended
+        self._trainings = tuple(trainings)
+        self._bad_from: dict[str, int] = {}
+        """Step that a job had reached when bad numbers were found, until a later one is certified."""
+        for training in self._trainings:
+            training.on_begin.append(partial(self._began, training))
+
+    def watch(self, event: Event) -> None:
+        if isinstance(event, Eviction | NodeLost) and event.node:
+            self._effects.taken_out(event.node)
+        training = next((it for it in self._trainings if it.job == event.job), None)
+        if training is None:
+            return
+        at_s = self._agenda.seconds
+        match event:
+            case GenerationStarted():
+                self._stop_steps(training)
+                training.book.enter("starting", at_s)
+            case ChecksStarted():
+                self._stop_steps(training)
+                training.book.enter("checks", at_s)
+            case NodesRequested() if training.book.total_s:
+                self._stop_steps(training)
+                training.book.enter("waiting_for_machines", at_s)
+            case Suspension():
+                self._stop_steps(training)
+                training.book.enter("pause" if event.pause_s else "waiting_for_machines", at_s)
+            case BadNumber():
+                assert training.run is not None
+                self._bad_from[event.job or ""] = training.step(training.run)
+            case JobFinished():
+                self._stop_steps(training)
+                training.book.enter(None if event.outcome == "completed" else "ended", at_s)
+                if event.outcome == "completed":
+                    training.is_complete = True
+                else:
+                    self._ended(training)
+            case _:
+                pass
+
+    def _stop_steps(self, training: Training) -> None:
+        """A decision ends the run, though its ranks get to know of it a moment later."""
+        training.halt()
+
+    def _began(self, training: Training, run: Run) -> None:
+        """Report the first step on every machine, then the step that the job had reached, then now and then."""
+        nodes, reached = run.nodes, max(training.newest, training.reached)
+        first_s = training.when(run, run.from_step + 1)
+        for node in nodes:
+            self._agenda.at(first_s, self._machines[node].observe)
+        self._machines[nodes[0]].report_restore(run, training.plan.keeps)
+        self._findings.pace(training, run)
+        if reached >= run.from_step:
+            self._agenda.at(training.when(run, reached + 2), self._machines[nodes[0]].observe)
+        self._agenda.after(REPORTED_EVERY_S, partial(self._report, training, run))
+        if (bad := self._bad_from.get(run.job)) is not None:
+            self._findings.certify(training, run, bad)
+        if training.plan.steps:
+            self._finish_at_last(training, run)
+
+    def _report(self, training: Training, run: Run) -> None:
+        if run.is_stepping:
+            self._machines[run.nodes[0]].observe()
+            self._agenda.after(REPORTED_EVERY_S, partial(self._report, training, run))
+
+    def _finish_at_last(self, training: Training, run: Run) -> None:
+        """End all ranks with 0 after the last step."""
+        if not run.is_stepping:
+            return
+        last_s = training.when(run, training.plan.steps)
+        if last_s > self._agenda.seconds + 1e-6:
+            # Again later, since the pace may change.
+            self._agenda.at(last_s, partial(self._finish_at_last, training, run))
+            return
+        training.halt()
+        for node in run.nodes:
+            self._machines[node].finish_training(run)

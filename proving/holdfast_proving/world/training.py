@@ -1,0 +1,187 @@
+"""The training of one job: its runs, its steps and its checkpoints, in coarse time.
+
+A run is one generation: it makes steps once the ranks of all its nodes are there, and none after the first of them is
+gone. Between two events a step number is a function of time, so a month costs as much as what happens in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from holdfast_proving.scenario.scenario import JobPlan
+from holdfast_proving.world.agenda import Agenda
+from holdfast_proving.world.time_book import Cause, TimeBook
+
+
+class Run(msgspec.Struct, eq=False):
+    """One generation of a job."""
+
+    job: str
+    generation: int
+    at_most: int | None
+    up: dict[str, int] = {}
+    """Its machines, in the order of their node ranks once all are there."""
+    from_step: int = 0
+    began_s: float | None = None
+    """When its first step began; None before."""
+    halted_s: float | None = None
+    mark_s: float = 0.0
+    mark_step: int = 0
+    slowed_by: dict[int, float] = {}
+    """Factor of each fault that slows it down."""
+    was_slowed: bool = False
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(sorted(self.up, key=self.up.__getitem__))
+
+    @property
+    def is_stepping(self) -> bool:
+        return self.began_s is not None and self.halted_s is None
+
+    @property
+    def slowdown(self) -> float:
+        return max(self.slowed_by.values(), default=1.0)
+
+
+class Training:
+    """What is true of a job's training; its owner submits it again under a new name after it ended."""
+
+    def __init__(self, plan: JobPlan, agenda: Agenda) -> None:
+        self.plan = plan
+        self.agenda = agenda
+        self.book = TimeBook()
+        self.job = ""
+        self.run: Run | None = None
+        self.reached = 0
+        """Newest sound step ever made."""
+        self.newest = 0
+        """Newest step ever made in this line of checkpoints, sound or not."""
+        self.in_memory = 0
+        self.on_disk = 0
+        self.poisoned_from: int | None = None
+        self.is_complete = False
+        self.on_begin: list[Callable[[Run], None]] = []
+        self.on_halt: list[Callable[[Run], None]] = []
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def submitted(self, job: str) -> None:
+        """Begin a new life under this name: what was in memory is gone."""
+        self.job, self.run = job, None
+        self.in_memory = self.on_disk
+        self.book.enter("waiting_for_machines", self.agenda.seconds)
+
+    def joined(self, run_of: tuple[str, int], machine: str, node_rank: int, at_most: int | None) -> None:
+        """Note that the ranks of a machine run; with the last one the run begins after its warm-up."""
+        job, generation = run_of
+        if job != self.job or (self.run is not None and generation < self.run.generation):
+            return
+        if self.run is None or generation > self.run.generation:
+            self.halt()
+            self.run = Run(job=job, generation=generation, at_most=at_most, up={}, slowed_by={})
+        run = self.run
+        run.up[machine] = node_rank
+        if len(run.up) == self.plan.nodes and run.halted_s is None:
+            self.agenda.after(self.plan.first_step_s, lambda: self._begin(run))
+
+    def left(self, run_of: tuple[str, int], machine: str) -> None:
+        """Note that ranks of a machine are gone: no step follows."""
+        run = self.run
+        if run is not None and (run.job, run.generation) == run_of and machine in run.up:
+            self.halt()
+            del run.up[machine]
+
+    def _begin(self, run: Run) -> None:
+        if run is not self.run or run.halted_s is not None:
+            return
+        newest = {"memory": self.in_memory, "disk": self.on_disk, "nothing": 0}[self.plan.keeps]
+        run.from_step = newest if run.at_most is None else min(newest, run.at_most)
+        self.in_memory = min(self.in_memory, run.from_step) if self.plan.keeps == "memory" else 0
+        self.on_disk = min(self.on_disk, run.from_step)
+        if self.poisoned_from is not None and run.from_step < self.poisoned_from:
+            self.poisoned_from = None
+        run.began_s = run.mark_s = self.agenda.seconds
+        run.mark_step = run.from_step
+        self.book.enter(None, self.agenda.seconds)
+        for listener in self.on_begin:
+            listener(run)
+
+    def halt(self) -> None:
+        """No step follows in the present run. What was sealed stays."""
+        run = self.run
+        if run is None or run.halted_s is not None:
+            return
+        run.halted_s = self.agenda.seconds
+        if run.began_s is None:
+            return
+        step = self.step(run)
+        self._account(run, step)
+        self.newest = step
+        self.in_memory = step
+        every = max(1, round(self.plan.disk_every_s / self.plan.step_s))
+        self.on_disk = 0 if self.plan.keeps == "nothing" else max(self.on_disk, step // every * every)
+        self.book.enter("unnoticed", self.agenda.seconds)
+        for listener in self.on_halt:
+            listener(run)
+
+    def _account(self, run: Run, step: int) -> None:
+        assert run.began_s is not None
+        pace_s = self.plan.step_s
+        sound = step if self.poisoned_from is None else min(step, self.poisoned_from - 1)
+        new = max(0, sound - max(self.reached, run.from_step))
+        redone = max(0, min(sound, self.reached) - run.from_step)
+        made = step - run.from_step
+        self.reached = max(self.reached, sound)
+        self.book.spend("productive", new * pace_s)
+        self.book.spend("redone", redone * pace_s)
+        self.book.spend("spoiled", (made - new - redone) * pace_s)
+        # Without slowness the rest is a step that was begun and not completed.
+        rest: Cause = "slow" if run.was_slowed else "redone"
+        self.book.spend(rest, self.agenda.seconds - run.began_s - made * pace_s)
+
+    def settle(self) -> None:
+        """Account for all time up to now, at the end of the simulation."""
+        if self.run is not None and self.run.is_stepping:
+            self._account(self.run, self.step(self.run))
+        else:
+            self.book.enter(None, self.agenda.seconds)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def step(self, run: Run) -> int:
+        """Return the last step that the run has completed by now."""
+        if run.began_s is None:
+            return -1
+        until_s = self.agenda.seconds if run.halted_s is None else run.halted_s
+        return run.mark_step + int((until_s - run.mark_s) / (self.plan.step_s * run.slowdown) + 1e-9)
+
+    def when(self, run: Run, step: int) -> float:
+        """Return the time at which the run completes this step, at its present pace."""
+        return run.mark_s + (step - run.mark_step) * self.plan.step_s * run.slowdown
+
+    def slow_down(self, run: Run, fault: int, factor: float | None) -> None:
+        """Change the pace from now on; None: this fault no longer slows it down."""
+        step = self.step(run)
+        run.mark_s += (step - run.mark_step) * self.plan.step_s * run.slowdown
+        run.mark_step = step
+        if factor is None:
+            run.slowed_by.pop(fault, None)
+        else:
+            run.slowed_by[fault] = factor
+            run.was_slowed = True
+
+    def poison(self) -> int | None:
+        """Spoil the state from the next step on; return that step, None if no step is made now."""
+        if self.run is None or not self.run.is_stepping:
+            return None
+        if self.poisoned_from is None:
+            self.poisoned_from = self.step(self.run) + 1
+        return self.poisoned_from
+
+
+def running(trainings: Iterable[Training], machine: str) -> Training | None:
+    """Return the training that makes steps on this machine."""
+    return next((it for it in trainings if it.run is not None and it.run.is_stepping and machine in it.run.up), None)
