@@ -52,7 +52,7 @@ class Effects:
         if any(isinstance(action, actions.EndZygote) for action in plan.actions):
             self._zygote.end(End())
 
-    def _command(self, action: Action) -> Command | None:
+    def _command(self, action: Action) -> Command | StartRanks | None:
         match action:
             case actions.FetchCode():
                 self._code.order(action.order)

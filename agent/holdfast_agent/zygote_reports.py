@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import structlog
+
 from holdfast.fresh_ids import uuid7
 from holdfast_agent.companions.rank_user import RankUser
 from holdfast_agent.plan.inputs import (
@@ -24,6 +26,7 @@ from holdfast_agent.watching.live_lines import LiveLines
 from holdfast_agent.watching.watcher import Watcher
 from holdfast_agent.zygote.wire import (
     Command,
+    End,
     Fence,
     FollowLines,
     Lines,
@@ -36,6 +39,8 @@ from holdfast_agent.zygote.wire import (
     StoreFailed,
     Welcome,
 )
+
+log = structlog.get_logger(__name__)
 
 
 class ZygoteReports:
@@ -98,6 +103,10 @@ class ZygoteReports:
         self._learn(ZygoteLost(id=uuid7(), statuses=self._watcher.statuses()))
 
     def _attach(self, welcome: Welcome) -> None:
+        if not (welcome.reads_plan_files or welcome.ranks or welcome.exits):
+            log.info("a zygote of an earlier release, whose memory may have secrets of jobs, is replaced")
+            self._send(End())
+            return
         self.welcome = welcome
         self._watcher.watch(self._crew())
         self._send(FollowLines(ranks=(0,)))

@@ -86,7 +86,7 @@ def rank_environment(
     environment.pop(RESTORE_STEP, None)
     if placement.restore_at_most is not None:
         environment[RESTORE_STEP] = str(placement.restore_at_most)
-    environment[STORE_PREFIX] = _store_prefix(job, order.generation)
+    environment[STORE_PREFIX] = store_prefix(job, order.generation)
     environment["HOLDFAST_SCRATCH"] = "allow" if job.allow_scratch else "refuse" if placement.refuse_scratch else ""
     environment[REPLAY_VARIABLE] = ""
     if placement.purpose != "train":
@@ -100,7 +100,7 @@ def rank_environment(
     return environment
 
 
-def _store_prefix(job: JobSpec, generation: int) -> str:
+def store_prefix(job: JobSpec, generation: int) -> str:
     """Return the same secret on all nodes, and another for each generation; "" for a job without a token."""
     if not job.token:
         return ""

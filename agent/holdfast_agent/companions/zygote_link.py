@@ -12,13 +12,16 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from holdfast.node import process_mark
-from holdfast.node.frames import Frames, WireError, framed
+from holdfast.node.frames import WireError
+from holdfast.node.link import Link
 from holdfast_agent.companions import companion
 from holdfast_agent.companions.nursery_link import Newborn, born
-from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, Command, Report, reports
+from holdfast_agent.zygote import plan_file
+from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, Command, Report, StartRanks, Welcome, reports
 
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
@@ -44,7 +47,7 @@ class ZygoteLink:
         self._orphan_s = orphan_s
         self._on_report = on_report
         self._on_lost = on_lost
-        self._transport: asyncio.Transport | None = None
+        self._connection: _Connection | None = None
         self._process: subprocess.Popen[bytes] | Newborn | None = None
         self._births_fail = False
         self.ended = asyncio.Event()
@@ -72,15 +75,15 @@ class ZygoteLink:
                 pause_s = RETRY_MIN_S
         self.ended.set()
 
-    def send(self, *commands: Command) -> None:
+    def send(self, *commands: Command | StartRanks) -> None:
         """Send commands, in order. Without a connection they are dropped: the next `Welcome` shows the whole state."""
-        if self._transport is not None:
-            self._transport.write(b"".join(framed(command) for command in commands))
+        if self._connection is not None:
+            self._connection.send(*commands)
 
     def end(self, command: Command) -> None:
         """Send the last command; `ended` is set once the zygote has exited."""
         self._ending = True
-        if self._transport is None:
+        if self._connection is None:
             self.ended.set()
         self.send(command)
 
@@ -102,7 +105,6 @@ class ZygoteLink:
             return None
         finally:
             os.close(folder)
-        connection.setblocking(False)
         return connection
 
     async def _end_leftovers(self) -> None:
@@ -127,21 +129,18 @@ class ZygoteLink:
 
     async def _serve(self, connection: socket.socket) -> int:
         """Attach and pass on reports until the connection ends; return the number of reports."""
-        loop = asyncio.get_running_loop()
         peer = _peer_pid(connection)
-        protocol = _Protocol(self._on_report, loop.create_future())
-        transport, _ = await loop.create_unix_connection(lambda: protocol, sock=connection)
-        self._transport = transport
+        attached = self._connection = _Connection(connection, self._on_report)
         self.send(Attach(orphan_s=self._orphan_s, takes_log_alerts=True))
         try:
-            await protocol.ended
+            await attached.ended
         except WireError as error:
             log.error("the zygote speaks another protocol and is replaced", reason=str(error), pid=peer)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(peer, signal.SIGTERM)
         finally:
-            self._transport = None
-            transport.close()
+            self._connection = None
+            attached.close()
         if self._process is not None and self._process.pid == peer:
             if isinstance(self._process, Newborn):
                 await self._process.ended()
@@ -149,29 +148,74 @@ class ZygoteLink:
                 log.info("the zygote ended", code=await companion.ended(self._process))
             self._process = None
         self._on_lost()
-        return protocol.reports
+        return attached.reports
 
 
-class _Protocol(asyncio.Protocol):
-    def __init__(self, on_report: Callable[[Report], None], ended: asyncio.Future[None]) -> None:
+class _Connection:
+    """A connection to a zygote, on the agent's loop. `ended` is set when it ends, with the error if there is one."""
+
+    def __init__(self, connection: socket.socket, on_report: Callable[[Report], None]) -> None:
+        self._link = Link(connection, reports, MESSAGE_BYTES_MAX)
         self._on_report = on_report
-        self._frames = Frames(reports, MESSAGE_BYTES_MAX)
-        self.ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._reads_plan_files = False
+        self.ended: asyncio.Future[None] = self._loop.create_future()
         self.reports = 0
+        self._loop.add_reader(connection, self._receive)
 
-    def data_received(self, data: bytes) -> None:
-        if self.ended.done():
-            return
+    def send(self, *commands: Command | StartRanks) -> None:
+        for command in commands:
+            if isinstance(command, StartRanks) and self._reads_plan_files:
+                self._link.put(*plan_file.write(command))
+            else:
+                self._link.put(command)
+        self._flush()
+
+    def _flush(self) -> None:
+        # What fails here ends the connection where it is read, after the last reports.
+        with contextlib.suppress(OSError):
+            self._link.flush()
+            if self._link.outgoing_bytes:
+                self._loop.add_writer(self._link.connection, self._flush)
+                return
+        self._loop.remove_writer(self._link.connection)
+
+    def _receive(self) -> None:
         try:
-            for report in self._frames.feed(data):
+            for report in self._link.receive():
                 self.reports += 1
-                self._on_report(report)
-        except Exception as error:  # noqa: BLE001 - asyncio would only log it; `_serve` awaits it
+                self._on_report(self._complete(report))
+        except BlockingIOError:
+            return
+        except (EOFError, OSError):
+            self._end(None)
+        except Exception as error:  # noqa: BLE001 - the loop would only log it; who awaits `ended` raises it
+            self._end(error)
+
+    def _complete(self, report: Report) -> Report:
+        """Return the report with the order that its file has."""
+        if not isinstance(report, Welcome):
+            return report
+        self._reads_plan_files = report.reads_plan_files
+        if report.order_in_file is None:
+            return report
+        descriptor = self._link.descriptor()
+        try:
+            return msgspec.structs.replace(report, order=plan_file.read(descriptor, report.order_in_file))
+        finally:
+            os.close(descriptor)
+
+    def _end(self, error: Exception | None) -> None:
+        self._loop.remove_reader(self._link.connection)
+        if error is None:
+            self.ended.set_result(None)
+        else:
             self.ended.set_exception(error)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+    def close(self) -> None:
+        self._loop.remove_reader(self._link.connection)
+        self._loop.remove_writer(self._link.connection)
+        self._link.close()
 
 
 def _peer_pid(connection: socket.socket) -> int:

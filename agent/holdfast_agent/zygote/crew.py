@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -31,12 +32,13 @@ from holdfast_agent.zygote.wire import (
     Lines,
     LiveRank,
     LogAlert,
+    Part,
     RankExit,
-    RankPlan,
     RanksEnded,
     RanksForked,
+    RankSlot,
     Report,
-    StartRanks,
+    StartPlanned,
     StartRefused,
     StopRanks,
 )
@@ -49,12 +51,19 @@ log = structlog.get_logger(__name__)
 class _Rank:
     """A rank's process and its two pipes."""
 
-    def __init__(self, plan: RankPlan, fence: Fence, pid: int, outputs: dict[str, Output], tail: Tail) -> None:
-        self.plan = plan
+    def __init__(self, slot: RankSlot, fence: Fence, pid: int, outputs: dict[str, Output], tail: Tail) -> None:
+        self.slot = slot
         self.fence = fence
         self.pid = pid
         self.outputs = outputs
         self.tail = tail
+
+
+class _Plans(NamedTuple):
+    """The file of the ranks' plans, and the place of their order in it."""
+
+    order: Part
+    descriptor: int
 
 
 class _Stop:
@@ -91,13 +100,13 @@ class Crew:
         self._log_alerts = LogAlerts()
         self._alerts_fence: Fence = (-1, -1)
         self._scanners: list[Scanner] = []
+        self._plans: _Plans | None = None
         self.exits: dict[str, RankExit] = {}
-        self.order = b""
 
     @property
     def live(self) -> tuple[LiveRank, ...]:
-        ranks = sorted(self._ranks.values(), key=lambda rank: rank.plan.rank)
-        return tuple(LiveRank(rank=rank.plan.rank, pid=rank.pid, fence=rank.fence) for rank in ranks)
+        ranks = sorted(self._ranks.values(), key=lambda rank: rank.slot.rank)
+        return tuple(LiveRank(rank=rank.slot.rank, pid=rank.pid, fence=rank.fence) for rank in ranks)
 
     @property
     def deadline(self) -> float | None:
@@ -108,47 +117,59 @@ class Crew:
             return min((at for at in deadlines if at is not None), default=None)
         return self._stop.kill_at if self._ranks else None
 
+    def order(self) -> tuple[Part, int] | tuple[None, None]:
+        """Return the place of the live ranks' order in the file of plans, and a new descriptor of that file."""
+        return (self._plans.order, os.dup(self._plans.descriptor)) if self._plans is not None else (None, None)
+
     @property
     def stopping(self) -> bool:
         return self._stop is not None
 
-    def start(self, command: StartRanks) -> None:
-        """Fork the ranks, all or none."""
+    def start(self, command: StartPlanned, plans: int) -> None:
+        """Fork the ranks, all or none. `plans`, the descriptor of their plans, is closed when no rank is left."""
         began = time.monotonic()
         if self._ranks or self._stop is not None:
+            os.close(plans)
             fence = next((rank.fence for rank in self._ranks.values()), None)
             self._refuse(command.fence, f"ranks of an earlier order ({fence}) are still there")
             return
         self._log_alerts, self._alerts_fence, self._scanners = LogAlerts(), command.fence, []
+        self._close_plans()
+        self._plans = _Plans(command.order, plans)
         try:
             check_single_threaded()
-            for plan in command.ranks:
-                rank = self._fork(plan, command.fence)
+            for slot in command.ranks:
+                rank = self._fork(slot, command.fence, plans)
                 self._ranks[rank.pid] = rank
         except (OSError, ThreadsRunning) as error:
             for rank in list(self._ranks.values()):
                 self._discard(rank)
+            self._close_plans()
             self._refuse(command.fence, f"a rank could not be forked: {error}")
             return
-        self.order = command.order
-        self._reserve.want(sum(plan.start == "fork" for plan in command.ranks), time.monotonic())
-        pids = {rank.plan.rank: rank.pid for rank in self._ranks.values()}
+        self._reserve.want(sum(slot.start == "fork" for slot in command.ranks), time.monotonic())
+        pids = {rank.slot.rank: rank.pid for rank in self._ranks.values()}
         self._report(RanksForked(fence=command.fence, pids=pids, took_s=time.monotonic() - began))
 
     def _refuse(self, fence: Fence, reason: str) -> None:
         log.error("ranks not started", fence=fence, reason=reason)
         self._report(StartRefused(fence=fence, reason=reason))
 
-    def _fork(self, plan: RankPlan, fence: Fence) -> _Rank:
+    def _close_plans(self) -> None:
+        if self._plans is not None:
+            os.close(self._plans.descriptor)
+            self._plans = None
+
+    def _fork(self, slot: RankSlot, fence: Fence, plans: int) -> _Rank:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(plan.error_file)
-        forked = self._reserve.take(plan) or fork_rank(plan)
+            os.unlink(slot.error_file)
+        forked = self._reserve.take(slot, plans) or fork_rank(slot, plans)
         tail = Tail()
         outputs = {
-            stream: Output(pipe, RotatingFile(Path(f"{plan.log_stem}.{stream}")), tail, self._scanner(plan, stream))
+            stream: Output(pipe, RotatingFile(Path(f"{slot.log_stem}.{stream}")), tail, self._scanner(slot, stream))
             for stream, pipe in (("out", forked.output), ("err", forked.errors))
         }
-        rank = _Rank(plan, fence, forked.pid, outputs, tail)
+        rank = _Rank(slot, fence, forked.pid, outputs, tail)
         self._set_follower(rank)
         for output in outputs.values():
             self._selector.register(output.descriptor, selectors.EVENT_READ, output)
@@ -174,18 +195,18 @@ class Crew:
 
     def _set_follower(self, rank: _Rank) -> None:
         for stream, output in rank.outputs.items():
-            output.follower = self._line_sink(rank, stream) if rank.plan.rank in self._followed else None
+            output.follower = self._line_sink(rank, stream) if rank.slot.rank in self._followed else None
 
     def _line_sink(self, rank: _Rank, stream: str) -> Callable[[list[str]], None]:
-        number, fence = rank.plan.rank, rank.fence
+        number, fence = rank.slot.rank, rank.fence
 
         def send(lines: list[str]) -> None:
             self._report(Lines(fence=fence, rank=number, stream=stream, lines=tuple(lines)))
 
         return send
 
-    def _scanner(self, plan: RankPlan, stream: str) -> Scanner:
-        alerts, rank = self._log_alerts, plan.rank
+    def _scanner(self, slot: RankSlot, stream: str) -> Scanner:
+        alerts, rank = self._log_alerts, slot.rank
 
         def on_match(signature: Signature, line: str) -> None:
             alerts.add(rank, stream, signature, line)
@@ -242,6 +263,8 @@ class Crew:
     def _rank_ended(self, rank: _Rank, code: int) -> None:
         exited_ns = time.time_ns()
         del self._ranks[rank.pid]
+        if not self._ranks:
+            self._close_plans()
         for output in rank.outputs.values():
             if output.descriptor not in self._selector.get_map():
                 continue
@@ -253,16 +276,16 @@ class Crew:
         exception = None
         if self._stop is not None:
             # A rank that failed by itself and was slow to exit is still at fault; what it raises after SIGTERM is not.
-            exception = _read_exception(Path(rank.plan.error_file), before_ns=self._stop.began_ns)
+            exception = _read_exception(Path(rank.slot.error_file), before_ns=self._stop.began_ns)
             if exception is None:
                 return
         elif code > 0:
-            exception = _read_exception(Path(rank.plan.error_file))
+            exception = _read_exception(Path(rank.slot.error_file))
         exit_report = RankExit(
             exit_id=uuid7(),
             fence=rank.fence,
-            rank=rank.plan.rank,
-            local_rank=rank.plan.local_rank,
+            rank=rank.slot.rank,
+            local_rank=rank.slot.local_rank,
             pid=rank.pid,
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
@@ -277,7 +300,7 @@ class Crew:
         """Start to end all processes; `RanksEnded` is reported when none is left."""
         self._stop = _Stop(command, tuple(rank.rank for rank in self.live))
         for rank in self._ranks.values():
-            hurried = rank.plan.rank in command.at_once or not command.grace_s
+            hurried = rank.slot.rank in command.at_once or not command.grace_s
             if hurried or is_stopped(rank.pid) or ignores(rank.pid, signal.SIGTERM):
                 self._kill(rank)
             else:
@@ -299,7 +322,7 @@ class Crew:
 
     def _kill(self, rank: _Rank) -> None:
         if self._stop is not None:
-            self._stop.killed.add(rank.plan.rank)
+            self._stop.killed.add(rank.slot.rank)
         _signal_group(rank.pid, signal.SIGKILL)
 
     def _advance_stop(self) -> None:

@@ -7,6 +7,7 @@ import io
 import os
 import random
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +17,16 @@ import msgspec
 import numpy as np
 import torch
 
-from holdfast.node.frames import Frames
+from holdfast.node.frames import WireError, receive
 from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast.node.reach import closed_part
 from holdfast.node.user_rights import JobUserRefused, become
 from holdfast.node.vault import userfaultfd
 from holdfast.trainer import rank as trainer_rank
+from holdfast_agent.zygote.plan_file import read_plan
 from holdfast_agent.zygote.preload import rehearse
-from holdfast_agent.zygote.wire import RankPlan
+from holdfast_agent.zygote.wire import RankPlan, RankSlot
 
 _FIRST_OWN_DESCRIPTOR = 3
 EXIT_SETUP_FAILED = 70
@@ -44,34 +46,26 @@ def fork_child(child: Callable[[int], NoReturn]) -> int:
         os._exit(EXIT_SETUP_FAILED)
 
 
-def become_rank(plan: RankPlan, parent: int, output: int, errors: int) -> NoReturn:
+def become_rank(slot: RankSlot, plans: int, parent: int, output: int, errors: int) -> NoReturn:
     """Turn this fork into the rank; `output` and `errors` are the write ends of its pipes."""
-    _leave_zygote(parent, output, errors)
-    _run(plan, parent)
+    _run(slot, _leave_zygote(parent, output, errors, plans), parent)
 
 
 def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
-    """Prepare this fork, then turn it into the rank whose plan arrives on the pipe `orders`; exit if none arrives."""
+    """Prepare this fork, then turn it into the rank that arrives on the socket `orders`; exit if none arrives."""
     orders = _leave_zygote(parent, output, errors, orders)
     set_process_name("rank-to-be")
     rehearse()
-    plan = _read_plan(orders)
-    os.close(orders)
-    if plan is None:
-        os._exit(0)
-    _run(plan, parent)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as link:
+        try:
+            slot, plans = receive(link, msgspec.msgpack.Decoder(RankSlot))
+        except WireError:
+            os._exit(0)
+    assert plans is not None
+    _run(slot, plans, parent)
 
 
-def _read_plan(orders: int) -> RankPlan | None:
-    """Return the plan; None if the pipe ends before it is complete."""
-    frames = Frames(msgspec.msgpack.Decoder(RankPlan))
-    while part := os.read(orders, 1 << 16):
-        for plan in frames.feed(part):
-            return plan
-    return None
-
-
-def _leave_zygote(parent: int, output: int, errors: int, keep: int | None = None) -> int:
+def _leave_zygote(parent: int, output: int, errors: int, keep: int) -> int:
     """Detach from the zygote; return the descriptor under which `keep` stays open."""
     die_with_parent(parent)
     os.setsid()
@@ -80,9 +74,12 @@ def _leave_zygote(parent: int, output: int, errors: int, keep: int | None = None
     return kept
 
 
-def _run(plan: RankPlan, parent: int) -> NoReturn:
-    set_process_name(f"rank-{plan.rank}")
+def _run(slot: RankSlot, plans: int, parent: int) -> NoReturn:
+    set_process_name(f"rank-{slot.rank}")
     try:
+        # Here and no earlier: the zygote must not know it.
+        plan = read_plan(plans, slot)
+        os.close(plans)
         os.environ.clear()
         os.environ.update(plan.environment)
         if plan.user is not None:

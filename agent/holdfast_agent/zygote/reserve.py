@@ -7,18 +7,17 @@ killed. Unused processes do nothing and die with the zygote.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
+import socket
 from typing import NamedTuple
 
 import structlog
 
 from holdfast.node.frames import framed
 from holdfast_agent.zygote.fork_rank import await_plan, become_rank, fork_child
-from holdfast_agent.zygote.logs import PIPE_BYTES
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
-from holdfast_agent.zygote.wire import RankPlan
+from holdfast_agent.zygote.wire import RankSlot
 
 REFILL_AFTER_S = 1.0
 """Time during which newly started ranks have the processors to themselves."""
@@ -35,16 +34,16 @@ class Forked(NamedTuple):
 
 
 class _Warm(NamedTuple):
-    """A process that waits for a plan, and the pipe for the plan."""
+    """A process that waits for a plan, and the socket on which it waits."""
 
     forked: Forked
     orders: int
 
 
-def fork_rank(plan: RankPlan) -> Forked:
+def fork_rank(slot: RankSlot, plans: int) -> Forked:
     """Fork the zygote into a rank. Raises OSError if no process or pipe is available."""
     with _Pipes() as pipes:
-        pid = fork_child(lambda parent: become_rank(plan, parent, pipes.out_write, pipes.err_write))
+        pid = fork_child(lambda parent: become_rank(slot, plans, parent, pipes.out_write, pipes.err_write))
         return pipes.forked(pid)
 
 
@@ -61,15 +60,17 @@ class Reserve:
     def pids(self) -> set[int]:
         return {warm.forked.pid for warm in self._warm}
 
-    def take(self, plan: RankPlan) -> Forked | None:
+    def take(self, slot: RankSlot, plans: int) -> Forked | None:
         """Turn a waiting process into this rank; return None if none can be used."""
-        while self._warm and plan.start == "fork":
+        while self._warm and slot.start == "fork":
             warm = self._warm.pop(0)
-            body = framed(plan)
+            body = framed(slot)
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=warm.orders)
             try:
-                whole = os.write(warm.orders, body) == len(body)
-            except (BrokenPipeError, BlockingIOError):
+                whole = socket.send_fds(link, [body], [plans]) == len(body)
+            except (ConnectionError, BlockingIOError):
                 whole = False
+            link.detach()
             if not whole:
                 # It must be dead before another process gets this plan.
                 self._discard(warm)
@@ -118,14 +119,10 @@ class Reserve:
 
 
 def _fork_warm() -> _Warm:
-    orders, orders_write = os.pipe()
+    orders, orders_write = (end.detach() for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
-        # A plan is written whole or not at all: a process that does not read must not block the zygote.
+        # A plan is sent whole or not at all: a process that does not read must not block the zygote.
         os.set_blocking(orders_write, False)
-        try:
-            fcntl.fcntl(orders_write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        except OSError as error:
-            log.debug("a pipe stays small", reason=error.strerror)
         with _Pipes() as pipes:
             pid = fork_child(lambda parent: await_plan(parent, pipes.out_write, pipes.err_write, orders))
             forked = pipes.forked(pid)

@@ -1,6 +1,7 @@
 """Messages between an agent and its zygote over `zygote.sock`, framed by `holdfast.node.frames`.
 
 The agent sends commands, the zygote reports; it keeps a rank's exit until an agent, perhaps a later one, confirms it.
+No command has a secret of a job in it: those lie in a file beside it (`plan_file.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 Fence = tuple[int, int]
 """The (epoch, generation) of the order that ranks were started by."""
+
+Part = tuple[int, int]
+"""Offset and length of a part of the file of plans."""
 
 
 class _ZygoteMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -45,11 +49,30 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
-    """Start these ranks. `order` is kept verbatim for an agent that lost its state."""
+    """Start these ranks; `order` is for an agent that lost its state. Only zygotes of earlier releases receive it."""
 
     fence: Fence
     order: bytes
     ranks: tuple[RankPlan, ...]
+
+
+class RankSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the zygote itself has to know of a rank. `plan` is the place of its RankPlan in the file."""
+
+    rank: int
+    local_rank: int
+    start: str
+    log_stem: str
+    error_file: str
+    plan: Part
+
+
+class StartPlanned(_ZygoteMessage, frozen=True, kw_only=True, tag="start_planned"):
+    """Start these ranks. The file of their plans comes beside it; the zygote keeps it for the agent of later."""
+
+    fence: Fence
+    ranks: tuple[RankSlot, ...]
+    order: Part
 
 
 class StopRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="stop_ranks"):
@@ -89,7 +112,7 @@ class End(_ZygoteMessage, frozen=True, kw_only=True, tag="end"):
     """End all ranks at once, then the zygote."""
 
 
-Command = Attach | StartRanks | StopRanks | StartStore | StopStore | AckExit | FollowLines | End
+Command = Attach | StartPlanned | StopRanks | StartStore | StopStore | AckExit | FollowLines | End
 
 
 class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,11 +146,16 @@ class Welcome(_ZygoteMessage, frozen=True, kw_only=True, tag="welcome"):
     preload_s: float
     ranks: tuple[LiveRank, ...]
     exits: tuple[RankExit, ...]
-    order: bytes
+    order: bytes = b""
+    """The order of the ranks. Only zygotes of earlier releases send it."""
+    order_in_file: Part | None = None
+    """The same, in the file that comes beside this message."""
+    reads_plan_files: bool = False
+    """It understands `StartPlanned`."""
 
 
 class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked"):
-    """The answer to `StartRanks`."""
+    """The answer to `StartPlanned`."""
 
     fence: Fence
     pids: dict[int, int]
@@ -135,7 +163,7 @@ class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked")
 
 
 class StartRefused(_ZygoteMessage, frozen=True, kw_only=True, tag="start_refused"):
-    """The answer to `StartRanks` when no rank was started."""
+    """The answer to `StartPlanned` when no rank was started."""
 
     fence: Fence
     reason: str

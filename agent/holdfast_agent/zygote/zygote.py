@@ -20,7 +20,8 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from holdfast.node.frames import Frames, WireError, framed
+from holdfast.node.frames import WireError
+from holdfast.node.link import Link
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.zygote.logs import Output
 from holdfast_agent.zygote.wire import (
@@ -33,7 +34,7 @@ from holdfast_agent.zygote.wire import (
     FollowLines,
     Lines,
     Report,
-    StartRanks,
+    StartPlanned,
     StartStore,
     StopRanks,
     StopStore,
@@ -56,31 +57,20 @@ class _AgentLink:
     """The connection of the attached agent."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.frames = Frames(commands, MESSAGE_BYTES_MAX)
-        self.outgoing = bytearray()
+        self.link = Link(connection, commands, MESSAGE_BYTES_MAX)
         self.attached = False
         self.takes_log_alerts = False
         self.dropped_lines = 0
 
-    def send(self, report: Report) -> None:
+    def send(self, report: Report, descriptor: int | None = None) -> None:
         if isinstance(report, Lines):
-            if len(self.outgoing) > BACKLOG_BYTES_MAX:
+            if self.link.outgoing_bytes > BACKLOG_BYTES_MAX:
                 self.dropped_lines += len(report.lines)
                 return
             if self.dropped_lines:
                 report = msgspec.structs.replace(report, dropped=self.dropped_lines)
                 self.dropped_lines = 0
-        self.outgoing += framed(report)
-
-    def flush(self) -> None:
-        """Send as much as the socket takes now. Raises OSError if the agent is gone."""
-        while self.outgoing:
-            try:
-                sent = self.connection.send(self.outgoing)
-            except BlockingIOError:
-                return
-            del self.outgoing[:sent]
+        self.link.put(report, descriptor)
 
 
 class _Store(NamedTuple):
@@ -185,7 +175,6 @@ class Zygote:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
-        connection.setblocking(False)
         if self._agent is not None:
             log.info("another agent takes over")
             self._lose_agent(self._agent)
@@ -194,14 +183,12 @@ class Zygote:
 
     def _receive(self, agent: _AgentLink) -> None:
         try:
-            data = agent.connection.recv(1 << 16)
-            if not data:
-                self._lose_agent(agent)
-                return
-            for command in agent.frames.feed(data):
+            for command in agent.link.receive():
                 self._obey(agent, command)
         except BlockingIOError:
             return
+        except EOFError:
+            self._lose_agent(agent)
         except (WireError, OSError) as error:
             log.error("the agent is cut off", reason=str(error))
             self._lose_agent(agent)
@@ -209,8 +196,8 @@ class Zygote:
     def _lose_agent(self, agent: _AgentLink) -> None:
         if self._agent is not agent:
             return
-        self._selector.unregister(agent.connection)
-        agent.connection.close()
+        self._selector.unregister(agent.link.connection)
+        agent.link.close()
         self._agent = None
         self._crew.follow(())
         self._alone_since = time.monotonic()
@@ -224,21 +211,21 @@ class Zygote:
         if agent is None:
             return
         try:
-            agent.flush()
+            agent.link.flush()
         except OSError as error:
             log.info("the agent is gone", reason=error.strerror)
             self._lose_agent(agent)
             return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if agent.outgoing else 0)
-        if self._selector.get_key(agent.connection).events != wanted:
-            self._selector.modify(agent.connection, wanted, agent)
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if agent.link.outgoing_bytes else 0)
+        if self._selector.get_key(agent.link.connection).events != wanted:
+            self._selector.modify(agent.link.connection, wanted, agent)
 
     def _obey(self, agent: _AgentLink, command: Command) -> None:
         match command:
             case Attach():
                 self._welcome(agent, command)
-            case StartRanks():
-                self._crew.start(command)
+            case StartPlanned():
+                self._crew.start(command, agent.link.descriptor())
             case StopRanks():
                 self._crew.stop(command)
             case StartStore():
@@ -252,13 +239,14 @@ class Zygote:
             case End():
                 self._end("asked by the agent")
         # Answers do not wait for the end of the turn.
-        agent.flush()
+        agent.link.flush()
 
     def _welcome(self, agent: _AgentLink, command: Attach) -> None:
         self._orphan_s = command.orphan_s
         self._alone_since = None
         agent.attached = True
         agent.takes_log_alerts = command.takes_log_alerts
+        order, plans = self._crew.order()
         agent.send(
             Welcome(
                 pid=os.getpid(),
@@ -268,8 +256,10 @@ class Zygote:
                 preload_s=self._preload_s,
                 ranks=self._crew.live,
                 exits=tuple(self._crew.exits.values()),
-                order=self._crew.order,
-            )
+                order_in_file=order,
+                reads_plan_files=True,
+            ),
+            plans,
         )
 
     def _start_store(self, command: StartStore) -> None:

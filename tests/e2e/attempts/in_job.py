@@ -53,13 +53,13 @@ def reaches_processes(scene: Scene) -> Any:
 @attempt(
     JOB,
     "find passwords in its own memory, a fork of the zygote's",
-    "the settings of its own job, with its token; no password",
+    "the settings of its own job; no password, no token",
 )
 def searches_memory(scene: Scene) -> Any:
     bus = scene.credentials.bus
-    words = [scene.token, bus["operator"], bus["controller"], bus[f"agent-{scene.members[0]}"]]
+    words = [SECRET, scene.token, bus["operator"], bus["controller"], bus[f"agent-{scene.members[0]}"]]
     found = scene.ask_rank("memory", [(word[:10], word[10:]) for word in (*words, scene.credentials.postgres)])
-    assert found == [scene.token[:10]], found
+    assert found == [SECRET[:10]], found
 
 
 @attempt(JOB, "use a descriptor that its zygote left open", "there is none")
