@@ -42,6 +42,7 @@ COMMANDS = {
         "incidents": "List incidents.",
         "show": "Show one incident: its timeline, decisions and evidence.",
         "explain": "Explain an incident: each decision, its evidence, and the next step on the ladder.",
+        "whatif": "Show what another policy would have decided on recorded failures.",
         "breaker": "Show or reset the circuit breakers that block evictions.",
         "sql": "Query the recorded history with SQL.",
     },

@@ -1,0 +1,207 @@
+"""Two policies over the same recorded inputs, side by side until their decisions part. Pure.
+
+After a parting the record goes on as the one policy decided; what would have followed from the other decision nobody
+knows. So the comparison rests until the job trains again without an incident, and both go on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.events import AnyEvent, Event
+from holdfast_controller.backtest.inputs import Input
+from holdfast_controller.plan.draft import JobDecision, Rules
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Running
+from holdfast_controller.plan.planner import Planner
+
+TIMES_DIFFER_S = 1.0
+"""Difference of times that is no difference: the record lacks the moments of decisions that emitted no event."""
+LATE_MAX = timedelta(seconds=5)
+"""Time that the controller may take to notice that a limit has passed."""
+
+_IDENTITY = ("id", "at", "cause", "incident", "submitted_at")
+
+
+class Parting(msgspec.Struct, frozen=True, kw_only=True):
+    """An input at which the other policy decides differently."""
+
+    at: datetime
+    cause: AnyEvent | None
+    """None if time passed, or a person asked."""
+    phase: str
+    """The job's phase before."""
+    incident: str | None
+    """The incident that this belongs to under the recorded policy."""
+    decided: tuple[Event, ...]
+    would_decide: tuple[Event, ...]
+
+
+class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
+    """An input at which the settings that are taken to be the recorded ones do not give what was recorded."""
+
+    at: datetime
+    cause: AnyEvent | None
+    recorded: tuple[Event, ...]
+    decided: tuple[Event, ...]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One job under two policies."""
+
+    inputs: int
+    decisions: int
+    """Recorded events of the controller."""
+    reproduced: int
+    """Of these, those that follow to the letter from the settings that are taken to be the recorded ones."""
+    unexplained: tuple[Unexplained, ...]
+    partings: tuple[Parting, ...]
+
+
+def compare(inputs: Sequence[Input], recorded: Rules, other: Rules) -> Comparison:
+    """Run the inputs of a job through the planner under both policies."""
+    run = _Lockstep(Planner(recorded), Planner(other))
+    for given in inputs:
+        run.take(given)
+    return Comparison(
+        inputs=len(inputs),
+        decisions=sum(len(given.decided) for given in inputs),
+        reproduced=run.reproduced,
+        unexplained=tuple(run.unexplained),
+        partings=tuple(run.partings),
+    )
+
+
+def same(one: Iterable[Event], other: Iterable[Event]) -> bool:
+    """Return True if both say the same, whatever their ids and exact times."""
+    return _equal([_told(event) for event in one], [_told(event) for event in other])
+
+
+class _Lockstep:
+    def __init__(self, recorded: Planner, other: Planner) -> None:
+        self._recorded = recorded
+        self._other = other
+        self._state: JobState | None = None
+        # None while the policies have parted.
+        self._beside: JobState | None = None
+        self.reproduced = 0
+        self.unexplained: list[Unexplained] = []
+        self.partings: list[Parting] = []
+
+    def take(self, given: Input) -> None:
+        before = self._state
+        if self._beside is not None:
+            self._act_earlier(self._beside, given.at)
+        decision = _decide(self._recorded, before, given)
+        events = decision.events if decision else ()
+        if given.had_no_effect:
+            self._consider(given, events)
+            return
+        if not given.decided and events:
+            # It came when the job was elsewhere, and the record does not tell when that was.
+            return
+        if not same(events, given.decided):
+            self.unexplained.append(Unexplained(at=given.at, cause=given.event, recorded=given.decided, decided=events))
+        else:
+            self.reproduced += len(given.decided)
+        self._state = decision.state if decision else before
+        if self._beside is not None or before is None:
+            self._compare(before if self._beside is None else self._beside, given, events)
+        self._meet_again()
+
+    def _compare(self, beside: JobState | None, given: Input, events: tuple[Event, ...]) -> None:
+        decision = _decide(self._other, beside, given)
+        would = decision.events if decision else ()
+        if same(events, would):
+            self._beside = decision.state if decision else beside
+        else:
+            self._part(given.at, given.event, beside, events, would)
+
+    def _consider(self, given: Input, events: tuple[Event, ...]) -> None:
+        """Part at an input that had no effect if it would have had one under the other policy alone."""
+        decision = _decide(self._other, self._beside, given)
+        if decision and decision.events and not events and self._beside is not None:
+            self._part(given.at, given.event, self._beside, (), decision.events)
+
+    def _act_earlier(self, beside: JobState, at: datetime) -> None:
+        """Part if the other policy would have lost patience before this input, and the recorded one did not."""
+        due, recorded_due = due_at(beside), due_at(self._state) if self._state else None
+        if due is None or due >= at or (recorded_due and abs(recorded_due - due) < LATE_MAX):
+            return
+        decision = self._other.time(beside, due, beside.submitted_at)
+        if decision.events:
+            self._part(due, None, beside, (), decision.events)
+
+    def _part(
+        self,
+        at: datetime,
+        cause: AnyEvent | None,
+        before: JobState | None,
+        decided: tuple[Event, ...],
+        would: tuple[Event, ...],
+    ) -> None:
+        incident = before.incident if before else None
+        opened = next((event.incident for event in decided if event.incident), None)
+        self.partings.append(
+            Parting(
+                at=at,
+                cause=cause,
+                phase=before.phase_name if before else "new",
+                incident=incident.id if incident else opened,
+                decided=decided,
+                would_decide=would,
+            )
+        )
+        self._beside = None
+
+    def _meet_again(self) -> None:
+        state = self._state
+        if self._beside is None and state and state.incident is None and isinstance(state.phase, Running):
+            self._beside = state
+
+
+def due_at(state: JobState) -> datetime | None:
+    """Return when the passing of time alone makes this job's planner act; None: never."""
+    times = [
+        state.deadline.until if state.deadline else None,
+        state.slow.due_at if state.slow else None,
+        state.code.pending.until if state.code.pending else None,
+    ]
+    return min((time for time in times if time), default=None)
+
+
+def _decide(planner: Planner, state: JobState | None, given: Input) -> JobDecision | None:
+    if given.request is not None:
+        return planner.request(state, given.request, given.at)
+    if state is None:
+        return None
+    if given.event is None:
+        # The silence began as long ago as anything: that the controller acted shows that it had listened long enough.
+        due, at = due_at(state), given.at
+        if due is not None and at < due <= at + LATE_MAX:
+            at = due
+        return planner.time(state, at, state.submitted_at)
+    if given.event.job is None and given.event.node not in state.nodes:
+        return None
+    return planner.event(state, given.event, given.at)
+
+
+def _told(event: Event) -> dict[str, Any]:
+    fields = msgspec.to_builtins(event, builtin_types=(datetime,))
+    return {name: value for name, value in fields.items() if name not in _IDENTITY}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[name]) for name, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, float) or isinstance(other, float):
+        return one is not None and other is not None and abs(one - other) <= TIMES_DIFFER_S
+    if isinstance(one, datetime) and isinstance(other, datetime):
+        return abs((one - other).total_seconds()) <= TIMES_DIFFER_S
+    return bool(one == other)
