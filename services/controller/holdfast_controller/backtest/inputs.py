@@ -21,9 +21,11 @@ from holdfast.events import (
     CodeJudged,
     DeadlinePassed,
     Event,
+    FailSlowLocated,
     GenerationStarted,
     JobStopping,
     JobSubmitted,
+    SuspectsTested,
     UpdatePlanned,
     UpdateWithdrawn,
 )
@@ -31,6 +33,8 @@ from holdfast.node.rank_variables import RESTORE_STEP
 from holdfast.requests import AnyRequest, CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 
 ASKED_BY = "asked by "
+AT_ONCE = timedelta(seconds=0.4)
+"""Longest time between an event and the decision about it; the controller looks at the clock every half second."""
 
 
 class Seen(NamedTuple):
@@ -58,10 +62,10 @@ def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
     groups = _groups(decisions)
     taken: dict[str, _Group] = {}
     alone: list[_Group] = []
-    known = {it.event.id for it in seen}
+    known = {it.event.id: it for it in seen}
     for group in groups:
         # A pause that ends names the event before it as its cause, as the decision to pause did.
-        if group.cause in known and group.cause not in taken:
+        if group.cause in known and group.cause not in taken and not _came_later(group, known[group.cause]):
             taken[group.cause] = group
         else:
             alone.append(group)
@@ -83,6 +87,13 @@ def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
     return [entry[2] for entry in placed]
 
 
+def _came_later(group: _Group, cause: Seen) -> bool:
+    """Return True if time passed between an event and the decision that names it: a slow machine is replaced once it
+    has cost enough.
+    """
+    return isinstance(cause.event, FailSlowLocated) and group.at - (cause.handled_at or cause.event.at) > AT_ONCE
+
+
 class _Group(NamedTuple):
     """What was decided together."""
 
@@ -102,7 +113,9 @@ def _groups(decisions: Iterable[Event]) -> list[_Group]:
         else:
             found[event.cause or event.id, event.at].append(event)
     groups = [_Group("" if cause in deadlines else cause, at, tuple(events)) for (cause, at), events in found.items()]
-    return sorted(groups, key=lambda group: group.at)
+    # What a test of evicted nodes found about this job was decided by the job that tested them.
+    own = (group for group in groups if not any(isinstance(event, SuspectsTested) for event in group.events))
+    return sorted(own, key=lambda group: group.at)
 
 
 class _Clock:
