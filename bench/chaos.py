@@ -24,22 +24,29 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 import machine
-from chaos_checks import Database, Restore, Subscriber, Training, judge_events, judge_losses, leftovers, shared_memory
-from chaos_clocks import Clocks, build
-from chaos_faults import Faults, Injected, NotNow, matching, small_disks
+from chaos_checks import (
+    Database,
+    Restore,
+    Subscriber,
+    Training,
+    judge_events,
+    judge_losses,
+    leftovers,
+    shared_memory,
+)
+from chaos_clocks import Clocks
+from chaos_faults import Faults, Injected, NotNow, matching
 from chaos_figures import Round, figures, show
-from launchers import FOREVER, WORKLOAD, Cluster, LauncherFailed, Place, torchrun
+from chaos_scene import CLOCKS, JOB, MEMBERS, NODES, SHAPE, STOP_S, fresh_cluster, judge_decisions, undisturbed
+from launchers import FOREVER, WORKLOAD, Cluster, LauncherFailed, Place
 from report import final_line, tell
 
 from holdfast.embedded.control import Status, ask
@@ -47,19 +54,13 @@ from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.faults.fault import FaultRefused
 
-JOB = "chaos"
-MEMBERS, NODES = 2, 3
-SHAPE = ("--ckpt-every", "0")
 DECISIONS_SHOWN = 20
-CLOCKS = "clocks"
 PAUSE_S = 0.05
 """Idle time of a step: the undisturbed training, which has none, takes a fraction of the soak."""
 PERSIST_EVERY = 100
 SETTLED_STEPS = 10
 SETTLE_S = 120.0
 RECORDED_S = 60.0
-STOP_S = 60.0
-START_S = 120.0
 POLL_S = 0.1
 APART_S = 5.0
 """Longest time between the two faults of a pair."""
@@ -286,36 +287,6 @@ class Soak:
         self.database.close()
 
 
-def undisturbed(root: Path, steps: int) -> Training:
-    """Train the same steps under torchrun. Raises LauncherFailed if that takes too long."""
-    place = Place.fresh(root, "undisturbed")
-    training = Training(place.record, MEMBERS)
-    until = time.monotonic() + START_S + 0.2 * steps
-    with torchrun(MEMBERS, place, *SHAPE, steps=steps, restarts=0):
-        while not all(training.ended):
-            if time.monotonic() > until:
-                raise LauncherFailed(f"the undisturbed training of {steps} steps did not end")
-            time.sleep(1)
-            training.read()
-    return training
-
-
-@contextlib.contextmanager
-def fresh_cluster(up: tuple[str, ...]) -> Iterator[tuple[Cluster, Path]]:
-    """A cluster in a temporary directory, which stays if anything is wrong: for its logs."""
-    root = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
-    running = Cluster(root / "cluster", NODES)
-    running.environment = build(root / CLOCKS)
-    with small_disks(running.directory):
-        try:
-            running.holdfast("up", "--detach", *up)
-            yield running, root
-        finally:
-            running.close()
-            with contextlib.suppress(LauncherFailed):
-                running.holdfast("down", limit_s=STOP_S)
-
-
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Do one soak and return its figures."""
     up = ("--nodes", str(NODES), *(("--namespaces",) if args.namespaces else ()))
@@ -330,6 +301,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         try:
             interrupted = rounds(soak, began + 60 * args.minutes)
             soak.finish()
+            if not soak.metrics_lost:
+                # Otherwise the record lacks what some decisions followed from.
+                soak.violated(judge_decisions(running))
         finally:
             soak.close()
         bridge = running.info.fabric.bridge if running.info.fabric else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,13 @@ def test_a_job_whose_loss_is_nan_goes_on_from_before_and_ends_with_the_undisturb
     assert "failed" not in {status for _, status in tested}
     explained = holdfast.command("explain", incident[0]["key"]).stdout
     assert "1. stop_time_checks" in explained and "2. reattempt" in explained
+
+    # The recorded events decide the same again; without checks the decisions part at the bad number, and only there.
+    (same,) = json.loads(holdfast.command("whatif", "--job", job.name, "--json").stdout)["jobs"]
+    assert same["reproduced"] == same["decisions"] > 0 and not same["partings"]
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[mechanisms]\nstop_time_checks = "observe"\n')
+    told = holdfast.command("whatif", incident[0]["key"], "--policy", policy, "--json").stdout
+    (parting,) = json.loads(told)["jobs"][0]["partings"]
+    assert parting["cause"]["id"] == finding["id"] and parting["recorded_response"] == "checks_started"
+    assert parting["response_instead"] == "reattempt" and parting["cost"]["recorded_s"] > 0

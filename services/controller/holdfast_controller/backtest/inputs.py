@@ -72,14 +72,14 @@ def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
     clock = _Clock([(taken[it.event.id].at, it.handled_at) for it in seen if it.event.id in taken and it.handled_at])
     # The inbox has every event that had an effect, as far back as it goes.
     inbox = [it.handled_at for it in seen if it.handled_at]
-    first, last = min(inbox, default=None), max(inbox, default=None)
+    oldest, newest = min(inbox, default=None), max(inbox, default=None)
     placed: list[tuple[datetime, int, Input]] = []
     for it in seen:
-        group = taken.get(it.event.id)
-        handled = it.handled_at or clock.handled(group.at if group else it.event.at)
-        at = group.at if group else clock.decided(handled) if it.handled_at else it.event.at
-        ignored = bool(first and last and not it.handled_at and not group and first < handled < last)
-        placed.append((handled, 1, Input(at, it.event, None, group.events if group else (), ignored)))
+        own = taken.get(it.event.id)
+        handled = it.handled_at or clock.handled(own.at if own else it.event.at)
+        at = own.at if own else clock.decided(handled) if it.handled_at else it.event.at
+        ignored = bool(oldest and newest and not it.handled_at and not own and oldest < handled < newest)
+        placed.append((handled, 1, Input(at, it.event, None, own.events if own else (), ignored)))
     first = _first_start(groups)
     for group in alone:
         placed.append((clock.handled(group.at), 0, Input(group.at, None, _request(group, first), group.events)))

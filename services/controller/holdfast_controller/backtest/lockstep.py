@@ -132,7 +132,7 @@ class _Lockstep:
         due, recorded_due = due_at(beside), due_at(self._state) if self._state else None
         if due is None or due >= at or (recorded_due and abs(recorded_due - due) < LATE_MAX):
             return
-        decision = self._other.time(beside, due, beside.submitted_at)
+        decision = _time_passed(self._other, beside, due)
         if decision.events:
             self._part(due, None, beside, (), decision.events)
 
@@ -184,10 +184,19 @@ def _decide(planner: Planner, state: JobState | None, given: Input) -> JobDecisi
         due, at = due_at(state), given.at
         if due is not None and at < due <= at + LATE_MAX:
             at = due
-        return planner.time(state, at, state.submitted_at)
+        return _time_passed(planner, state, at)
     if given.event.job is None and given.event.node not in state.nodes:
         return None
     return planner.event(state, given.event, given.at)
+
+
+def _time_passed(planner: Planner, state: JobState, at: datetime) -> JobDecision:
+    """Return what the passing of time leads to. The controller looks twice a second, and a look may only tidy up."""
+    decision = planner.time(state, at, state.submitted_at)
+    while not decision.events and decision.state is not None and decision.state != state:
+        state = decision.state
+        decision = planner.time(state, at, state.submitted_at)
+    return decision
 
 
 def _told(event: Event) -> dict[str, Any]:

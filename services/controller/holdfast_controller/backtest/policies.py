@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ def overlaid(was: Settings, file: str) -> Settings:
     """
     read, listed = load({}, file=file)
     replaced = [row.key for row in listed if row.origin == file]
-    sections = {}
+    sections: dict[str, Any] = {}
     for key in replaced:
         section, _, name = key.partition(".")
         if section not in SECTIONS:
