@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
-from holdfast.node.frames import WireError, receive
+from holdfast.node.frames import receive
 from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast.node.reach import closed_part
@@ -52,15 +52,13 @@ def become_rank(slot: RankSlot, plans: int, parent: int, output: int, errors: in
 
 
 def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
-    """Prepare this fork, then turn it into the rank that arrives on the socket `orders`; exit if none arrives."""
+    """Prepare this fork, then turn it into the rank that arrives on the socket `orders`."""
     orders = _leave_zygote(parent, output, errors, orders)
     set_process_name("rank-to-be")
     rehearse()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as link:
-        try:
-            slot, plans = receive(link, msgspec.msgpack.Decoder(RankSlot))
-        except WireError:
-            os._exit(0)
+        # Raises WireError when the zygote ends: nobody waits for this process then.
+        slot, plans = receive(link, msgspec.msgpack.Decoder(RankSlot))
     assert plans is not None
     _run(slot, plans, parent)
 
