@@ -18,6 +18,12 @@ import asyncpg
 
 from holdfast.store import migrate
 
+_OWNER = "select quote_ident(pg_get_userbyid(datdba)) from pg_database where datname = $1"
+_RIGHTS = """
+select case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grantee)) end as grantee,
+       privilege_type, is_grantable
+from pg_database, aclexplode(coalesce(datacl, acldefault('d', datdba))) where datname = $1
+"""
 _TERMINATE = "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()"
 
 
@@ -64,7 +70,7 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
     stamp = now.strftime("%Y%m%dT%H%M%S%f")
     fresh, before = f"{name}_restored_{stamp}", f"{name}_before_{stamp}"
     fresh_url = _with_database(admin_url, fresh)
-    asyncio.run(_create(admin_url, fresh))
+    asyncio.run(_create(admin_url, name, fresh))
     try:
         # Two jobs make indexes in parallel.
         to_fresh = f"--dbname={_without_password(fresh_url)}"
@@ -79,17 +85,27 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
     return before
 
 
-async def _create(admin_url: str, fresh: str) -> None:
-    await _execute(
-        admin_url,
-        f"create database {_quoted(fresh)} template template0",
-        # As the migrations do once for the database itself, which no backup contains.
-        f"revoke temporary on database {_quoted(fresh)} from public",
-    )
+async def _create(admin_url: str, name: str, fresh: str) -> None:
+    """Create an empty database with the owner and the rights of the present one, which no backup contains."""
+    connection = await asyncpg.connect(_beside(admin_url))
+    try:
+        owner = await connection.fetchval(_OWNER, name)
+        if owner is None:
+            raise DumpFailed(
+                f"the server has no database {name}. On a new server create it and run `holdfast migrate`, which makes "
+                "the roles of the services with their passwords; then restore"
+            )
+        await connection.execute(f"create database {_quoted(fresh)} template template0 owner {owner}")
+        await connection.execute(f"revoke all on database {_quoted(fresh)} from public")
+        for grantee, right, is_grantable in await connection.fetch(_RIGHTS, name):
+            option = " with grant option" if is_grantable else ""
+            await connection.execute(f"grant {right} on database {_quoted(fresh)} to {grantee}{option}")
+    finally:
+        await connection.close()
 
 
 async def _swap(admin_url: str, name: str, fresh: str, before: str) -> None:
-    connection = await asyncpg.connect(_with_database(admin_url, "postgres"))
+    connection = await asyncpg.connect(_beside(admin_url))
     try:
         # A rename needs a database without sessions; new ones are refused as if the server were starting.
         await connection.execute(f"alter database {_quoted(name)} allow_connections false")
@@ -124,7 +140,7 @@ def _in_words(error: BaseException) -> str:
 
 
 async def _execute(admin_url: str, *statements: str) -> None:
-    connection = await asyncpg.connect(_with_database(admin_url, "postgres"))
+    connection = await asyncpg.connect(_beside(admin_url))
     try:
         for statement in statements:
             await connection.execute(statement)
@@ -157,6 +173,11 @@ def _without_password(url: str) -> str:
     parts = urlsplit(url)
     user, _, address = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{address}" if user else address))
+
+
+def _beside(url: str) -> str:
+    """Return the address of another database of the server: none can be renamed by its own sessions."""
+    return _with_database(url, "template1" if urlsplit(url).path == "/postgres" else "postgres")
 
 
 def _with_database(url: str, name: str) -> str:

@@ -172,6 +172,8 @@ async def started(machine: Machine) -> AsyncIterator[Machine]:
     if isinstance(machine.postgres, TlsPostgresServer):
         connection = await asyncpg.connect(machine.postgres.url().replace("verify-full", "require"))
         await connection.execute("create database holdfast")
+        (script,) = [_parts(it)[0] for it in COMPOSE["postgres"]["volumes"] if "/docker-entrypoint-initdb.d/" in it]
+        await connection.execute((ROOT / script).read_text())
         await connection.close()
     yield machine
     machine.postgres.stop()

@@ -35,6 +35,12 @@ async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
     yield await new_database(embedded_postgres, NAME)
 
 
+RIGHTS = """
+select grantee::regrole::text, privilege_type, is_grantable from pg_database, aclexplode(datacl)
+where datname = current_database() order by 1, 2
+"""
+
+
 def event(number: int) -> Progress:
     ranks = (RankProgress(rank=0, step=number, phase="forward"),)
     return Progress(id=uuid7(), at=system_now(), source="agent/n1", job="job", generation=1, node="n1", ranks=ranks)
@@ -76,9 +82,13 @@ async def test_a_restored_record_gets_back_what_the_bus_still_has(urls: dict[str
         return third.id in await recorded(urls)
 
     await until(there, "a historian has connections to the database before")
+    name = f'"{NAME}"'
+    await query(urls["admin"], f"grant temporary on database {name} to holdfast_reader")
+    allowed = await query(urls["admin"], RIGHTS)
     dump.require_complete(programs(), backup)
     before = await asyncio.to_thread(dump.restore, programs(), urls["admin"], backup, system_now())
     assert third.id not in await recorded(urls)
+    assert await query(urls["admin"], RIGHTS) == allowed, "who may connect is in no backup"
     await bus.publish_all([event_message(event(4))])
     with pytest.raises(ExceptionGroup) as ended:
         await asyncio.wait_for(task, 60)
@@ -125,6 +135,7 @@ async def test_services_that_were_refused_meanwhile_are_let_in_again(urls: dict[
     with pytest.raises(asyncpg.DuplicateDatabaseError):
         await asyncio.to_thread(dump.restore, programs(), urls["admin"], backup, now)
     assert await recorded(urls) == before
+    await query(urls["admin"], f'drop database "{taken}"')
 
 
 async def test_a_database_that_stays_closed_is_named_with_the_cure(urls: dict[str, str]) -> None:

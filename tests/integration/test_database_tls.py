@@ -60,27 +60,79 @@ async def test_only_the_server_that_the_authority_vouches_for_is_trusted(tmp_pat
         # The server refuses what is not encrypted, so the tests above prove that TLS was used.
         with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError, match="no encryption"):
             await asyncpg.connect(server.url().replace("verify-full", "disable"))
-        await asyncio.to_thread(_commands, server.url(), ours, tmp_path)
+        operator = Operator(server, ours, tmp_path / "passwords")
+        await operator.migrate()
+        assert "holdfast_reader" in await operator.reads("select current_user")
+        await operator.run("backup", str(backup := tmp_path / "backup"))
+        assert backup.stat().st_size > 10_000
+        # With the database under the name that every server has.
+        await operator.run("restore", "--yes", str(backup))
+        assert "postgres_before_" in await operator.reads("select string_agg(datname, ' ') from pg_database")
+        assert "holdfast_reader" in await operator.reads("select current_user")
 
 
-def _commands(url: str, authority: Authority, directory: Path) -> None:
-    """Migrate, read and back up as an operator does."""
-    passwords = directory / "passwords"
-    passwords.mkdir()
-    for role in ROLES:
-        (passwords / role).write_text("for-tests")
+async def test_a_backup_is_restored_on_a_new_server_after_the_loss_of_the_old_one(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    certified, backup = authority.certified("postgres", ["127.0.0.1"]), tmp_path / "backup"
+    async with running(tmp_path / "old", certified) as server:
+        operator = Operator(server, authority, tmp_path / "passwords", "holdfast")
+        await operator.make_database()
+        await operator.migrate()
+        await operator.writes("insert into standby.inbox (id) values ('of before')")
+        await operator.run("backup", str(backup))
+    async with running(tmp_path / "new", certified) as server:
+        operator = Operator(server, authority, tmp_path / "passwords-now", "holdfast")
+        refused = await operator.run("restore", "--yes", str(backup), fails=True)
+        assert "the server has no database holdfast" in refused and "`holdfast migrate`" in refused
+        await operator.make_database()
+        await operator.migrate("others")
+        await operator.run("restore", "--yes", str(backup))
+        assert "of before" in await operator.reads("select id from standby.inbox")
+        assert "no" in await operator.reads("select has_database_privilege('public', current_database(), 'connect')")
 
-    def holdfast(*words: str) -> str:
-        environment = {"HOLDFAST_NETWORK_TLS_CA": str(authority.file), "HOLDFAST_CONFIG": "/dev/null"}
-        done = CliRunner().invoke(main, words, env=environment)
-        assert done.exit_code == 0, done.output
+
+class Operator:
+    """The commands of an operator, on a database of this server."""
+
+    def __init__(
+        self, server: TlsPostgresServer, authority: Authority, passwords: Path, database: str = "postgres"
+    ) -> None:
+        self._url = server.url().replace("/postgres?", f"/{database}?")
+        self._any_url = server.url().replace("verify-full", "require")
+        self._database = database
+        self._authority = authority
+        self._passwords = passwords
+
+    async def run(self, *words: str, url: str = "", fails: bool = False) -> str:
+        """Run `holdfast WORDS` on the database; return its output."""
+        environment = {"HOLDFAST_NETWORK_TLS_CA": str(self._authority.file), "HOLDFAST_CONFIG": "/dev/null"}
+        command = [*words, "--database-url", url or self._url]
+        done = await asyncio.to_thread(CliRunner().invoke, main, command, env=environment)
+        assert (done.exit_code != 0) == fails, done.output
         return done.output
 
-    holdfast("migrate", "--database-url", url, "--passwords", str(passwords))
-    reader = url.replace(f"postgres:{quote(PASSWORD)}@", "holdfast_reader:for-tests@")
-    assert "holdfast_reader" in holdfast("sql", "select current_user", "--database-url", reader)
-    holdfast("backup", str(directory / "backup"), "--database-url", url)
-    assert (directory / "backup").stat().st_size > 10_000
+    async def make_database(self) -> None:
+        await self._execute(self._any_url, f"create database {self._database}")
+
+    async def migrate(self, password: str = "for-tests") -> None:
+        self._passwords.mkdir()
+        for role in ROLES:
+            (self._passwords / role).write_text(password)
+        await self.run("migrate", "--passwords", str(self._passwords))
+
+    async def reads(self, query: str) -> str:
+        """Return what the reader is shown."""
+        password = (self._passwords / "reader").read_text()
+        reader = self._url.replace(f"postgres:{quote(PASSWORD)}@", f"holdfast_reader:{password}@")
+        return await self.run("sql", query, url=reader)
+
+    async def writes(self, statement: str) -> None:
+        await self._execute(self._url.replace("verify-full", "require"), statement)
+
+    async def _execute(self, url: str, statement: str) -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(statement)
+        await connection.close()
 
 
 async def test_a_certificate_that_has_ended_is_refused(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from holdfast.daemon.service_shell import answer_pings
 from holdfast.events import JobFinished
 from holdfast.fresh_ids import uuid7
 from holdfast.subjects import event_subject, heartbeat_subject, ping_subject
-from tests.integration.historian_scene import new_database
+from tests.integration.historian_scene import new_database, query
 from tests.integration.servers import NatsServer, free_port
 
 pytestmark = pytest.mark.integration
@@ -50,6 +50,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 @pytest.fixture(scope="module")
 def urls(embedded_postgres: str) -> dict[str, str]:
+    # The session's own database, which nobody has migrated.
+    asyncio.run(query(embedded_postgres, "revoke connect on database holdfast from public"))
     return asyncio.run(new_database(embedded_postgres, "doctor"))
 
 
@@ -105,12 +107,26 @@ async def row(url: str, table: str, **columns: object) -> AsyncIterator[None]:
         await connection.close()
 
 
+@asynccontextmanager
+async def _database(admin_url: str, name: str) -> AsyncIterator[None]:
+    connection = await asyncpg.connect(admin_url)
+    await connection.execute(f'create database "{name}"')
+    try:
+        yield
+    finally:
+        await connection.execute(f'drop database "{name}"')
+        await connection.close()
+
+
 async def test_well_and_with_one_thing_wrong_at_a_time(server: NatsServer, urls: dict[str, str]) -> None:
     where = at(server, urls)
     state = {"version": 1, "body": "{}"}
     long_ago = datetime.fromtimestamp(NOW.timestamp() - 3600, UTC)
     async with services(server) as bus:
         assert await findings(where, listen=True) == []
+        async with _database(urls["admin"], "Their Own"):
+            (open_to_all,) = await findings(where)
+        assert open_to_all.kind == "access" and 'database "Their Own" from public' in open_to_all.cure
         message = {"id": uuid7(), "subject": "holdfast.v1.x", "body": b"{}", "headers": "{}", "said_at": long_ago}
         async with row(urls["standby"], "standby.outbox", **message):
             (outbox,) = await findings(where)

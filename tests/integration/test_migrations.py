@@ -212,6 +212,28 @@ def test_every_role_has_a_password(server: PostgresServer) -> None:
             asyncio.run(_log_in(server, f"holdfast_{role}", ""))
 
 
+async def test_other_roles_of_the_server_do_not_connect_and_no_other_database_is_touched(
+    old_server: PostgresServer,
+) -> None:
+    await _run(old_server, "create role stranger login password 'theirs'")
+    await _run(old_server, "create database theirs")
+    await _log_in(old_server, "stranger", "theirs")
+    before = await _value(old_server, OTHER_DATABASES)
+    await asyncio.to_thread(migrate, old_server.url, PASSWORDS)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="permission denied for database"):
+        await _log_in(old_server, "stranger", "theirs")
+    for role in ROLES:
+        await _log_in(old_server, f"holdfast_{role}", PASSWORDS[f"holdfast_{role}"])
+    assert await _value(old_server, OTHER_DATABASES) == before
+    # Whoever is let in by hand stays.
+    await _run(old_server, "grant connect on database holdfast to stranger")
+    await asyncio.to_thread(migrate, old_server.url, PASSWORDS)
+    await _log_in(old_server, "stranger", "theirs")
+
+
+OTHER_DATABASES = "select array_agg((datname, datacl)::text) from pg_database where datname <> current_database()"
+
+
 def test_a_failed_migration_leaves_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     server = PostgresServer(tmp_path_factory.mktemp("postgres-fails"))
     asyncio.run(server.start())

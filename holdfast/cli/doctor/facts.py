@@ -86,6 +86,8 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     losses: tuple[MachineLoss, ...] = ()
     checkpoint_paths: tuple[str, ...] = ()
     """The newest checkpoint on the disk of each job."""
+    open_databases: tuple[str, ...] = ()
+    """Other databases of the server to which any of its roles may connect, quoted as in SQL."""
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):

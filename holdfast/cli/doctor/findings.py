@@ -85,6 +85,17 @@ def _sources(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _access(facts: Facts) -> Iterator[Finding]:
+    if names := ", ".join(facts.database.open_databases if facts.database else ()):
+        yield Finding(
+            kind="access",
+            severity=Severity.WARNING,
+            about="Postgres",
+            what=f"the roles of Holdfast may also connect to {names}, where nothing limits the reader",
+            cure=f"as administrator `revoke connect on database {names} from public`; roles that need it get a grant",
+        )
+
+
 def _processes(facts: Facts) -> Iterator[Finding]:
     for process in facts.processes:
         if process.state == "revoked":
@@ -337,12 +348,8 @@ def _losses(facts: Facts) -> Iterator[Finding]:
 def _disks(facts: Facts) -> Iterator[Finding]:
     for disk in facts.disks:
         if disk.free_bytes is None:
-            yield Finding(
-                kind="disk",
-                about=disk.path,
-                what="its file system does not answer",
-                cure="look at its mount: a network file system may be away; `dmesg` shows errors of a disk",
-            )
+            cure = "look at its mount: a network file system may be away; `dmesg` shows errors of a disk"
+            yield Finding(kind="disk", about=disk.path, what="its file system does not answer", cure=cure)
             continue
         is_low = disk.free_bytes < FREE_SHARE_MIN * disk.total_bytes and disk.free_bytes < FREE_BYTES_PLENTY
         if disk.free_bytes < min(FREE_BYTES_MIN, disk.total_bytes // 2) or is_low:
@@ -372,6 +379,7 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _sources,
+    _access,
     _processes,
     _refused_writes,
     _streams,

@@ -64,6 +64,10 @@ select o.job, o.losses as machines, o.survived, p.reason
 from ckpt.odds o join ckpt.plans p on p.key = o.job
 where o.in_use and o.loss = '1 machine' order by o.job
 """
+_OPEN_DATABASES = """
+select quote_ident(datname) as name from pg_database
+where datname <> current_database() and datallowconn and has_database_privilege('public', oid, 'connect') order by 1
+"""
 _CHECKPOINTS = "select distinct on (job) path from ckpt.steps order by job, step desc"
 
 
@@ -101,6 +105,7 @@ async def _read(connection: Connection, now: Now) -> DatabaseFacts:
         jobs=tuple([msgspec.convert(dict(row), JobRow) for row in await connection.fetch(_JOBS)]),
         losses=tuple([msgspec.convert(dict(row), MachineLoss) for row in await connection.fetch(_LOSSES)]),
         checkpoint_paths=tuple([row["path"] for row in await connection.fetch(_CHECKPOINTS)]),
+        open_databases=tuple([row["name"] for row in await connection.fetch(_OPEN_DATABASES)]),
     )
 
 

@@ -103,6 +103,12 @@ def test_what_is_away_is_a_finding(changes: dict[str, Any], about: str) -> None:
     assert (finding.about, finding.severity) == (about, Severity.ERROR)
 
 
+def test_databases_beside_ours_that_are_open_to_its_roles() -> None:
+    finding = _only(_with(database={"open_databases": ("postgres", '"Their Own"')}))
+    assert (finding.kind, finding.about, finding.severity) == ("access", "Postgres", Severity.WARNING)
+    assert 'revoke connect on database postgres, "Their Own" from public' in finding.cure
+
+
 def test_without_both_only_their_absence_is_known() -> None:
     away = msgspec.structs.replace(WELL, database=None, database_problem="away", bus=None, bus_problem="away")
     assert [finding.kind for finding in findings_of(away)] == ["database", "bus"]
