@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 import pytest
 import vault_nodes
-from vault_nodes import VaultNode, at, is_state, members_of, order_of, state, until
+from vault_nodes import VaultNode, at, is_state, members_of, order_of, shard, state, until
 
 from holdfast.node.frames import WireError
 from holdfast.node.vault import vault_socket
+from holdfast.node.vault.seals import seal
+from holdfast_vault.shelf.segments import SealedContents, Segment
+from holdfast_vault.succession.handover import Handover, Successor
+from holdfast_vault.succession.records import DEPOSITS_MAX, Deposits, Inheritance, ShelfRecord, records
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node
@@ -118,6 +124,50 @@ def test_a_successor_that_is_killed_is_replaced(node: Callable[..., VaultNode]) 
     with one.rank() as rank:
         assert rank.steps() == held and held[:2] == (at(3), at(2))
         assert is_state(rank.restore(at(2)), 2)
+
+
+def test_a_successor_that_is_stopped_does_not_hold_up_the_vault(node: Callable[..., VaultNode]) -> None:
+    one = node("one")
+    with one.rank() as rank:
+        rank.save(1, state(1))
+        (first,) = successors(one)
+        os.kill(first, signal.SIGSTOP)
+        # It reads nothing, so what the vault has to tell it soon fills the connection.
+        steps = iter(range(2, 1000))
+        while first in successors(one):
+            rank.save(next(steps), state(1))
+        until("there is another one", lambda: len(successors(one)) == 1)
+        rank.save(1000, state(1000))
+        held = rank.steps()
+    end(one)
+    with one.rank() as rank:
+        assert rank.steps() == held and is_state(rank.restore(at(1000)), 1000)
+
+
+def test_what_a_large_node_holds_fits_before_its_successor_reads() -> None:
+    """A successor that is started anew imports its modules first, for a second or more on a busy machine."""
+    segment, names = Segment("shard", 1), [shard(rank, 96) for rank in range(96)]
+    notes = b"index", b"objects"
+    whole = seal(notes, segment.memory)
+    held = [
+        (segment, SealedContents(sealed=at(step), index=notes[0], objects=notes[1], seal=whole)) for step in range(4)
+    ]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    with subprocess.Popen(["sleep", "60"]) as waiting:
+        handover = Handover(Successor(ours, waiting.pid), lambda: pytest.fail("it was replaced"))
+        for name in names:
+            handover.shelf(name, held, None, ())
+        waiting.kill()
+    inheritance = Inheritance()
+    for _ in names:
+        for kind in (Deposits, ShelfRecord):
+            data, descriptors, _, _ = socket.recv_fds(theirs, 1 << 16, 2 * DEPOSITS_MAX)
+            record = records.decode(data)
+            assert isinstance(record, kind)
+            inheritance.take(record, descriptors)
+    inherited = {shelf.name: [it.contents.sealed.step for it in shelf.shards] for shelf in inheritance.shelves()}
+    assert inherited == {name: [0, 1, 2, 3] for name in names}
 
 
 def test_a_vault_that_is_stopped_is_replaced_and_nothing_is_lost(node: Callable[..., VaultNode]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 import msgspec
@@ -18,10 +19,19 @@ import structlog
 from holdfast.node.vault.messages import Assign, SealedStep, ShardName
 from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf.segments import SealedContents, Segment
-from holdfast_vault.succession.records import Deposit, Ended, Record, Serving, ShelfRecord
+from holdfast_vault.succession.records import (
+    DEPOSITS_MAX,
+    Deposit,
+    Deposits,
+    Ended,
+    Notes,
+    Record,
+    Serving,
+    ShelfRecord,
+)
 
-REPLACED_AFTER_S = 1.0
-"""Pause before a successor that is gone is replaced."""
+REPLACED_AFTER_S_MIN, REPLACED_AFTER_S_MAX = 1.0, 60.0
+"""Pause before a successor that is gone is replaced; it doubles while they end soon."""
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +61,8 @@ class Handover:
         self._assigned: Assign | None = None
         self._is_serving = False
         self._is_closed = False
+        self._pause_s = REPLACED_AFTER_S_MIN
+        self._started_at = time.monotonic()
 
     def serving(self) -> None:
         with self._lock:
@@ -72,8 +84,8 @@ class Handover:
         """Record what a shelf has from now on. On return the successor has no part in anything else of it."""
         with self._lock:
             before = self._shelves.get(name)
-            known = before.shards.items() if before is not None else ()
-            numbers = {(id(segment), id(contents)): number for number, (segment, contents) in known}
+            known = before.shards if before is not None else {}
+            numbers = {(id(segment), id(contents)): number for number, (segment, contents) in known.items()}
             shards = {numbers.get((id(it[0]), id(it[1]))) or next(self._numbers): it for it in held}
             record = ShelfRecord(name=name, deposits=tuple(shards), cut=cut, sent=sent)
             if before is not None and before.record == record:
@@ -82,8 +94,7 @@ class Handover:
                 self._shelves.pop(name, None)
             else:
                 self._shelves[name] = _Shelf(record, shards)
-            for number in shards.keys() - {*(before.record.deposits if before else ())}:
-                self._deposit(number, *shards[number])
+            self._deposit({number: it for number, it in shards.items() if number not in known})
             self._send(record)
 
     def close(self) -> None:
@@ -96,26 +107,33 @@ class Handover:
                 self._successor.link.close()
                 self._successor = None
 
-    def _deposit(self, number: int, segment: Segment, contents: SealedContents) -> None:
+    def _deposit(self, shards: Mapping[int, tuple[Segment, SealedContents]]) -> None:
+        numbers = list(shards)
+        for first in range(0, len(numbers), DEPOSITS_MAX):
+            self._deposit_some({number: shards[number] for number in numbers[first : first + DEPOSITS_MAX]})
+
+    def _deposit_some(self, shards: Mapping[int, tuple[Segment, SealedContents]]) -> None:
         if self._successor is None:
             return
-        try:
-            notes = _file_of(msgspec.msgpack.encode(contents))
-        except OSError as error:
-            self._lose(error)
-            return
-        try:
-            deposit = Deposit(number=number, nbytes=segment.nbytes, absent=tuple(sorted(segment.absent)))
-            self._send(deposit, segment.descriptor, notes)
-        finally:
-            os.close(notes)
+        with ExitStack() as files:
+            descriptors: list[int] = []
+            try:
+                for segment, contents in shards.values():
+                    notes = Notes(contents=contents, absent=tuple(sorted(segment.absent)))
+                    file = _file_of(msgspec.msgpack.encode(notes))
+                    files.callback(os.close, file)
+                    descriptors += (segment.descriptor, file)
+            except OSError as error:
+                self._lose(error)
+                return
+            deposits = tuple(Deposit(number=number, nbytes=segment.nbytes) for number, (segment, _) in shards.items())
+            self._send(Deposits(deposits=deposits), *descriptors)
 
     def _send(self, record: Record, *descriptors: int) -> None:
         if self._successor is None:
             return
-        flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
         try:
-            socket.send_fds(self._successor.link, [msgspec.msgpack.encode(record)], descriptors, flags)
+            socket.send_fds(self._successor.link, [msgspec.msgpack.encode(record)], descriptors)
         except OSError as error:
             self._lose(error)
 
@@ -124,30 +142,37 @@ class Handover:
         successor, self._successor = self._successor, None
         if successor is None:
             return
-        log.warning("the vault's successor is gone", reason=error.strerror, another_in_s=REPLACED_AFTER_S)
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             os.kill(successor.pid, signal.SIGKILL)
         successor.link.close()
-        replacing = threading.Timer(REPLACED_AFTER_S, self._replace, args=(successor.pid,))
+        if time.monotonic() > self._started_at + REPLACED_AFTER_S_MAX:
+            self._pause_s = REPLACED_AFTER_S_MIN
+        log.warning("the vault's successor is gone", reason=error.strerror, another_in_s=self._pause_s)
+        self._replace_later(successor.pid)
+
+    def _replace_later(self, ended: int | None) -> None:
+        replacing = threading.Timer(self._pause_s, self._replace, args=(ended,))
         replacing.daemon = True
         replacing.start()
+        self._pause_s = min(2 * self._pause_s, REPLACED_AFTER_S_MAX)
 
-    def _replace(self, ended: int) -> None:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(ended, 0)
+    def _replace(self, ended: int | None) -> None:
+        if ended is not None:
+            with suppress(ChildProcessError):
+                os.waitpid(ended, 0)
         with self._lock:
             if self._is_closed:
                 return
             try:
-                self._successor = self._start()
+                self._successor, self._started_at = self._start(), time.monotonic()
             except (OSError, subprocess.SubprocessError) as error:
                 log.error("the vault has no successor: what it holds would be lost with it", reason=str(error))
+                self._replace_later(None)
                 return
             if self._assigned is not None:
                 self._send(self._assigned)
             for record, shards in self._shelves.values():
-                for number, (segment, contents) in shards.items():
-                    self._deposit(number, segment, contents)
+                self._deposit(shards)
                 self._send(record)
             if self._is_serving:
                 self._send(Serving())

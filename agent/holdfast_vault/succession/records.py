@@ -30,11 +30,23 @@ class Serving(_Record, frozen=True, kw_only=True, tag="serving"):
     """The vault serves its node. One that ends before would end again: it gets no successor."""
 
 
-class Deposit(_Record, frozen=True, kw_only=True, tag="deposit"):
-    """A sealed shard. Two descriptors come with it: its memory, and a file with its `SealedContents`."""
+class Deposit(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed shard, and the number by which a shelf's record refers to it."""
 
     number: int
     nbytes: int
+
+
+class Deposits(_Record, frozen=True, kw_only=True, tag="deposits"):
+    """New shards, at most `DEPOSITS_MAX`. Two descriptors come with each: its memory, and a file with its `Notes`."""
+
+    deposits: tuple[Deposit, ...]
+
+
+class Notes(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a shard but its data. It may be more than a message holds."""
+
+    contents: SealedContents
     absent: tuple[int, ...] = ()
 
 
@@ -55,10 +67,12 @@ class Ended(_Record, frozen=True, kw_only=True, tag="ended"):
     """The vault ends in order, and its successor with it."""
 
 
-Record = Serving | Deposit | ShelfRecord | Assign | Ended
+Record = Serving | Deposits | ShelfRecord | Assign | Ended
 
 records: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
-_contents = msgspec.msgpack.Decoder(SealedContents)
+DEPOSITS_MAX = 64
+"""The kernel passes 253 descriptors with a message."""
+_notes = msgspec.msgpack.Decoder(Notes)
 
 
 class InheritedShard(NamedTuple):
@@ -80,11 +94,11 @@ class InheritedShelf(NamedTuple):
 class _Kept(NamedTuple):
     deposit: Deposit
     memory: int
-    contents: int
+    notes: int
 
     def close(self) -> None:
         os.close(self.memory)
-        os.close(self.contents)
+        os.close(self.notes)
 
 
 class Inheritance:
@@ -99,8 +113,9 @@ class Inheritance:
     def take(self, record: Record, descriptors: Sequence[int]) -> None:
         """Take a record in, and the descriptors that came with it."""
         match record:
-            case Deposit() if len(descriptors) == 2:
-                self._kept[record.number] = _Kept(record, *descriptors)
+            case Deposits(deposits=deposits) if len(descriptors) == 2 * len(deposits):
+                for deposit, memory, notes in zip(deposits, descriptors[::2], descriptors[1::2], strict=True):
+                    self._kept[deposit.number] = _Kept(deposit, memory, notes)
             case ShelfRecord():
                 self._replace(record)
             case Assign():
@@ -140,17 +155,18 @@ def close_all(descriptors: Iterable[int]) -> None:
 
 
 def _opened(name: ShardName, kept: _Kept) -> InheritedShard | None:
-    deposit, memory, notes = kept
+    deposit, memory, file = kept
     try:
-        contents = _contents.decode(os.pread(notes, os.fstat(notes).st_size, 0))
+        notes = _notes.decode(os.pread(file, os.fstat(file).st_size, 0))
+        contents = notes.contents
         is_whole = contents.seal.nbytes == deposit.nbytes <= os.fstat(memory).st_size
         if is_whole and is_seal_of(contents.seal, contents.index, contents.objects):
-            return InheritedShard(memory, deposit.nbytes, frozenset(deposit.absent), contents)
+            return InheritedShard(memory, deposit.nbytes, frozenset(notes.absent), contents)
         reason = "its notes fail their checksum"
     except UNREADABLE as error:
         reason = str(error)
     finally:
-        os.close(notes)
+        os.close(file)
     os.close(memory)
     log.error("a shard of the vault before is not taken over", of=str(name), reason=reason)
     return None

@@ -20,7 +20,7 @@ import structlog
 from holdfast.decoding import UNREADABLE
 from holdfast.node.kernel import is_stopped
 from holdfast_vault.succession.handover import Handover, Successor
-from holdfast_vault.succession.records import Ended, Inheritance, close_all, records
+from holdfast_vault.succession.records import DEPOSITS_MAX, Ended, Inheritance, close_all, records
 
 FLAG = "--succeed"
 LOOK_EVERY_S = 0.25
@@ -48,7 +48,7 @@ def stand_by(listening: Listening, inheritance: Inheritance, leave: Callable[[],
     The successor first calls `leave`, which closes what is the vault's alone.
     """
     while True:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = _connected()
         vault = os.getpid()
         pidfd = os.pidfd_open(vault)
         pid = os.fork()
@@ -74,7 +74,7 @@ def succeed(given: str) -> tuple[Listening, Inheritance]:
 
 def _started(listening: Listening) -> Successor:
     """Start a successor as a new process: a fork of a vault that serves would have its threads' locks."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = _connected()
     pidfd = os.pidfd_open(os.getpid())
     peers = _NONE if listening.peers is None else listening.peers.fileno()
     descriptors = pidfd, theirs.fileno(), listening.local.fileno(), peers
@@ -89,6 +89,13 @@ def _started(listening: Listening) -> Successor:
         os.close(pidfd)
         theirs.close()
     return Successor(ours, process.pid)
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    """Return the vault's end of a connection, which never waits, and the successor's."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    return ours, theirs
 
 
 def _without(flags: Sequence[str], arguments: Sequence[str]) -> list[str]:
@@ -122,7 +129,7 @@ def _received(link: socket.socket, inheritance: Inheritance) -> bool:
     if not _is_readable(link.fileno(), 0):
         return True
     try:
-        data, descriptors, _, _ = socket.recv_fds(link, RECORD_BYTES_MAX, 2)
+        data, descriptors, _, _ = socket.recv_fds(link, RECORD_BYTES_MAX, 2 * DEPOSITS_MAX)
     except ConnectionError:
         return False
     if not data:
