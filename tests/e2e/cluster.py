@@ -34,8 +34,10 @@ T = TypeVar("T")
 class Cluster:
     """One cluster in one directory."""
 
-    def __init__(self, directory: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
+        """`prefix`: a command that runs `holdfast up` (`tests/open_python.py`)."""
         self.directory = directory
+        self._prefix = prefix
         self.layout = ClusterLayout(directory)
         self.jobs: list[Job] = []
         clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
@@ -58,8 +60,9 @@ class Cluster:
         nested = (
             [rest.pop(0)] if name in ("nodes", "ckpt", "credentials") and rest and not rest[0].startswith("-") else []
         )
+        prefix = self._prefix if name == "up" else ()
         done = subprocess.run(
-            [HOLDFAST, name, *nested, "--dir", str(self.directory), *rest],
+            [*prefix, HOLDFAST, name, *nested, "--dir", str(self.directory), *rest],
             capture_output=True,
             text=True,
             check=False,
@@ -248,10 +251,11 @@ def cluster(
     environment: dict[str, str] | None = None,
     *,
     namespaces: bool = False,
+    prefix: Sequence[str] = (),
     before: Callable[[Cluster], object] = lambda made: None,
 ) -> Iterator[Cluster]:
     """A cluster that is up; whatever happens, nothing of it stays behind. `before`: what is done before it is up."""
-    made = Cluster(directory, environment)
+    made = Cluster(directory, environment, prefix)
     try:
         before(made)
         made.up(nodes, namespaces=namespaces)

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "attempts.md"
 SECURITY = PAGE.with_name("security.md")
 HEAD = """# Attempts: what was tried against a running cluster
 
-A cluster as `holdfast up` makes it, as root, with `[jobs] run_as`; a job trains on two nodes, the attacker has the
+A cluster as `holdfast up` makes it, as root, with the default `run_as`; a job trains on two nodes, the attacker has the
 password of a third. `tests/e2e/test_attempts.py` makes each of these {count} attempts with real sockets, processes of
 other users and SQL. After each, the operator looks: orders, streams, database, files and ranks are as before, and no
 password and no secret of the job was received. In the end the job has trained on, without an incident. "May" is what

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import HOLDFAST, JOBS, Cluster
+from cluster import HOLDFAST, JOBS, Cluster, cluster
 
 from holdfast.node.own_users import WIDE
 from tests.open_python import opened
@@ -29,21 +29,6 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-class OpenCluster(Cluster):
-    """A cluster in a directory that is open to all users, whose agents find an open Python."""
-
-    prefix: tuple[str, ...] = ()
-
-    def up(self, nodes: int | None = None, *, namespaces: bool = False) -> None:
-        subprocess.run(
-            [*self.prefix, HOLDFAST, "up", "-d", "--nodes", str(nodes), "--dir", str(self.directory)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            timeout=200,
-            env=self._environment,
-        )
-
-
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-own-users-", dir="/tmp"))
@@ -53,16 +38,10 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def holdfast(place: Path) -> Iterator[OpenCluster]:
+def holdfast(place: Path) -> Iterator[Cluster]:
     (place / "holder").mkdir()
-    one = OpenCluster(place / "cluster")
-    one.prefix = opened(place / "holder")
-    one.up(2)
-    try:
+    with cluster(place / "cluster", 2, prefix=opened(place / "holder")) as one:
         yield one
-    finally:
-        one.close()
-        one.command("down", check=False)
 
 
 def submit(holdfast: Cluster, place: Path, name: str, *args: str) -> None:
@@ -96,7 +75,7 @@ def until_ended(holdfast: Cluster, job: str) -> int:
     return int(rows[0]["exit_code"])
 
 
-def test_a_job_reaches_nothing_beyond_its_own_and_goes_on_after_a_kill(holdfast: OpenCluster, place: Path) -> None:
+def test_a_job_reaches_nothing_beyond_its_own_and_goes_on_after_a_kill(holdfast: Cluster, place: Path) -> None:
     finish = str(place / "finish")
     submit(holdfast, place, "other", "", finish)
     other = seen(holdfast, "other", 1)
@@ -124,7 +103,7 @@ def test_a_job_reaches_nothing_beyond_its_own_and_goes_on_after_a_kill(holdfast:
     assert {path.lstat().st_uid for path in files} == {first["uid"]}
 
 
-def test_a_script_that_is_closed_to_others_runs_as_root_and_says_so(holdfast: OpenCluster, place: Path) -> None:
+def test_a_script_that_is_closed_to_others_runs_as_root_and_says_so(holdfast: Cluster, place: Path) -> None:
     closed = place / "closed"
     closed.mkdir(mode=0o700)
     script, finish = closed / "look.py", place / "finish-2"

@@ -24,11 +24,24 @@ async def test_a_machine_that_computes_wrong_says_so_of_itself(
 ) -> None:
     path = os.pathsep.join(filter(None, (str(WRONG_PRODUCTS), os.environ.get("PYTHONPATH"))))
     monkeypatch.setenv("PYTHONPATH", path)
-    job = JobSpec(name="job-1", script="train.py", nproc_per_node=2, cwd="/", directory=str(tmp_path / "job"))
+    # The author of a job chooses what lies there; checks run as the agent's user.
+    trap, ran = tmp_path / "trap", tmp_path / "the-job-ran-code"
+    for name in ("holdfast_checks/__init__.py", "holdfast_checks/__main__.py", "holdfast_checks/driver.py"):
+        (trap / name).parent.mkdir(parents=True, exist_ok=True)
+        (trap / name).write_text(f"open({str(ran)!r}, 'w')\n")
+    job = JobSpec(
+        name="job-1",
+        script="train.py",
+        nproc_per_node=2,
+        cwd="/",
+        directory=str(tmp_path / "job"),
+        env={"PYTHONPATH": str(trap)},
+    )
     async with node("n", tmp_path / "n", embedded_nats) as it:
         port = (await it.registered()).facts.store_ports[0]
         await it.order(checks_of(job, "gpu"), 3, port, purpose="checks")
         finished = await it.heard.wait(RanksFinished)
+        assert not ran.exists()
         await it.heard.wait(DiagnosticResult, lambda result: result.test == END)
         results = it.heard.all(DiagnosticResult)
         started = it.heard.all(RanksStarted)

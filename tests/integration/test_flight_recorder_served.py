@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -66,13 +68,29 @@ async def test_where_nobody_serves_it_is_said(tmp_path: Path) -> None:
         ([b"HTTP/1.0 200 OK"], "cannot be asked: 15 bytes read"),
         ([b"HTTP/1.0 500 Oh\r\n\r\n"], "answers HTTP/1.0 500 Oh"),
         ([b"HTTP/1.0 200 OK\r\n\r\n", b'{"entries": '], "cannot be read"),
+        ([b"HTTP/1.0 200 OK\r\n\r\n", gzip.compress(b'{"entries": []}')], "no JSON object"),
+        ([b"HTTP/1.0 200 OK\r\n\r\n", pickle.dumps({"entries": []})], "no JSON object"),
+        ([b"HTTP/1.0 200 OK\r\n\r\n", b'{"entries": [' + b'{"profiling_name":""},' * 60_000 + b"{}]}"], "objects"),
     ],
 )
-async def test_a_rank_that_dies_while_it_answers_gives_none(tmp_path: Path, parts: list[bytes], why: str) -> None:
+async def test_an_answer_that_is_cut_short_or_no_recorders_is_none(
+    tmp_path: Path, parts: list[bytes], why: str
+) -> None:
     socket = socket_path(tmp_path / "rank-0.ledger")
     async with await answering(socket, parts):
         with pytest.raises(NoAnswer, match=why):
             await recorder_of(socket, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+async def test_a_link_to_a_socket_of_another_user_is_not_asked(tmp_path: Path) -> None:
+    socket, folder = tmp_path / "of-the-machine", tmp_path / "of-the-rank"
+    folder.mkdir()
+    os.chown(folder, 54_321, 54_321)
+    socket_path(folder / "rank-0.ledger").symlink_to(socket)
+    async with await answering(socket, [b"HTTP/1.0 200 OK\r\n\r\n", b'{"entries": []}']):
+        with pytest.raises(NoAnswer, match="another user"):
+            await recorder_of(folder / "rank-0.fr", 0)
 
 
 async def test_an_answer_in_pieces_is_read_to_its_end_and_no_further_than_its_bound(
@@ -123,7 +141,10 @@ async def answering(socket: Path, parts: list[bytes]) -> asyncio.Server:
     """Somebody who sends these, each once the one before may have been read, and hangs up."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return
         for part in parts:
             writer.write(part)
             await writer.drain()

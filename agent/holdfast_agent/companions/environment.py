@@ -24,6 +24,19 @@ _REPRODUCIBLE = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPAC
 """Replays are compared bit for bit: these fix the order of sums and of iteration."""
 
 
+_OF_CHECKS = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"),
+        *("NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_PKEY", "NCCL_IB_SL", "NCCL_IB_TC"),
+        *("NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ROCE_VERSION_NUM", "NCCL_CROSS_NIC"),
+        *("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_NET_GDR_LEVEL", "NCCL_NVLS_ENABLE"),
+        *("NCCL_ALGO", "NCCL_PROTO", "NCCL_DEBUG"),
+    }
+)
+"""Variables of a job that its checks get: the devices and links that training uses. Checks run as the agent's user, so
+nothing of the job may name code (PYTHONPATH, LD_PRELOAD, a plugin of NCCL) or a file to write."""
+
+
 class RankFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Files that a rank writes besides its output, and the directory of its node's vault socket."""
 
@@ -46,7 +59,8 @@ def rank_environment(
     local_rank = rank - placement.ranks.start
     world_size = job.nnodes * job.nproc_per_node
     environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1"} | public_environment(base)
-    environment |= {name: value for name, value in job.env.items() if name not in RESERVED}
+    known = _OF_CHECKS if placement.purpose == "checks" else job.env.keys() - RESERVED
+    environment |= {name: value for name, value in job.env.items() if name in known}
     environment |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),

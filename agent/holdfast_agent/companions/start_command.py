@@ -28,16 +28,17 @@ def start_command(
     """Return the command. `code_place` returns a code version's directory; the working directory is the submitter's."""
     placement = order.placement
     assert placement is not None
-    job, version = placement.job, placement.code_version
-    code = code_place(job.name, version) if version else None
+    job, version, purpose = placement.job, placement.code_version, placement.purpose
+    # Checks run as the agent's user: from its own packages, and not from where the job's author may put others.
+    is_jobs = purpose != "checks"
+    code = code_place(job.name, version) if version and is_jobs else None
     script = script_of(placement, code_place)
-    purpose = placement.purpose
     if purpose != "train":
         directories.begin_checks(job.name, order.fence, purpose)
     plans = []
     variables = {name: job.env.get(name, value) for name, value in (user.variables() if user else {}).items()}
     for rank in placement.ranks:
-        files = directories.rank_files(job.name, order.fence, rank)
+        files = directories.rank_files(job.name, order.fence, rank, purpose)
         stem = directories.log_stem(job.name, rank)
         if purpose != "train":
             stem = directories.checks_log_stem(job.name, order.fence, rank, purpose)
@@ -46,7 +47,7 @@ def start_command(
                 rank=rank,
                 local_rank=rank - placement.ranks.start,
                 environment=rank_environment(os.environ, order, placement, rank, files, code) | variables,
-                cwd=job.cwd,
+                cwd=job.cwd if is_jobs else "/",
                 script=script,
                 args=job.args,
                 is_module=job.is_module,

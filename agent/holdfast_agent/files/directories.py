@@ -113,21 +113,24 @@ class Directories:
         """Prepare the log directory of checks or of a replay, and remove those of old runs."""
         folder = self.checks_log_stem(job, fence, 0, purpose).parent
         folder.mkdir(parents=True, exist_ok=True)
+        self.reports(job, "checks").parent.mkdir(mode=0o700, exist_ok=True)
         runs = sorted((path for path in folder.parent.glob(f"{purpose}-*") if path != folder), key=_age)
         for old in runs[: max(0, len(runs) + 1 - CHECKS_KEPT)]:
             shutil.rmtree(old)
 
-    def reports(self, job: str) -> Path:
-        return self.root / "reports" / f"{job}.jsonl"
+    def reports(self, job: str, purpose: Purpose = "train") -> Path:
+        """Return the file of reports. That of checks is closed to the job's user, which must not report results."""
+        folder = self.root / "reports"
+        return (folder / "checks" if purpose == "checks" else folder) / f"{job}.jsonl"
 
     def ledger(self, job: str, fence: Fence, rank: int) -> Path:
         return self._generation("ledgers", job, fence) / f"rank-{rank}.ledger"
 
-    def rank_files(self, job: str, fence: Fence, rank: int) -> RankFiles:
+    def rank_files(self, job: str, fence: Fence, rank: int, purpose: Purpose = "train") -> RankFiles:
         return RankFiles(
             vault=self.root,
             ledger=self.ledger(job, fence, rank),
-            reports=self.reports(job),
+            reports=self.reports(job, purpose),
             error=self._generation("errors", job, fence) / f"rank-{rank}.json",
         )
 
@@ -192,7 +195,8 @@ class Directories:
         holder = Path(tempfile.mkdtemp(dir=aside))
         logs = self.log_stem(job, 0).parent
         # The logs go last: `jobs` finds a job by them.
-        for number, path in enumerate((self.code / job, self.reports(job), self.home(job), logs)):
+        reports = self.reports(job), self.reports(job, "checks")
+        for number, path in enumerate((self.code / job, *reports, self.home(job), logs)):
             with contextlib.suppress(FileNotFoundError):
                 path.rename(holder / str(number))
 

@@ -10,7 +10,7 @@ import structlog
 
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.spool import Spool
-from holdfast_agent.watching.watcher import logs_key, model_key, reports_key, steps_key
+from holdfast_agent.watching.watcher import checks_key, logs_key, model_key, reports_key, steps_key
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,8 @@ class FileRetention:
             return
         log.info("removes the files of earlier jobs", jobs=jobs)
         # Read positions go first: a later file of the same name is read from its beginning.
-        self._spool.forget([key(job) for job in jobs for key in (steps_key, reports_key, logs_key, model_key)])
+        keys = (steps_key, reports_key, checks_key, logs_key, model_key)
+        self._spool.forget([key(job) for job in jobs for key in keys])
         for job in jobs:
             self._directories.set_aside(job)
             self._on_removed(job)

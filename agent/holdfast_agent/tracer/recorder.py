@@ -6,6 +6,9 @@ One records CPU operations; builds for CUDA have another for NCCL.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket as sockets
+import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,6 +17,8 @@ from holdfast.events.parts.traces import RankTrace
 
 ANSWER_S = 0.5
 ANSWER_BYTES_MAX = 32 << 20
+OBJECTS_MAX, LISTS_MAX = 50_000, 1_000_000
+"""Of an answer. They need memory in this process: the script may answer in its recorder's place, with anything."""
 _HOST: Final = "fr_trace_json"
 _DEVICE: Final = "dump_nccl_trace_json"
 
@@ -57,6 +62,7 @@ async def _told(socket: Path, recorder: str, rank: int) -> RankTrace | None:
             body = await _asked(socket, recorder)
         if body is None:
             return None
+        _require_plain(body)
         # Megabytes: decode them off the loop.
         (trace,) = await asyncio.to_thread(read_flight_recorder, body, f"rank_{rank}")
     except TimeoutError:
@@ -66,10 +72,27 @@ async def _told(socket: Path, recorder: str, rank: int) -> RankTrace | None:
     return trace
 
 
+def _require_plain(body: bytes) -> None:
+    """Raise NoAnswer if the answer is packed or pickled, or would need more memory than a recorder's does."""
+    if not body.lstrip()[:1] == b"{":
+        raise NoAnswer("its flight recorder answers no JSON object")
+    if body.count(b"{") > OBJECTS_MAX or body.count(b"[") > LISTS_MAX:
+        raise NoAnswer(f"its flight recorder answers more than {OBJECTS_MAX} objects or {LISTS_MAX} lists")
+
+
+def _require_own(socket: Path, writer: asyncio.StreamWriter) -> None:
+    """Raise NoAnswer if another user answers: the rank may have put a link to a socket of the machine there."""
+    link: sockets.socket = writer.get_extra_info("socket")
+    _, uid, _ = struct.unpack("3i", link.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, struct.calcsize("3i")))
+    if uid != os.stat(socket.parent).st_uid:
+        raise NoAnswer("another user answers in place of its flight recorder")
+
+
 async def _asked(socket: Path, recorder: str) -> bytes | None:
     """Return the answer; None if this build has no such recorder."""
     reader, writer = await asyncio.open_unix_connection(str(socket), limit=ANSWER_BYTES_MAX)
     try:
+        _require_own(socket, writer)
         writer.write(f"POST /handler/{recorder} HTTP/1.0\r\nHost: rank\r\nContent-Length: 0\r\n\r\n".encode())
         await writer.drain()
         head = await reader.readuntil(b"\r\n\r\n")

@@ -97,8 +97,11 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
         "generation": report.generation,
         "cause": order.cause,
     }
-    if order.placement is not None and order.placement.purpose == "replay" and report.kind != REPLAY_RESULT:
+    purpose = order.placement.purpose if order.placement is not None else "train"
+    if purpose == "replay" and report.kind != REPLAY_RESULT:
         return None  # checkpoints of a replay are not the job's
+    if (purpose == "checks") != (report.kind == DIAGNOSTIC_RESULT):
+        return None  # a training could have any node evicted by results of checks
     try:
         if report.kind == REPLAY_RESULT:
             replay = msgspec.convert(report.fields, RankReplay)

@@ -55,6 +55,11 @@ def reports_key(job: str | None) -> str:
     return f"reports:{job}"
 
 
+def checks_key(job: str | None) -> str:
+    """Return the spool key of the read position in the reports of a job's checks."""
+    return f"checks-reports:{job}"
+
+
 def next_pause_s(pause_s: float, steps: int) -> float:
     """Return the next pause by the fastest rank's steps. It grows slowly: a rank that paused may soon be fast again."""
     fitting_s = pause_s * STEPS_PER_POLL / max(steps, 1)
@@ -127,8 +132,9 @@ class Watcher:
             self._book = LedgerBook(paths, self._steps_read(job, fence))
             if crew.trains and crew.ranks:
                 self._rings = IterationBook(crew.ranks[0], paths[crew.ranks[0]])
-            remembered = self._spool.recall(reports_key(job))
-            self._reports = ReportFile(self._directories.reports(job), int(remembered or b"0"))
+            purpose = crew.order.placement.purpose if crew.order.placement is not None else "train"
+            remembered = self._spool.recall(_position_key(crew))
+            self._reports = ReportFile(self._directories.reports(job, purpose), int(remembered or b"0"))
         described = self._spool.recall(model_key(job))
         self._model = msgspec.json.decode(described, type=ModelDescription) if described else None
         if self._logged is not None:
@@ -267,6 +273,12 @@ class Watcher:
             if (event := event_of(report, crew.order, self._node, self._now())) is not None:
                 events.append(event)
         if reports.offset != before:
-            memory[reports_key(crew.order.job)] = str(reports.offset).encode()
+            memory[_position_key(crew)] = str(reports.offset).encode()
             self._spool.commit([event_message(event) for event in events], memory)
             self.on_commit()
+
+
+def _position_key(crew: Crew) -> str:
+    placement = crew.order.placement
+    is_checked = placement is not None and placement.purpose == "checks"
+    return (checks_key if is_checked else reports_key)(crew.order.job)

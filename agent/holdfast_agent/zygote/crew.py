@@ -10,7 +10,6 @@ import contextlib
 import os
 import selectors
 import signal
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ import structlog
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.node.kernel import ignores, is_stopped, own_children
+from holdfast.node.ranks_file import open_ranks_file
 from holdfast_agent.plan.log_alerts import LogAlerts
 from holdfast_agent.plan.log_signatures import Scanner, Signature
 from holdfast_agent.zygote.logs import Output, RotatingFile, Tail
@@ -359,10 +359,8 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 def _read_exception(path: Path, before_ns: int | None = None) -> RankException | None:
     try:
-        # The rank chooses what lies there: a link, or a pipe that would have us wait, is no record.
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or (before_ns is not None and status.st_mtime_ns >= before_ns):
+        with open(open_ranks_file(path), "rb") as file:
+            if before_ns is not None and os.fstat(file.fileno()).st_mtime_ns >= before_ns:
                 return None
             return msgspec.json.decode(file.read(_EXCEPTION_BYTES_MAX), type=RankException)
     except FileNotFoundError:

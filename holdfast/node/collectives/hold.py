@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
-from holdfast.node.collectives.ring_layout import HELD_OFFSET, HOLD, HOLD_OFFSET, WORD
+from holdfast.node.collectives.ring_layout import HELD_OFFSET, HOLD_OFFSET, WORD, RingError
 from holdfast.node.collectives.ring_reader import RingReader
 
 
 class Hold:
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the ring of a rank. Raises FileNotFoundError: there is none; RingError: as `RingReader`."""
-        RingReader(path).close()
-        self._descriptor = os.open(Path(path), os.O_RDWR | os.O_CLOEXEC)
+        """Open the ring of a rank. Raises as `RingReader`."""
+        self._ring = RingReader(path, to_ask=True)
         # Of this machine since it started: no other hold has it.
         self.number = time.monotonic_ns()
 
@@ -30,7 +28,7 @@ class Hold:
     def multiply(self, duration_s: float) -> None:
         """Have the rank multiply matrices for so long, on the device that it trains on."""
         # The rank writes here only while it multiplies.
-        os.pwrite(self._descriptor, WORD.pack(0), HELD_OFFSET + 2 * WORD.size)
+        self._ring.write(HELD_OFFSET + 2 * WORD.size, 0)
         self._write(3, round(duration_s * 1e9))
 
     def end(self) -> None:
@@ -49,12 +47,14 @@ class Hold:
 
     def close(self) -> None:
         """Close the file; a hold that was not ended runs out."""
-        os.close(self._descriptor)
+        self._ring.close()
 
     def _write(self, place: int, *words: int) -> None:
         for number, word in enumerate(words, start=place):
-            os.pwrite(self._descriptor, WORD.pack(word), HOLD_OFFSET + number * WORD.size)
+            self._ring.write(HOLD_OFFSET + number * WORD.size, word)
 
     def _held(self) -> tuple[int, int, int, int]:
-        data = os.pread(self._descriptor, HOLD.size, HELD_OFFSET)
-        return HOLD.unpack(data) if len(data) == HOLD.size else (0, 0, 0, 0)
+        try:
+            return self._ring.hold()
+        except RingError:
+            return (0, 0, 0, 0)

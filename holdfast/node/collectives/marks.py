@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
-from holdfast.node.collectives.ring_layout import MARKS_OFFSET, WORD
+from holdfast.node.collectives.ring_layout import MARKS_OFFSET
 from holdfast.node.collectives.ring_reader import RingReader
 
 ANSWER_S = 0.9
@@ -21,12 +20,12 @@ def ask_for_marks(path: str | os.PathLike[str], within_s: float = ANSWER_S) -> b
     """Have the rank with this ring write into it what its marks say; False: it puts none, or has not answered. Raises
     FileNotFoundError: there is no ring; RingError: as `RingReader`.
     """
-    ring = RingReader(path)
+    ring = RingReader(path, to_ask=True)
     try:
         if not ring.marks().are_put:
             return False
         number, until = time.monotonic_ns(), time.monotonic() + within_s
-        _write(Path(path), number)
+        ring.write(MARKS_OFFSET, number)
         while ring.marks().answered != number:
             if time.monotonic() >= until:
                 return False
@@ -34,11 +33,3 @@ def ask_for_marks(path: str | os.PathLike[str], within_s: float = ANSWER_S) -> b
         return True
     finally:
         ring.close()
-
-
-def _write(path: Path, number: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.pwrite(descriptor, WORD.pack(number), MARKS_OFFSET)
-    finally:
-        os.close(descriptor)

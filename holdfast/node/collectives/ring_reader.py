@@ -23,6 +23,8 @@ from holdfast.node.collectives.ring_layout import (
     GROUP_UNKNOWN,
     GROUPS_MAX,
     HEADER,
+    HELD_OFFSET,
+    HOLD,
     IS_P2P,
     MAGIC,
     MARKS_OFFSET,
@@ -45,6 +47,7 @@ from holdfast.node.collectives.ring_layout import (
     RingRecord,
     ranks_of,
 )
+from holdfast.node.ranks_file import open_ranks_file
 
 __all__ = ["GroupCounts", "RingError", "RingReader", "RingRecord"]
 
@@ -70,15 +73,15 @@ class _Copy(NamedTuple):
 class RingReader:
     """The ring of one rank. `records_read` are known already, the next call of `new_records` goes on from there."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the ring at `path`. Raises FileNotFoundError: there is none (yet); RingError: the file is cut short, is
-        no ring, or has a version that this release cannot read.
+    def __init__(self, path: str | os.PathLike[str], *, to_ask: bool = False) -> None:
+        """Open the ring at `path`; `to_ask`: also for `write`. Raises FileNotFoundError: there is none (yet); OSError:
+        it cannot be opened; RingError: it is cut short, no ring, or has a version that this release cannot read.
         """
         self.path = Path(path)
         self.records_read = 0
         self._groups: tuple[GroupEntry, ...] = ()
         self._groups_bytes = 0
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_ranks_file(self.path, os.O_RDWR if to_ask else os.O_RDONLY)
         try:
             size = os.fstat(self._descriptor).st_size
             head = os.pread(self._descriptor, HEADER.size, 0)
@@ -214,6 +217,15 @@ class RingReader:
             for record in records
             if record.is_on_device
         )
+
+    def hold(self) -> tuple[int, int, int, int]:
+        """Return the words of the rank about holds. Raises RingError: the file was cut short."""
+        number, left, took_ns, of = HOLD.unpack(self._read(HELD_OFFSET, HOLD.size))
+        return number, left, took_ns, of
+
+    def write(self, offset: int, word: int) -> None:
+        """Ask the rank for something. Raises OSError."""
+        os.pwrite(self._descriptor, WORD.pack(word), offset)
 
     def close(self) -> None:
         os.close(self._descriptor)

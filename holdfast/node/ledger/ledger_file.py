@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import struct
 import threading
 import time
@@ -47,6 +46,7 @@ from holdfast.node.ledger.ledger_layout import (
     Phase,
     StepRecord,
 )
+from holdfast.node.ranks_file import open_ranks_file
 
 READ_ATTEMPTS_MAX = 64
 
@@ -261,18 +261,14 @@ class LedgerReader:
         """
         self.path = Path(path)
         try:
-            # A rank could put a link, or a pipe at which its reader waits, where its ledger should be.
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            self._descriptor = open_ranks_file(self.path)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise LedgerError(f"{self.path} cannot be opened: {error.strerror}") from error
         self.steps_read = steps_read
         try:
-            found = os.fstat(self._descriptor)
-            size = found.st_size
-            if not stat.S_ISREG(found.st_mode):
-                raise LedgerError(f"{self.path} is no ledger: it is no file")
+            size = os.fstat(self._descriptor).st_size
             head = os.pread(self._descriptor, HEADER.size, 0)
             if len(head) < HEADER.size or head[: len(MAGIC)] != MAGIC:
                 raise LedgerError(f"{self.path} is no ledger: it does not begin with {MAGIC.decode()}")

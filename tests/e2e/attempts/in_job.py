@@ -1,29 +1,38 @@
-"""A script in a job: its ranks run as a user of their own (`[jobs] run_as`)."""
+"""A script in a job: its ranks run as a user of the job's own, which is the default."""
 
 from __future__ import annotations
 
 import os
 import pty
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from cluster import HOLDFAST
 
-from attempts.scene import JOB_USER, SECRET, Scene
+from attempts.scene import SECRET, Scene
 from attempts.table import JOB, attempt, attempts
+from holdfast.node.collectives.ring_path import ring_path
+from holdfast.node.own_users import WIDE
+from holdfast.trainer.hooks.flight_recorder import socket_path
 
 
 @attempt(JOB, "read its own environment, write into its job's directory", "may: it is its own")
 def is_itself(scene: Scene) -> Any:
     environment = scene.ask_rank("environment")
-    assert environment.pop("SECRET") == SECRET and environment["USER"] == JOB_USER
+    assert environment.pop("SECRET") == SECRET
+    uid = scene.ask_rank("who")
+    assert WIDE.has(uid) and environment["USER"] == f"job-{uid}"
     assert scene.ask_rank("reach", [environment["HOLDFAST_LEDGER"]])
     assert scene.ask_rank("make", [f"{environment['HOLDFAST_JOB_DIR']}/made"])
     return environment
 
 
 NUMBERS = ("agent.pid", "zygote.pid", "vault-port", "store-ports.json")
-OWN = ("/jobs/victim", "/errors/victim/", "/reports/victim.jsonl", "/vault.sock", "/victim/1-1", "/cluster/jobs")
+OWN = (
+    *("/jobs/victim", "/homes/victim", "/errors/victim/", "/reports/victim.jsonl"),
+    *("/vault.sock", "/victim/1-1", "/cluster/jobs"),
+)
 
 
 @attempt(
@@ -178,6 +187,28 @@ def reports_for_others(scene: Scene) -> Any:
     scene.ask_rank("report", lines)
     scene.until_it_trains_on()
     assert not scene.sql_as_operator("select 1 from historian.events where job = 'other' or type = 'eviction'")
+
+
+@attempt(
+    JOB, "have its agent, root, wait at a pipe or follow a link of its own while it traces", "a trace without them"
+)
+def exchanges_its_files(scene: Scene) -> Any:
+    ring = str(ring_path(scene.ask_rank("environment")["HOLDFAST_LEDGER"]))
+    recorder = str(socket_path(ring))
+    planted = {ring: "pipe", recorder: str(scene.layout.root / "control.sock")}
+    for path, kind in planted.items():
+        scene.ask_rank("exchange", path, kind)
+    shown = scene.cluster.command("hang", "victim", check=False).stdout
+    waiting = [pid for pid in scene.processes() if _waits_at_a_pipe(pid)]
+    for path in planted:
+        scene.ask_rank("exchange", path, "file")
+    assert "rank" in shown and waiting == [], (shown, waiting)
+    return shown
+
+
+def _waits_at_a_pipe(pid: int) -> bool:
+    """Whether a thread of the process waits for another one to open a pipe."""
+    return any(place.read_text() == "wait_for_partner" for place in Path(f"/proc/{pid}/task").glob("*/wchan"))
 
 
 @attempt(JOB, "print what a terminal obeys (titles, the clipboard, cursor, a second line)", "it is shown as text")

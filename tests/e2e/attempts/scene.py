@@ -23,9 +23,8 @@ from holdfast.bus.accounts import node_user
 from holdfast.embedded.processes.proctree import node_processes
 from holdfast.embedded.servers.credentials import Credentials
 from holdfast.subjects import ROOT
+from tests.open_python import opened
 
-JOB_USER = "daemon"
-"""A user that every Linux has, and that nothing of Holdfast runs as by itself."""
 SECRET = "hf-secret-of-the-job-4f1b7c"
 STREAMS = ("EVIDENCE", "DECISIONS", "METRICS", "DEADLETTERS", "KV_desired", "KV_jobs", "OBJ_code")
 _OURS = """
@@ -230,14 +229,16 @@ def scene() -> Iterator[Scene]:
     place = Path(tempfile.mkdtemp(prefix="holdfast-attempts-", dir="/tmp"))
     try:
         place.chmod(0o755)
-        drop, opened = place / "drop", place / "open"
-        for folder in (drop, opened):
+        drop, free, opened_python = (place / name for name in ("drop", "open", "python"))
+        for folder in (drop, free):
             folder.mkdir()
             folder.chmod(0o777)
+        opened_python.mkdir(mode=0o700)
         for name in ("intruder.py", "intruder_deeds.py"):
             shutil.copy(JOBS / name, place / name)
             (place / name).chmod(0o644)
-        with cluster(place / "cluster", 3, {"HOLDFAST_JOBS_RUN_AS": JOB_USER}) as made:
+        prefix = opened(opened_python)
+        with cluster(place / "cluster", 3, prefix=prefix) as made:
             job = made.run(
                 *("--drop", drop, "--deeds", place / "intruder_deeds.py"),
                 script=place / "intruder.py",

@@ -19,6 +19,11 @@ def environment():
     return dict(os.environ)
 
 
+def who():
+    """Return its user."""
+    return os.getuid()
+
+
 def reach(paths):
     """Return the paths that can be opened for reading, for writing, or connected to."""
     return [path for path in paths if any(_opens(path, mode) for mode in (os.O_RDONLY, os.O_WRONLY)) or _joins(path)]
@@ -171,6 +176,15 @@ def make(paths):
     return [path for path in paths if _works(lambda path=path: os.close(os.open(path, os.O_CREAT | os.O_WRONLY)))] + [
         path for path in paths if _works(lambda path=path: os.symlink("/etc/shadow", path))
     ]
+
+
+def exchange(path, kind):
+    """Put a pipe or a link in the place of a file of its own, and the file back: kind "file"."""
+    if kind == "file":
+        os.rename(path + ".aside", path)
+        return
+    os.rename(path, path + ".aside")
+    os.mkfifo(path) if kind == "pipe" else os.symlink(kind, path)
 
 
 def vault(*asked):

@@ -17,7 +17,7 @@ from holdfast_agent.files import file_retention
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.file_retention import FileRetention, outdated
 from holdfast_agent.files.spool import Spool
-from holdfast_agent.watching.watcher import logs_key, model_key, reports_key, steps_key
+from holdfast_agent.watching.watcher import checks_key, logs_key, model_key, reports_key, steps_key
 
 
 def test_the_jobs_that_began_last_are_kept_and_the_present_one_whenever_it_began() -> None:
@@ -55,7 +55,10 @@ class Node:
         self.directories.begin_generation(job, (self.epoch, 1))
         self.directories.log_stem(job, 0).with_suffix(".out").write_text(job)
         self.directories.reports(job).write_text("{}\n")
-        self.spool.commit(memory={key(job): b"1" for key in (steps_key, reports_key, logs_key, model_key)})
+        self.directories.begin_checks(job, (self.epoch, 1))
+        self.directories.reports(job, "checks").write_text("{}\n")
+        keys = (steps_key, reports_key, checks_key, logs_key, model_key)
+        self.spool.commit(memory={key(job): b"1" for key in keys})
         # The clock of a file system may be coarser than this test is fast.
         os.utime(self.directories.log_stem(job, 0).parent, (self.epoch, self.epoch))
         self.retention.begin(job)
@@ -64,8 +67,10 @@ class Node:
         return [
             self.directories.log_stem(job, 0).with_suffix(".out").exists(),
             self.directories.reports(job).exists(),
+            self.directories.reports(job, "checks").exists(),
             self.spool.recall(steps_key(job)) is not None,
             self.spool.recall(reports_key(job)) is not None,
+            self.spool.recall(checks_key(job)) is not None,
             self.spool.recall(logs_key(job)) is not None,
             self.spool.recall(model_key(job)) is not None,
         ]
@@ -94,17 +99,17 @@ async def test_what_a_job_left_goes_all_together(tmp_path: Path) -> None:
         for job in ("a", "b", "c"):
             node.begin(job)
         await until(lambda: not (tmp_path / "forgotten").exists())
-        assert node.has("a") == [True] * 6
+        assert node.has("a") == [True] * 8
         node.begin("d")
         await until(lambda: not any(node.has("a")) and not (tmp_path / "forgotten").exists())
-        assert node.has("b") == node.has("c") == [True] * 6
+        assert node.has("b") == node.has("c") == [True] * 8
         assert node.removed == ["a"], "the code store learns it"
         assert "a" not in {path.name for kind in ("errors", "ledgers") for path in (tmp_path / kind).iterdir()}
         # A forgotten name comes again, and goes again when its turn comes.
         for job in ("a", "e"):
             node.begin(job)
         await until(lambda: not any(node.has("b")) and not any(node.has("c")))
-        assert node.has("a") == [True] * 6
+        assert node.has("a") == [True] * 8
 
 
 async def test_the_job_that_begins_is_spared_and_what_a_killed_agent_left_is_removed(tmp_path: Path) -> None:
@@ -117,7 +122,7 @@ async def test_the_job_that_begins_is_spared_and_what_a_killed_agent_left_is_rem
     node.begin("a")
     async with node.running():
         await until(lambda: not (tmp_path / "forgotten").exists())
-        assert node.has("a") == [True] * 6
+        assert node.has("a") == [True] * 8
 
 
 async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(
@@ -137,7 +142,7 @@ async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(
     async with node.running():
         node.begin("c")
         await until(lambda: any(line.get("error") == "disk is full" for line in said.entries))
-        assert node.has("a") == [True] * 6
+        assert node.has("a") == [True] * 8
         disk.execute("drop trigger refuse")
         disk.close()
         node.begin("d")

@@ -73,8 +73,10 @@ def test_cut_off_from_the_bus_they_end_as_ranks_that_stand_still_do() -> None:
     assert scene.did(Stop)
 
 
-def test_their_ranks_have_no_ledger_no_vault_and_nothing_to_restore(tmp_path: Path) -> None:
-    spec = checks_of(JobSpec(name="j", script="t.py", nnodes=2, nproc_per_node=4, cwd="/", directory="/d"), "quick")
+def test_their_ranks_have_no_ledger_no_vault_nothing_to_restore_and_no_code_of_the_job(tmp_path: Path) -> None:
+    given = {"NCCL_SOCKET_IFNAME": "ib0", "PATH": "/trap", "LD_PRELOAD": "/trap.so", "HOLDFAST_DIAGNOSTICS": "/trap"}
+    job = JobSpec(name="j", script="t.py", nnodes=2, nproc_per_node=4, cwd="/", directory="/d", env=given)
+    spec = checks_of(job, "quick")
     place = Placement(
         job=spec, node_rank=1, master_addr="h", master_port=1, restore_at_most=5, purpose="checks", submitted_at=NOW
     )
@@ -83,6 +85,7 @@ def test_their_ranks_have_no_ledger_no_vault_and_nothing_to_restore(tmp_path: Pa
     assert list(place.ranks) == [1]
     found = rank_environment({}, it, place, 1, files)
     assert not {"HOLDFAST_LEDGER", "HOLDFAST_VAULT", "HOLDFAST_RESTORE_STEP"} & found.keys()
+    assert given.items() & found.items() == {("NCCL_SOCKET_IFNAME", "ib0")}, "checks run as the agent's user"
     wanted = {"RANK": "1", "WORLD_SIZE": "2", "GROUP_RANK": "1", "LOCAL_RANK": "0", "HOLDFAST_REPORTS": f"{tmp_path}/r"}
     assert wanted.items() <= found.items()
 
@@ -112,6 +115,16 @@ def test_a_result_becomes_evidence_of_the_incident(tmp_path: Path, monkeypatch: 
     assert (event.status, event.peers, event.round, event.value) == ("failed", ("m",), 2, None)
     assert (event.job, event.generation, event.node, event.incident) == ("job-1", 4, "n", INCIDENT)
     assert event_of(wrong, it, "n", NOW) is None
+    assert event_of(told, order(4), "n", NOW) is None, "no training reports results of checks"
+
+
+def test_their_results_are_not_in_the_file_that_belongs_to_the_jobs_user(tmp_path: Path) -> None:
+    directories = Directories(tmp_path)
+    directories.prepare()
+    directories.begin_checks("j", (1, 2))
+    path = directories.rank_files("j", (1, 2), 0, "checks").reports
+    assert path != directories.rank_files("j", (1, 1), 0).reports
+    assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_their_output_does_not_take_the_place_of_the_trainings(tmp_path: Path) -> None:
