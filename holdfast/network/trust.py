@@ -59,6 +59,11 @@ def private_database(url: str, network: NetworkPolicy, resolve: Resolve) -> str:
         raise AddressRefused(
             f"{url.split('@')[-1]!r} is not an address of Postgres: use postgresql://USER@HOST/DATABASE"
         )
+    if parts.netloc.count("@") > 1 or parts.fragment:
+        # Clients take the first @ for the end of the password, and urlsplit the last one.
+        raise AddressRefused(
+            "the address of Postgres has an @ or # too many: write those of a user or password as %40 and %23"
+        )
     mode = parameters.get("sslmode", "")
     if mode in ("verify-ca", "verify-full") and "sslrootcert" not in parameters:
         if not network.tls_ca:
@@ -110,7 +115,9 @@ def _database_hosts(netloc: str, parameters: dict[str, str]) -> list[str]:
     """Return all hosts that a client may connect to. Raises AddressRefused if the address does not name them."""
     if "service" in parameters:
         raise AddressRefused("the address of Postgres names a service, which hides its host: write the host instead")
-    groups = (_without_user(netloc), parameters.get("host", ""), parameters.get("hostaddr", ""))
+    if "hostaddr" in parameters:
+        raise AddressRefused("the address of Postgres has a hostaddr, which is not followed: write the host instead")
+    groups = (_without_user(netloc), parameters.get("host", ""))
     hosts = [_host(part) for group in groups if group for part in group.split(",")]
     if not hosts:
         raise AddressRefused(
@@ -123,8 +130,7 @@ def _database_hosts(netloc: str, parameters: dict[str, str]) -> list[str]:
 def _host(part: str) -> str:
     if part.startswith("["):
         return part[1:].partition("]")[0]
-    # An IPv6 address in `hostaddr` has no brackets and no port.
-    return unquote(part if part.count(":") > 1 else part.partition(":")[0])
+    return unquote(part.partition(":")[0])
 
 
 def _without_user(netloc: str) -> str:

@@ -100,7 +100,6 @@ def test_the_authority_of_the_settings_vouches_for_the_database() -> None:
         ("postgresql://nats/x?sslmode=verify-full&sslmode=disable", "sslmode=disable"),
         ("postgresql://localhost,10.0.0.7/x", "10.0.0.7 is not on loopback"),
         ("postgresql://localhost:1,[2001:db8::1]:5/x", "2001:db8::1 is not on loopback"),
-        ("postgresql://localhost/x?hostaddr=10.0.0.7", "10.0.0.7 is not on loopback"),
         ("postgresql://localhost/x?host=nats", "nats is not on loopback"),
         ("postgresql://127.0.0.1@nats/x", "nats is not on loopback"),
     ],
@@ -113,7 +112,31 @@ def test_a_database_outside_loopback_is_refused_unless_verified(url: str, said: 
     private_database(url, NetworkPolicy(plain_text=True, tls_ca="/etc/ca.pem"), resolve)
 
 
-@pytest.mark.parametrize("url", ["postgresql:///x", "postgresql://user@/x", "postgresql://localhost/x?service=far"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///x",
+        "postgresql://user@/x",
+        "postgresql://localhost/x?service=far",
+        # asyncpg knows no hostaddr, and goes where PGHOST leads.
+        "postgresql:///x?hostaddr=127.0.0.1",
+    ],
+)
 def test_a_database_whose_host_is_named_elsewhere_is_refused(url: str) -> None:
     with pytest.raises(AddressRefused, match="write the host"):
         private_database(url, STRICT, resolve)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        # For asyncpg and libpq the password ends at the first @: the host would be 10.0.0.7.
+        "postgresql://user:s3cret@10.0.0.7,@127.0.0.1/x",
+        "postgresql://user:s3c@ret@127.0.0.1/x",
+        "postgresql://db/x?sslmode=verify-full#&sslrootcert=/own.pem",
+    ],
+)
+def test_an_address_that_clients_read_in_two_ways_is_refused(url: str) -> None:
+    with pytest.raises(AddressRefused, match="%40 and %23") as refused:
+        private_database(url, STRICT, resolve)
+    assert "s3c" not in str(refused.value)
