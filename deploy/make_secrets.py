@@ -10,19 +10,21 @@ node (`agent-node-0`) hold what those containers see as /run/holdfast. They are 
 A node stands with the hosts at which it is reached, if its name is none: NODE=HOST/HOST. Its certificate is for its
 name and for them. A certificate is replaced when half its time is over, or when its hosts have changed.
 
-With --renew these users (controller, analyzer, standby, ckpt, historian, operator, reader or a node) get new passwords
+With --renew these users (controller, analyzer, standby, ckpt, historian, operator, reader, or a node) get new passwords
 and certificates, without a name all but the database's administrator. Then `migrate` sets the passwords of the
 database, and a SIGHUP lets the new ones into NATS and cuts what was opened with the old; processes read their files
 again by themselves. With --renew-authority the authority is new, and with it all certificates: all must start again. A
 node that is left out of --nodes is let in no more from a SIGHUP or start of NATS on. A new one needs a start, or SIGHUP
 twice.
 
---renew without a name also replaces the keys that sign orders: these are read once, so all must start again.
+With --renew keys, or --renew without a name, services get new keys to sign orders, and agents recognize those before
+too until this runs the next time: some seconds later at the earliest, when services have signed all orders again.
+Processes read their keys for each order, and do not start again.
 """
 
 import argparse
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,7 +43,7 @@ FOLDERS = {
 }
 """Folder -> database role and user of the bus."""
 SERVERS = ("nats", "postgres")
-ORDERS = "orders"
+KEYS = "keys"
 """Among the names to renew: the keys that sign orders."""
 ON_THEIR_MACHINE = ("localhost", "127.0.0.1")
 
@@ -121,6 +123,21 @@ def parsed_nodes(text: str) -> dict[str, list[str]]:
     return nodes
 
 
+def make_order_keys(folder: Path, nodes: Iterable[str], *, renew: bool) -> dict[str, str]:
+    """Return the private keys of the services, and give agents the public ones, with those that were just replaced."""
+    own, retired = folder / "kept" / "orders", folder / "kept" / "retired_orders"
+    if renew and own.exists():
+        write(retired, public_keys({service: (own / service).read_text() for service in SIGNERS}))
+    else:
+        retired.unlink(missing_ok=True)
+    keys = {service: kept(own / service, renew=renew, new=new_order_key) for service in SIGNERS}
+    accepted = [public_keys(keys), *([retired.read_text()] if retired.exists() else [])]
+    # Before services have the new keys: agents must recognize what is signed by them.
+    for node in nodes:
+        write(folder / accounts.node_user(node) / "orders.pub", "\n".join(accepted))
+    return keys
+
+
 def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], renew_authority: bool) -> None:
     """Make what is missing or to be renewed, and write what each container sees."""
     make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority)
@@ -129,7 +146,7 @@ def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], re
     roles = {
         role: kept(folder / "kept" / "roles" / role, renew=role in renew) for role in (*FOLDERS.values(), "reader")
     }
-    keys = {it: kept(folder / "kept" / ORDERS / it, renew=ORDERS in renew, new=new_order_key) for it in SIGNERS}
+    order_keys = make_order_keys(folder, nodes, renew=KEYS in renew)
 
     def bus_url(user: str) -> str:
         return f"tls://{user}:{bus[user]}@nats:4222"
@@ -145,15 +162,14 @@ def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], re
     for service, role in FOLDERS.items():
         write(folder / service / "nats.url", bus_url(role))
         write(folder / service / "database.url", database_url(f"holdfast_{role}", roles[role]))
-        if role in keys:
-            write(folder / service / "order.key", keys[role], mode=0o600)
+        if role in order_keys:
+            write(folder / service / "order.key", order_keys[role], mode=0o600)
     write(folder / "operator" / "nats.url", bus_url(accounts.OPERATOR))
     write(folder / "operator" / "database.url", database_url("holdfast_reader", roles["reader"]))
     write(folder / "operator" / "reader.url", bus_url(accounts.READER))
     for node in nodes:
         user = accounts.node_user(node)
         write(folder / user / "nats.url", bus_url(user))
-        write(folder / user / "orders.pub", public_keys(keys))
 
 
 if __name__ == "__main__":
@@ -165,9 +181,13 @@ if __name__ == "__main__":
     )
     parser.add_argument("--renew-authority", action="store_true", help="replace the authority and its certificates")
     asked = parser.parse_args()
-    named = {name: name for name in accounts.users(())} | {node: accounts.node_user(node) for node in asked.nodes}
+    named = (
+        {name: name for name in accounts.users(())}
+        | {node: accounts.node_user(node) for node in asked.nodes}
+        | {KEYS: KEYS}
+    )
     if unknown := [name for name in asked.renew or () if name not in named]:
         parser.error(f"there is no user {unknown[0]!r}; the users are {', '.join(named)}")
-    everyone = {*named.values(), *SERVERS, ORDERS}
+    everyone = {*named.values(), *SERVERS}
     renewed = everyone if asked.renew == [] else {named[name] for name in asked.renew or ()}
     main(asked.folder, asked.nodes, renew=renewed, renew_authority=asked.renew_authority)

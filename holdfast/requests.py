@@ -20,6 +20,10 @@ WITHIN_S_MAX = 365 * 86400.0
 REGISTER = b"register"
 """Body of a ping by which the standby service asks an agent to publish its registration again."""
 
+SIGN_AGAIN = b"sign again"
+"""Body of a ping to a service that writes orders. It signs those in force again if its key has changed, and answers
+with its public key when no order with another signature is under way; with nothing if it cannot now."""
+
 
 class CodeOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A version of the code that the controller already holds (`KeepCode`), and its origin."""

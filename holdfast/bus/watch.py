@@ -39,7 +39,7 @@ class Watch:
         inflow = await link.subscribe(stored_subject(self._bucket, self._key))
         try:
             # What is stored after this subscription arrives by it; what was stored before is read now.
-            read = _all_values if self.has_wildcard else _one_value
+            read = all_values if self.has_wildcard else _one_value
             inflow.put_first(await read(link, self._bucket, self._key))
         except BaseException:
             await inflow.close()
@@ -65,7 +65,8 @@ async def _one_value(link: Link, bucket: str, key: str) -> list[Msg]:
     return [] if found is None else [found]
 
 
-async def _all_values(link: Link, bucket: str, key: str) -> list[Msg]:
+async def all_values(link: Link, bucket: str, key: str) -> list[Msg]:
+    """Return the messages with the values of all keys that `key` stands for. Raises as `newest_value` does."""
     found: list[Msg] = []
     request = {"seq": 1, "next_by_subj": kv_subject(bucket, key)}
     while (message := await _read(link, bucket, "", msgspec.json.encode(request))) is not None:

@@ -1,6 +1,6 @@
-"""Repair of orders on the bus: the values in the bucket `desired` are compared with the orders in force.
+"""Repair of orders on the bus: the values in a bucket, as a rule `desired`, are compared with the orders in force.
 
-The bucket can lose a value (a wiped bus) or get a wrong one (a hostile or mistaken put). Each service repairs the keys
+A bucket can lose a value (a wiped bus) or get a wrong one (a hostile or mistaken put). Each service repairs the keys
 that it alone writes.
 """
 
@@ -36,23 +36,25 @@ async def keep_orders(bus: Bus, corrections: Corrections) -> None:
             continue
 
 
-async def repair_orders(bus: Bus, corrections: Corrections) -> None:
+async def repair_orders(bus: Bus, corrections: Corrections, bucket: str = DESIRED_BUCKET) -> None:
     """Repair the orders that differ; raises BusUnavailable if some may not have been compared."""
-    differing = list(await _wrong(bus, corrections, list(corrections())))
+    differing = list(await _wrong(bus, corrections, bucket, list(corrections())))
     for first in range(0, len(differing), REPAIRED_AT_ONCE):
         # The second comparison excludes orders that were on their way to the bus in the first.
         again = differing[first : first + REPAIRED_AT_ONCE]
-        for key, (body, right) in (await _wrong(bus, corrections, again)).items():
+        for key, (body, right) in (await _wrong(bus, corrections, bucket, again)).items():
             if body is None:
                 log.info("an order is missing on the bus, putting it", key=key)
             else:
                 log.warning("an order on the bus is wrong, repairing it", key=key)
-            await bus.put(DESIRED_BUCKET, key, right)
+            await bus.put(bucket, key, right)
 
 
-async def _wrong(bus: Bus, corrections: Corrections, keys: list[str]) -> dict[str, tuple[bytes | None, bytes]]:
+async def _wrong(
+    bus: Bus, corrections: Corrections, bucket: str, keys: list[str]
+) -> dict[str, tuple[bytes | None, bytes]]:
     """Return present and right value of each key whose value is wrong."""
-    bodies = {key: await bus.get(DESIRED_BUCKET, key) for key in keys}
+    bodies = {key: await bus.get(bucket, key) for key in keys}
     # After the reads: decisions went on meanwhile.
     in_force = corrections()
     wrong = {}

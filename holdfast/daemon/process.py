@@ -37,6 +37,10 @@ class Daemon(msgspec.Struct, frozen=True, kw_only=True):
     flags: argparse.Namespace
     nats_url: Address
     database_url: Address
+    order_key: Address = ""
+    """The private key of a service that writes orders."""
+    order_keys: Address = ""
+    """The public keys by which an agent recognizes orders."""
 
 
 def run(
@@ -69,7 +73,10 @@ def run(
         parser.exit(2, f"{name}: no address of NATS: give --nats-url or set HOLDFAST_NATS_URL\n")
     if needs_database and not settings.database_url:
         parser.exit(2, f"{name}: no address of Postgres: give --database-url or set HOLDFAST_DATABASE_URL\n")
-    database_url = load.live_address("database_url", settings, listed, os.environ)
+    database_url, nats_url, order_key, order_keys = (
+        load.live(key, settings, listed, os.environ)
+        for key in ("database_url", "nats_url", "network.order_key", "network.order_keys")
+    )
     try:
         require_private(settings)
         if settings.database_url:
@@ -81,8 +88,10 @@ def run(
         name=name,
         settings=settings,
         flags=flags,
-        nats_url=load.live_address("nats_url", settings, listed, os.environ),
+        nats_url=nats_url,
         database_url=database_url,
+        order_key=order_key,
+        order_keys=order_keys,
     )
     sys.exit(asyncio.run(_until_stopped(main, daemon)))
 

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from holdfast import events, requests
-from holdfast.bus import Bus, Delivery, Message, event_message
+from holdfast.bus import Bus, BusUnavailable, Delivery, Message, event_message
 from holdfast.clock import Now, system_now
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.daemon.effect_limits import EffectTooLarge, require_sendable
@@ -29,7 +29,7 @@ from holdfast.daemon.retrying import until_available
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event
 from holdfast.orders.signatures import OrderSigner
-from holdfast.requests import REGISTER, Answer, AnyRequest
+from holdfast.requests import REGISTER, SIGN_AGAIN, Answer, AnyRequest
 from holdfast.store import DatabaseReplaced, StaleState, Store, StoreUnavailable, Table
 from holdfast.subjects import event_subject, kv_subject, ping_subject, stream_of, type_filter
 
@@ -37,6 +37,8 @@ HANDLING_TRIES_MAX = 5
 """A message whose handling fails this often in one life of the process goes to the dead letters."""
 
 _PRUNE_EVERY_S = 3600.0
+_SIGNED_WITHIN_S = 10.0
+_LOOK_AGAIN_S = 0.05
 _QUEUE_MAX = 512
 _IGNORED_PER_LINE = 1000
 """A consumer that was deleted and made again receives weeks of messages."""
@@ -90,12 +92,19 @@ class Decider(ABC):
         """Apply a committed effect to the state."""
 
 
-async def answer_pings(bus: Bus, process: str, register: Callable[[], None] | None = None) -> None:
-    """Answer pings to this process until cancelled; `register` is called when one asks for that."""
+async def answer_pings(
+    bus: Bus,
+    process: str,
+    register: Callable[[], None] | None = None,
+    sign_again: Callable[[], Awaitable[bytes]] | None = None,
+) -> None:
+    """Answer pings to this process until cancelled; `register` and `sign_again` are called when one asks for that."""
 
     async def ready(body: bytes) -> bytes:
         if body == REGISTER and register is not None:
             register()
+        if body == SIGN_AGAIN and sign_again is not None:
+            return await sign_again()
         return b"ready"
 
     await bus.serve(ping_subject(process), ready)
@@ -122,12 +131,15 @@ class ServiceShell:
         now: Now = system_now,
         signer: OrderSigner | None = None,
         liveness: BusLiveness | None = None,
+        repair: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`signer` signs orders, `repair` replaces those on the bus that it did not sign."""
         self.decider = decider
         self.bus = bus
         self.store = store
         self.now = now
         self._signer = signer
+        self._repair = repair
         self.relay = Relay(store, bus, source=decider.name)
         self._queue: asyncio.Queue[Delivery | _PendingRequest] = asyncio.Queue(_QUEUE_MAX)
         self._turn = asyncio.Lock()
@@ -152,7 +164,7 @@ class ServiceShell:
                 filters[stream_of(event_type)].append(type_filter(event_type))
             for stream, subjects in filters.items():
                 group.create_task(self._receive(stream, subjects), name=f"receive {stream}")
-            group.create_task(answer_pings(self.bus, self.decider.name), name="pings")
+            group.create_task(answer_pings(self.bus, self.decider.name, sign_again=self._sign_again), name="pings")
             if self.decider.requests_subject:
                 group.create_task(self.bus.serve(self.decider.requests_subject, self._answer), name="requests")
             announce_ready()
@@ -178,6 +190,25 @@ class ServiceShell:
         except Exception as error:
             log.exception("a request could not be handled", request=type(request).__name__, id=request.id)
             return Answer(accepted=False, message=f"an error occurred: {type(error).__name__}: {error}")
+
+    async def _sign_again(self) -> bytes:
+        """Bring all orders to the present key; return the public one, or nothing if that is not possible now."""
+        if self._signer is None:
+            return b""
+        try:
+            async with asyncio.timeout(_SIGNED_WITHIN_S):
+                async with self._turn:
+                    key = self._signer.refreshed()
+                # Committed orders may have the signature of another key until the relay has published them.
+                while await self.store.pending(1):
+                    self.relay.wake()
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+                if self._repair is not None:
+                    await self._repair()
+        except (TimeoutError, BusUnavailable, StoreUnavailable) as error:
+            log.warning("orders are not all signed again yet", reason=str(error) or type(error).__name__)
+            return b""
+        return key.encode()
 
     async def _receive(self, stream: str, subjects: list[str]) -> None:
         async for delivery in self.bus.consume(stream, self.decider.name, subjects):

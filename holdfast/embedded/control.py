@@ -53,7 +53,9 @@ class Users(Request, frozen=True, kw_only=True, tag="users"):
 
 
 class Renew(Request, frozen=True, kw_only=True, tag="renew"):
-    """Give users new passwords, all users if none is named; the reply comes when services and agents use them."""
+    """Give users new passwords, and services new keys (`keys`); everything if none is named. The reply comes when
+    services and agents use them.
+    """
 
     users: list[str]
     by: str = ""
@@ -111,7 +113,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     killed: int | None = None
     users: list[UserStatus] = []
     late: list[str] = []
-    """Services and nodes that run and have not connected with their new password."""
+    """Services and nodes that run and do not use their new password or key yet."""
 
 
 Answer = Callable[[AnyRequest], Awaitable[Reply]]

@@ -14,6 +14,7 @@ from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoClu
 from holdfast.node.user_rights import admit
 from holdfast.settings.load import Setting
 
+DEFAULT_NODES = 4
 DEFAULT_DIRECTORY = ".holdfast"
 DIRECTORY_VARIABLE = "HOLDFAST_DIR"
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -220,6 +221,29 @@ class ClusterLayout:
             file.write(f"{os.getpid()}\n")
             file.flush()
             yield
+
+
+def choose_nodes(before: ClusterInfo | None, count: int | None) -> list[str]:
+    """Return the names of a cluster's nodes: `count` of them, or those of the run before.
+
+    Raises EmbeddedError if there were more.
+    """
+    known = [] if before is None else before.nodes
+    if count is None:
+        count = DEFAULT_NODES if before is None else len(known)
+    if count < len(known):
+        raise EmbeddedError(
+            f"this cluster has {len(known)} nodes, with files of jobs on them. Start it without --nodes, "
+            f"or with --nodes {len(known)} or more, or start a smaller one in another --dir."
+        )
+    nodes = list(known)
+    while len(nodes) < count:
+        nodes.append(next_node(nodes))
+    return nodes
+
+
+def next_node(nodes: list[str]) -> str:
+    return f"node-{1 + max((int(node.removeprefix('node-')) for node in nodes), default=-1)}"
 
 
 def _number(node: str) -> int:

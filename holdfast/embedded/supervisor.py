@@ -27,7 +27,7 @@ from holdfast.embedded.control import (
     Users,
 )
 from holdfast.embedded.errors import ClusterAlreadyRunning, ControlRefused, EmbeddedError
-from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports, choose_nodes, next_node
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
@@ -40,8 +40,6 @@ from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
 from holdfast.embedded.services import ClusterPlan
 from holdfast.store.migrate import UnknownRevision
-
-DEFAULT_NODES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +85,7 @@ class Supervisor:
         layout.create(self._plan.passage_gid)
         with self._lock():
             before = layout.remembered()
-            nodes = self._choose_nodes(before)
+            nodes = choose_nodes(before, self._options.nodes)
             self._log = RotatingLog(layout.log("supervisor"))
             if before is not None:
                 for name in await asyncio.to_thread(end_leftovers, before):
@@ -160,6 +158,8 @@ class Supervisor:
             await self._bring_up(self._services, self._plan.services(self._layout, self._info))
             for child in early:
                 await child.until_ready()
+            retiring = self._access.keep_retiring(lambda: self._info.nodes, self._services.keys())
+            self._runs.append(self._tasks.create_task(retiring, name="retired keys"))
             await self._bring_up(self._nodes, map(self._agent, self._info.nodes))
         except EmbeddedError as failure:
             self._failure = failure
@@ -242,7 +242,7 @@ class Supervisor:
                 return await self._add_node()
             case Users():
                 self._require_running()
-                return Reply(users=await self._access.statuses(passwords.processes(self._info.nodes)))
+                return Reply(users=await self._access.statuses(passwords.names(self._info.nodes)))
             case Renew(users=names, by=by):
                 return await self._renew(names, by)
             case Revoke(node=node, by=by):
@@ -253,7 +253,7 @@ class Supervisor:
     async def _add_node(self) -> Reply:
         self._require_running()
         async with self._access.changing:
-            node = _next_node(self._info.nodes)
+            node = next_node(self._info.nodes)
             self._info = msgspec.structs.replace(self._info, nodes=[*self._info.nodes, node])
             self._record()
             self._access.add(self._info.nodes)
@@ -270,11 +270,10 @@ class Supervisor:
             self._info = self._describe(self._info.ports, self._info.nodes, self._info.fabric)
             self._record()
             await self._access.apply(self._info.nodes, names, self._servers["nats"])
-        self._report(f"new passwords: {', '.join(names)}")
-        running = [
-            child.name for child in (*self._services.values(), *self._nodes.values()) if child.ready_s is not None
-        ]
-        late = await self._access.until_connected([name for name in names if name in running])
+            running = [it.name for it in (*self._services.values(), *self._nodes.values()) if it.ready_s is not None]
+            late = await self._access.retire_keys(self._info.nodes, running)
+        self._report(f"new secrets: {', '.join(names)}")
+        late += await self._access.until_connected([it for it in names if it in running and it not in late])
         return Reply(users=await self._access.statuses(names), late=late)
 
     async def _revoke(self, node: str, by: str) -> Reply:
@@ -355,21 +354,6 @@ class Supervisor:
             fabric=network,
         )
 
-    def _choose_nodes(self, before: ClusterInfo | None) -> list[str]:
-        known = [] if before is None else before.nodes
-        count = self._options.nodes
-        if count is None:
-            count = DEFAULT_NODES if before is None else len(known)
-        if count < len(known):
-            raise EmbeddedError(
-                f"this cluster has {len(known)} nodes, with files of jobs on them. Start it without --nodes, "
-                f"or with --nodes {len(known)} or more, or start a smaller one in another --dir."
-            )
-        nodes = list(known)
-        while len(nodes) < count:
-            nodes.append(_next_node(nodes))
-        return nodes
-
     def _changed(self, child: Child, line: str | None) -> None:
         if line is not None:
             self._report(line)
@@ -389,10 +373,6 @@ class Supervisor:
             self._log.write(f"{at} {line}\n".encode())
         if tell:
             self._tell(line)
-
-
-def _next_node(nodes: list[str]) -> str:
-    return f"node-{1 + max((int(node.removeprefix('node-')) for node in nodes), default=-1)}"
 
 
 async def _stop(children: dict[str, Child]) -> None:

@@ -57,8 +57,17 @@ class OrderSigner:
     def __init__(self, service: str, private: str) -> None:
         """Raises WrongKey if `private` is not a key as `holdfast credentials keys` makes them."""
         self.service = service
+        self.use(private)
+
+    def use(self, private: str) -> None:
+        """Sign with this key from now on. Raises WrongKey."""
         self._key = _private_key(private)
-        self._own = OrderKeys({service: [public_key(private)]})
+        self.public = public_key(private)
+        self._own = OrderKeys({self.service: [self.public]})
+
+    def refreshed(self) -> str:
+        """Return the public key of the private one that signs from now on."""
+        return self.public
 
     def sign(self, order: Order, now: datetime) -> bytes:
         """Return the order as it goes to the bus."""
@@ -80,21 +89,16 @@ class OrderKeys:
 
     def __init__(self, keys: Mapping[str, Iterable[str]]) -> None:
         """`keys` has the public keys of each service; several while one replaces another. Raises WrongKey."""
+        self.use(keys)
+
+    def use(self, keys: Mapping[str, Iterable[str]]) -> None:
+        """Accept these keys only from now on. Raises WrongKey."""
         self._keys = {service: [_public_key(text) for text in texts] for service, texts in keys.items()}
 
     @classmethod
     def parse(cls, text: str) -> OrderKeys:
-        """Return the keys in `text`: words of the form `controller:KEY`. Raises WrongKey also if a service has none."""
-        found: dict[str, list[str]] = {service: [] for service in SIGNERS}
-        for number, word in enumerate(text.replace(",", " ").split(), start=1):
-            service, colon, key = word.partition(":")
-            if not colon or service not in found:
-                # It is not shown: it may be a private key by mistake.
-                raise WrongKey(f"word {number} is not of the form SERVICE:KEY, SERVICE one of {', '.join(SIGNERS)}")
-            found[service].append(key)
-        if missing := [service for service, keys in found.items() if not keys]:
-            raise WrongKey(f"there is no key of {' and '.join(missing)}")
-        return cls(found)
+        """Return the keys in `text`. Raises WrongKey as `parsed_keys` does."""
+        return cls(parsed_keys(text))
 
     def read(self, kind: type[T], key: str, body: bytes) -> SignedOrder[T]:
         """Return the order of this kind that stands under `key`.
@@ -127,6 +131,23 @@ class OrderKeys:
 def public_key(private: str) -> str:
     """Return the public key of a private one. Raises WrongKey."""
     return _text(_private_key(private).public_key().public_bytes_raw())
+
+
+def parsed_keys(text: str) -> dict[str, list[str]]:
+    """Return the keys of each service in `text`: words of the form `controller:KEY`.
+
+    Raises WrongKey also if a service has none.
+    """
+    found: dict[str, list[str]] = {service: [] for service in SIGNERS}
+    for number, word in enumerate(text.replace(",", " ").split(), start=1):
+        service, colon, key = word.partition(":")
+        if not colon or service not in found:
+            # It is not shown: it may be a private key by mistake.
+            raise WrongKey(f"word {number} is not of the form SERVICE:KEY, SERVICE one of {', '.join(SIGNERS)}")
+        found[service].append(key)
+    if missing := [service for service, keys in found.items() if not keys]:
+        raise WrongKey(f"there is no key of {' and '.join(missing)}")
+    return found
 
 
 def public_keys(private: Mapping[str, str]) -> str:

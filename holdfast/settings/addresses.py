@@ -1,4 +1,4 @@
-"""Addresses of the bus and the database, whose passwords may be renewed while a process runs."""
+"""Addresses of the bus and the database, and keys: settings that may be renewed while a process runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Address: TypeAlias = str | Callable[[], str]
-"""An address, or a function that returns it as it is now. It is called for every new connection."""
+"""An address or key, or a function that returns it as it is now. It is called for every new connection or use."""
 
 
 def current(address: Address) -> str:

@@ -44,6 +44,7 @@ A value may be read from a file named by the same variable with `_FILE` added, a
 from __future__ import annotations
 
 import difflib
+import operator
 import os
 import re
 import tomllib
@@ -146,11 +147,11 @@ def load(
     return settings, _listed(settings, origins)
 
 
-def live_address(key: str, settings: Settings, listed: Iterable[Setting], environ: Mapping[str, str]) -> Address:
-    """Return one of `ADDRESSES`; one that a file named by the environment holds is read again for every connection, so
-    that a new password needs no restart. While the file cannot be read, its last content counts.
+def live(key: str, settings: Settings, listed: Iterable[Setting], environ: Mapping[str, str]) -> Address:
+    """Return a setting; one that a file named by the environment holds is read again each time, so that a new password
+    or key needs no restart. While the file cannot be read, its last content counts.
     """
-    known: str = getattr(settings, key)
+    known: str = operator.attrgetter(key)(settings)
     variable = variable_of(key) + "_FILE"
     if next(row.origin for row in listed if row.key == key) != variable:
         return known

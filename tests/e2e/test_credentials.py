@@ -15,8 +15,12 @@ from records import check_record, check_steps
 from holdfast.bus import BusError
 from holdfast.bus.accounts import node_user
 from holdfast.bus.link import Link, address_of
+from holdfast.bus.nats import connect
+from holdfast.clock import system_now
 from holdfast.embedded.control import PowerOn
 from holdfast.embedded.errors import ControlRefused
+from holdfast.orders.node import NodeOrder
+from holdfast.orders.signatures import SIGNERS, OrderSigner
 
 pytestmark = pytest.mark.e2e
 
@@ -102,6 +106,50 @@ def test_passwords_are_renewed_while_a_job_trains(holdfast: Cluster) -> None:
     assert min(since[user] for user in asked) > max(since[user] for user in now if user not in asked)
     for kept in (known, secrets(holdfast)):
         assert not [word for word in (*kept["bus"].values(), *kept["roles"].values()) if word in shown]
+
+
+def test_keys_of_orders_are_replaced_while_a_job_trains(holdfast: Cluster) -> None:
+    job = holdfast.run()
+    job.until_step(15)
+    node = holdfast.members(job)[1]
+    stolen = secrets(holdfast)["order_keys"]["controller"]
+    children = {name: child.pid for name, child in holdfast.children().items()}
+    ranks = job.pids()
+
+    listed = users(holdfast.command("credentials", "renew", "keys", "--json").stdout)
+
+    kept = secrets(holdfast)
+    assert list(listed) == ["keys"] and not kept["retired_order_keys"]
+    assert stolen not in kept["order_keys"].values()
+    # An order by the stolen key: to run nothing, above all that the node has obeyed.
+    order = NodeOrder(node=node, epoch=10**6, generation=99)
+    forged = OrderSigner("controller", stolen).sign(order, system_now())
+    asyncio.run(put(bus_url(holdfast, "operator"), order.key, forged))
+    holdfast.until("the forged order is refused", lambda: len(refusals(holdfast, node)) == 1)
+    assert "not signed by the controller" in refusals(holdfast, node)[0]["error"]
+    job.until_step(job.step() + 20)
+    assert (job.pids(), job.generation(), holdfast.incidents(job)) == (ranks, 1, [])
+    assert {name: child.pid for name, child in holdfast.children().items()} == children, "something started again"
+
+    # Orders by the new keys are obeyed, by an agent that has started again too.
+    holdfast.until_mended(node, holdfast.kill(node))
+    killed = job.kill_rank(3)
+    job.until_step(killed.step + 5, generation=2)
+    job.finish()
+    check_record(holdfast, job)
+    assert len(refusals(holdfast, node)) == 1
+    assert recorded(holdfast, *SIGNERS) == [("renewed", "order_key")]
+
+
+async def put(url: str, key: str, body: bytes) -> None:
+    bus = await connect(url, "thief", timeout_s=30)
+    await bus.put("desired", key, body)
+    await bus.close()
+
+
+def refusals(cluster: Cluster, node: str) -> list[dict[str, Any]]:
+    """Return the messages that were rejected by an agent, its orders above all."""
+    return cluster.query("select error from historian.dead_letters where node = $1", node)
 
 
 def test_a_revoked_node_is_cut_off_and_its_job_goes_on_elsewhere(holdfast: Cluster) -> None:

@@ -16,10 +16,19 @@ async def service() -> None:
     # Late, because most of these processes need neither.
     import asyncpg
     import nats
+    from nats.aio.msg import Msg
+
+    from holdfast.orders.signatures import public_key
+    from holdfast.subjects import ping_subject
+
+    async def sign_again(ping: Msg) -> None:
+        await ping.respond(public_key(_address("HOLDFAST_NETWORK_ORDER_KEY")).encode())
 
     bus = await nats.connect(_address("HOLDFAST_NATS_URL"))
     await bus.jetstream().account_info()
     await (await asyncpg.connect(_address("HOLDFAST_DATABASE_URL"))).execute("select 1")
+    # It has no orders: all are signed by the key that it has now.
+    await bus.subscribe(ping_subject("controller"), cb=sign_again)
     print("service at work", flush=True)
     announce_ready()
     await asyncio.Event().wait()

@@ -57,6 +57,7 @@ def _service(layout: ClusterLayout, program: str) -> ChildSpec:
     addresses = {
         "HOLDFAST_NATS_URL_FILE": str(layout.bus_address("controller")),
         "HOLDFAST_DATABASE_URL_FILE": str(layout.database_address("controller")),
+        "HOLDFAST_NETWORK_ORDER_KEY_FILE": str(layout.order_key("controller")),
     }
     return ChildSpec(
         name="controller",

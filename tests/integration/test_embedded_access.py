@@ -22,6 +22,7 @@ from holdfast.embedded.errors import ControlRefused, EmbeddedError
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.embedded.servers.credentials import Credentials, role_name
 from holdfast.events import CredentialsChanged, decode
+from holdfast.orders.signatures import SIGNERS, public_keys
 from holdfast.subjects import type_filter
 
 pytestmark = pytest.mark.integration
@@ -84,6 +85,7 @@ def test_a_supervisor_that_dies_during_a_change_leaves_a_cluster_that_starts(tmp
         with cluster(tmp_path, "--nodes", "1") as first:
             before = kept(first.layout)
             die_during_a_change(first, frozen)
+            assert set(kept(first.layout).retired_order_keys) == keys_of(before)
         with cluster(tmp_path) as second:
             after = kept(second.layout)
             for user in ("controller", "reader", "operator", "agent-node-0"):
@@ -91,10 +93,21 @@ def test_a_supervisor_that_dies_during_a_change_leaves_a_cluster_that_starts(tmp
                 assert opens(second, before, user) == (False, False if has_role else None), user
                 assert opens(second, after, user) == (True, has_role), user
             assert after.postgres == before.postgres
-            (event,) = asyncio.run(published(second, 1))
-            assert (event.change, event.kind, event.by) == ("renewed", "password", "me")
-            assert {"controller", "operator", "node-0"} < set(event.users)
+            events = asyncio.run(published(second, 2))
             until(lambda: not kept(second.layout).unrecorded)
+            assert [(event.change, event.kind, event.by) for event in events] == [
+                ("renewed", "password", "me"),
+                ("renewed", "order_key", "me"),
+            ]
+            assert {"controller", "operator", "node-0"} < set(events[0].users)
+            until(lambda: not kept(second.layout).retired_order_keys)
+            until(lambda: second.layout.order_keys.read_text().count(":") == len(SIGNERS))
+            assert set(second.layout.order_keys.read_text().split()) == keys_of(after)
+            assert not keys_of(before) & keys_of(after)
+
+
+def keys_of(known: Credentials) -> set[str]:
+    return set(public_keys(known.order_keys).split())
 
 
 async def published(running: Cluster, count: int) -> list[CredentialsChanged]:
@@ -171,6 +184,7 @@ def test_users_are_listed_without_their_passwords_and_unknown_ones_refused(tmp_p
             ("operator", "operator"),
             ("reader", "reader"),
             ("node-0", "node"),
+            ("keys", "keys"),
         ]
         assert all(user.since is not None and user.revoked is None for user in reply.users)
         text, known = msgspec.json.encode(reply).decode(), kept(running.layout)

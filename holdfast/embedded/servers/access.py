@@ -7,7 +7,8 @@ and agents find their addresses. They read these for every connection, so none o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,10 +23,12 @@ from holdfast.embedded.layout import ClusterLayout, Ports, write_private
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.servers import credentials as passwords
 from holdfast.embedded.servers import nats_monitor
+from holdfast.embedded.servers.credentials import KEYS
 from holdfast.embedded.servers.nats import nats_spec
+from holdfast.embedded.servers.order_renewal import change_over
 from holdfast.embedded.servers.readiness import nats_admits
 from holdfast.events import CredentialsChanged
-from holdfast.orders.signatures import public_keys
+from holdfast.orders.signatures import SIGNERS, OrderKeys, parsed_keys, public_key
 from holdfast.store import StoreUnavailable
 from holdfast.store.connections import NotMigrated
 from holdfast.store.passwords import end_sessions, set_passwords
@@ -34,7 +37,7 @@ CONNECTED_WITHIN_S = 15.0
 """Longest wait for a process to connect with its new password; it goes on trying after that."""
 _LOOK_EVERY_S = 0.05
 _CONNECT_WITHIN_S = 5.0
-_PUBLISH_AGAIN_S = 1.0
+_AGAIN_S = 1.0
 
 
 class Access:
@@ -50,6 +53,7 @@ class Access:
         self.changing = asyncio.Lock()
         """Held during a change and what follows from it."""
         self._noted = asyncio.Event()
+        self._retiring = asyncio.Event()
         self.credentials = passwords.load_or_create(layout, nodes, renew=renew)
         self.hand_out(nodes)
 
@@ -69,9 +73,13 @@ class Access:
     # --- changes of secrets.json -----------------------------------------------------------------
 
     def renew(self, names: Collection[str], by: str) -> None:
-        now = datetime.now(UTC)
-        changed = passwords.renewed(self.credentials, names, now)
-        self._change(passwords.noted(changed, "renewed", names, now, by=by))
+        now, changed, users = datetime.now(UTC), self.credentials, _users(names)
+        if users:
+            changed = passwords.noted(passwords.renewed(changed, users, now), "renewed", users, now, by=by)
+        if KEYS in names:
+            renewed = passwords.renewed_keys(changed, now)
+            changed = passwords.noted(renewed, "renewed", SIGNERS, now, kind="order_key", by=by)
+        self._change(changed)
 
     def revoke(self, node: str, by: str) -> None:
         now = datetime.now(UTC)
@@ -100,7 +108,7 @@ class Access:
                 await self._publish(self.credentials.unrecorded)
             except BusError:
                 # Services make the streams, after the server has started.
-                await asyncio.sleep(_PUBLISH_AGAIN_S)
+                await asyncio.sleep(_AGAIN_S)
             else:
                 if not self.credentials.unrecorded:
                     self._noted.clear()
@@ -128,9 +136,10 @@ class Access:
             user = passwords.bus_user(name)
             url = passwords.nats_url(self.credentials, self._ports, self._host, user)
             _write(self._layout.bus_address(name), url)
+        # No service signs before agents can recognize its signature.
+        _write(self._layout.order_keys, passwords.accepted_keys(self.credentials))
         for service, key in self.credentials.order_keys.items():
             _write(self._layout.order_key(service), key)
-        _write(self._layout.order_keys, public_keys(self.credentials.order_keys))
 
     def nats(self, nodes: Iterable[str]) -> ChildSpec:
         """Write the configuration of nats-server, with the users that it lets in; return it as a child."""
@@ -151,7 +160,10 @@ class Access:
 
         What fails is done by the next call. Raises EmbeddedError if a server does not follow.
         """
-        self._behind.update(names)
+        self._behind.update(_users(names))
+        if not self._behind:
+            self.hand_out(nodes)
+            return
         roles = passwords.roles_of(self._behind)
         admin = self.database_urls["admin"]
         try:
@@ -171,27 +183,58 @@ class Access:
         for _ in range(2 if is_new else 1):
             if server.record is not None:  # Else it is about to start, and reads its configuration then.
                 await nats_monitor.reload(self._monitor_url, server.record.pid)
-        user = next((passwords.bus_user(name) for name in self.credentials.admitted(names)), OPERATOR)
+        user = next((passwords.bus_user(name) for name in self.credentials.admitted(_users(names))), OPERATOR)
         await nats_admits(self._host, self._ports.nats, user=user, password=self.credentials.bus[user])
         self._behind.clear()
+
+    async def retire_keys(self, nodes: Collection[str], services: Iterable[str]) -> list[str]:
+        """End replaced keys of orders, once these services have signed again. Return those that have not in time.
+
+        What fails is done later by `keep_retiring`. Raises ControlRefused if the bus is not there.
+        """
+        if not self.credentials.retired_order_keys:
+            return []
+        retired = OrderKeys(parsed_keys("\n".join(self.credentials.retired_order_keys)))
+        public = {service: public_key(key) for service, key in self.credentials.order_keys.items()}
+        try:
+            late = await change_over(self.nats_url, [it for it in services if it in SIGNERS], public, retired)
+        except BusError as error:
+            self._retiring.set()
+            raise ControlRefused(
+                f"services have new keys, and the old ones count until the bus is back: {error}"
+            ) from error
+        self._change(msgspec.structs.replace(self.credentials, retired_order_keys=()))
+        self.hand_out(nodes)
+        return late
+
+    async def keep_retiring(self, nodes: Callable[[], Collection[str]], services: Collection[str]) -> None:
+        """Complete changes of keys that were begun, also by a supervisor before this one, until cancelled."""
+        self._retiring.set()
+        while True:
+            await self._retiring.wait()
+            self._retiring.clear()
+            async with self.changing:
+                with suppress(ControlRefused):  # It is tried again.
+                    await self.retire_keys(nodes(), services)
+            await asyncio.sleep(_AGAIN_S)
 
     # --- what is ---------------------------------------------------------------------------------
 
     def known(self, names: Collection[str], nodes: Collection[str]) -> list[str]:
         """Return `names`, all if there are none. Raises ControlRefused if one is unknown."""
-        every = passwords.processes(nodes)
+        every = passwords.names(nodes)
         if unknown := next((name for name in names if name not in every), None):
             raise ControlRefused(f"there is no user {unknown!r}; the users are {', '.join(every)}")
         return list(dict.fromkeys(names)) or every
 
     async def statuses(self, names: Iterable[str]) -> list[UserStatus]:
         """Return what is known about users, without their passwords."""
-        connections = await nats_monitor.connections(self._monitor_url)
+        connections = await nats_monitor.connections(self._monitor_url, self.credentials.since)
         return [
             UserStatus(
                 name=name,
-                kind="service" if name in SERVICES else name if name in (OPERATOR, READER) else "node",
-                since=self.credentials.since.get(passwords.bus_user(name)),
+                kind="service" if name in SERVICES else name if name in (OPERATOR, READER, KEYS) else "node",
+                since=self.credentials.since.get(name if name == KEYS else passwords.bus_user(name)),
                 revoked=self.credentials.revoked.get(name),
                 connections=connections.get(passwords.bus_user(name), 0),
             )
@@ -213,6 +256,10 @@ class Access:
         except TimeoutError:
             return late
         return []
+
+
+def _users(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name != KEYS]
 
 
 def _write(path: Path, text: str) -> None:

@@ -17,10 +17,12 @@ from holdfast.events import CredentialsChanged
 from holdfast.fresh_ids import uuid7
 from holdfast.fresh_secrets import new_order_key, new_password
 from holdfast.network.trust import PLAIN_TEXT
-from holdfast.orders.signatures import SIGNERS
+from holdfast.orders.signatures import SIGNERS, public_keys
 
 DATABASE = "holdfast"
 HOST = "127.0.0.1"
+KEYS = "keys"
+"""Stands among the names of users for the keys that sign orders."""
 _UNRECORDED_MAX = 1000
 """Changes kept while the bus takes none; the oldest above it are dropped."""
 
@@ -34,9 +36,12 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     roles: dict[str, str]
     bus: dict[str, str] = {}
     order_keys: dict[str, str] = {}
-    """The private keys by which services sign their orders; new ones need a start of services and agents."""
+    """The private keys by which services sign their orders."""
+    retired_order_keys: tuple[str, ...] = ()
+    """Public keys (`controller:KEY`) of replaced ones. They count until services have signed their orders again."""
     since: dict[str, datetime] = {}
-    """When a user of the bus, and the role of the same process, got the present password; unknown for old ones."""
+    """When a user of the bus, and the role of the same process, got the present password; unknown for old ones. Those
+    of `KEYS` too."""
     revoked: dict[str, datetime] = {}
     """Nodes that are let in no more, and since when."""
     unrecorded: tuple[CredentialsChanged, ...] = ()
@@ -66,6 +71,11 @@ def processes(nodes: Iterable[str]) -> list[str]:
     return [*_NAMES, *nodes]
 
 
+def names(nodes: Iterable[str]) -> list[str]:
+    """Return the names of all that can be renewed."""
+    return [*processes(nodes), KEYS]
+
+
 def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool = False) -> Credentials:
     """Return the cluster's passwords and keys; a role, user or service that is new gets new ones, and with `renew` all
     but the database administrator's are new.
@@ -87,10 +97,7 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
     complete = _completed(known, nodes, now)
     if renew:
         complete = noted(renewed(known, processes(nodes), now), "renewed", processes(nodes), now, by=_BY_START)
-        complete = noted(complete, "renewed", SIGNERS, now, kind="order_key", by=_BY_START)
-    kept = {} if renew else known.order_keys
-    order_keys = {service: kept.get(service) or new_order_key() for service in SIGNERS}
-    complete = msgspec.structs.replace(complete, order_keys=order_keys)
+        complete = noted(renewed_keys(complete, now), "renewed", SIGNERS, now, kind="order_key", by=_BY_START)
     if complete != known:
         save(layout, complete)
     return complete
@@ -110,6 +117,22 @@ def renewed(known: Credentials, names: Collection[str], now: datetime) -> Creden
         bus=known.bus | {user: new_password() for user in users},
         since=known.since | dict.fromkeys(users, now),
     )
+
+
+def renewed_keys(known: Credentials, now: datetime) -> Credentials:
+    """Give the services that write orders new keys; the old ones still count, as retired ones."""
+    old = public_keys(known.order_keys).split()
+    return msgspec.structs.replace(
+        known,
+        order_keys={service: new_order_key() for service in SIGNERS},
+        retired_order_keys=(*known.retired_order_keys, *old),
+        since=known.since | {KEYS: now},
+    )
+
+
+def accepted_keys(credentials: Credentials) -> str:
+    """Return the public keys by which agents recognize orders."""
+    return "\n".join([public_keys(credentials.order_keys), *credentials.retired_order_keys])
 
 
 def revoked(known: Credentials, node: str, now: datetime) -> Credentials:
@@ -179,9 +202,11 @@ _WITH_ROLE = (*SERVICES, accounts.READER)
 def _completed(known: Credentials, nodes: list[str], now: datetime) -> Credentials:
     roles = [role for role in map(role_name, _WITH_ROLE) if role not in known.roles]
     users = [user for user in map(bus_user, processes(nodes)) if user not in known.bus]
+    made = dict.fromkeys(users if known.order_keys else [KEYS, *users], now)
     return msgspec.structs.replace(
         known,
         roles=known.roles | {role: new_password() for role in roles},
         bus=known.bus | {user: new_password() for user in users},
-        since=known.since | dict.fromkeys(users, now),
+        order_keys={service: known.order_keys.get(service) or new_order_key() for service in SIGNERS},
+        since=made | known.since,
     )

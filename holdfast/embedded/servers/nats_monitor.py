@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -28,6 +30,7 @@ class _Health(msgspec.Struct, frozen=True):
 
 
 class _Connection(msgspec.Struct, frozen=True):
+    start: datetime
     authorized_user: str = ""
 
 
@@ -45,10 +48,19 @@ async def write_error(monitor_url: str) -> str | None:
     return health.error if health is not None and _WRITE_ERROR in health.error else None
 
 
-async def connections(monitor_url: str) -> Counter[str]:
-    """Return the number of connections of each user; none if the monitor does not answer."""
+async def connections(monitor_url: str, since: Mapping[str, datetime]) -> Counter[str]:
+    """Return the number of connections of each user; none if the monitor does not answer.
+
+    Those from before `since` do not count: the server lists them for a moment after it has cut them.
+    """
     found = await _get(monitor_url, f"/connz?auth=1&limit={_CONNECTIONS_MAX}", _Connections)
-    return Counter(it.authorized_user for it in found.connections) if found is not None else Counter()
+    if found is None:
+        return Counter()
+    return Counter(
+        it.authorized_user
+        for it in found.connections
+        if it.authorized_user not in since or it.start >= since[it.authorized_user]
+    )
 
 
 async def reload(monitor_url: str, pid: int) -> None:

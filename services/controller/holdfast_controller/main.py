@@ -8,13 +8,14 @@ from holdfast.bus.nats import connect
 from holdfast.clock import system_now
 from holdfast.daemon import process
 from holdfast.daemon.order_keys import signer_of
-from holdfast.daemon.order_repair import keep_orders
+from holdfast.daemon.order_repair import Correction, keep_orders, repair_orders
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
+from holdfast.subjects import JOBS_BUCKET
 from holdfast_controller.code.librarian import Librarian
 from holdfast_controller.code.shelf import PostgresShelf
-from holdfast_controller.order_repair import truths
+from holdfast_controller.order_repair import hints, truths
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_controller.stray_orders import end_stray_orders
@@ -39,13 +40,19 @@ async def serve(this: Daemon) -> None:
     try:
         # Before the first decision, which may be to roll back to one of them.
         await librarian.load()
-        shell = ServiceShell(controller, bus, store, signer=signer)
+
+        def in_force() -> dict[str, Correction]:
+            return truths(controller.standing_orders(), signer, system_now)
+
+        async def repair() -> None:
+            await repair_orders(bus, in_force)
+            await repair_orders(bus, lambda: hints(controller.standing_code(), signer, system_now), JOBS_BUCKET)
+
+        shell = ServiceShell(controller, bus, store, signer=signer, repair=repair)
         async with asyncio.TaskGroup() as group:
             group.create_task(librarian.run(), name="code")
             group.create_task(shell.run(), name="shell")
-            group.create_task(
-                keep_orders(bus, lambda: truths(controller.standing_orders(), signer, system_now)), name="repair orders"
-            )
+            group.create_task(keep_orders(bus, in_force), name="repair orders")
             await shell.loaded.wait()
             group.create_task(end_stray_orders(bus, controller.has_job, signer, system_now), name="end stray orders")
     finally:

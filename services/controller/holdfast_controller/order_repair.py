@@ -12,12 +12,18 @@ import msgspec
 
 from holdfast.clock import Now
 from holdfast.daemon.order_repair import Correction
+from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.orders.signatures import OrderSigner
 
 
 def truths(orders: Iterable[NodeOrder], signer: OrderSigner, now: Now) -> dict[str, Correction]:
     return {order.key: partial(_corrected, order, signer, now) for order in orders}
+
+
+def hints(orders: Iterable[CodeOrder], signer: OrderSigner, now: Now) -> dict[str, Correction]:
+    """Return the corrections of what this controller did not sign; a hint that it signed may be newer than `orders`."""
+    return {order.key: partial(_signed, order, signer, now) for order in orders}
 
 
 def correction(found: NodeOrder | None, truth: NodeOrder) -> NodeOrder | None:
@@ -31,6 +37,10 @@ def correction(found: NodeOrder | None, truth: NodeOrder) -> NodeOrder | None:
     if found.fence > truth.fence:
         return msgspec.structs.replace(truth, supersedes=found.fence)
     return truth if found.placement != truth.placement else None
+
+
+def _signed(hint: CodeOrder, signer: OrderSigner, now: Now, body: bytes | None) -> bytes | None:
+    return signer.sign(hint, now()) if signer.own(CodeOrder, hint.key, body) is None else None
 
 
 def _corrected(truth: NodeOrder, signer: OrderSigner, now: Now, body: bytes | None) -> bytes | None:

@@ -14,6 +14,7 @@ from holdfast.effects import Effect, RowWrite
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
 from holdfast.orders.any_order import AnyOrder
+from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.requests import (
     CONTROLLER_REQUESTS,
@@ -122,6 +123,10 @@ class Controller(Decider):
         epochs = _epochs(self._live())
         orders = (order for state in self._live() for order in standing_orders(state))
         return [order for order in orders if order.epoch == epochs[order.node]]
+
+    def standing_code(self) -> list[CodeOrder]:
+        """Return what the nodes of each job should fetch ahead."""
+        return [order for order in map(code_wanted, self._live()) if order.versions]
 
     def _concerned(self, event: AnyEvent) -> list[str]:
         """Return the job that an event names, or else those that hold the node it names."""

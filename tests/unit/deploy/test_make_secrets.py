@@ -34,6 +34,20 @@ def test_certificates_stay_until_they_are_for_other_hosts_or_a_renewal_is_asked_
     assert {file.read_bytes() == authority for file in tmp_path.glob("*/ca.pem")} == {False}
 
 
+def test_replaced_keys_of_orders_count_until_the_next_run(tmp_path: Path) -> None:
+    def read(file: str) -> str:
+        return (tmp_path / file).read_text()
+
+    made(tmp_path)
+    old, own = read("agent-node-0/orders.pub").split(), read("controller/order.key")
+    made(tmp_path, renew={"keys"})
+    both = read("agent-node-1/orders.pub").split()
+    assert len(old) == 3 and len(both) == 6 and set(old) < set(both)
+    assert read("controller/order.key") != own
+    made(tmp_path)
+    assert set(read("agent-node-0/orders.pub").split()) == set(both) - set(old)
+
+
 def test_the_key_of_the_authority_stays_where_certificates_are_made(tmp_path: Path) -> None:
     made(tmp_path)
     key = (tmp_path / "kept" / "tls" / "authority.key").read_bytes()

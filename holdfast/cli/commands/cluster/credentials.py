@@ -41,6 +41,7 @@ def credentials(context: click.Context, directory: Path, as_json: bool) -> None:
     \b
         holdfast credentials                       # who may connect
         holdfast credentials renew node-1          # a new password; the old one is refused from then on
+        holdfast credentials renew keys            # new keys to sign orders
         holdfast credentials renew --all
         holdfast credentials revoke node-1         # let a node in no more, for instance a machine that was broken into
         holdfast credentials restore node-1        # let it in again
@@ -57,7 +58,7 @@ def credentials(context: click.Context, directory: Path, as_json: bool) -> None:
 
 @credentials.command()
 @click.argument("users", metavar="[USER]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All users.")
+@click.option("--all", "every", is_flag=True, help="All users, and the keys.")
 @directory_option
 @_json_option
 def renew(users: tuple[str, ...], every: bool, directory: Path, as_json: bool) -> None:
@@ -68,14 +69,16 @@ def renew(users: tuple[str, ...], every: bool, directory: Path, as_json: bool) -
     DIR/addresses and connect again by themselves: nothing starts again, and training goes on. Hand a new password of
     the reader (secrets.json) to those who use it.
 
-    The password of the database's administrator stays, and so do the keys that sign orders: these are replaced at a
-    start, by `holdfast up --new-passwords`.
+    `keys` in place of a USER replaces the keys that sign orders. Agents recognize both until the services have signed
+    their orders again, for 15 s at most; then the old keys are worth nothing.
 
-    Exit codes: 0 if all that run are connected again, 1 if one is not or a server does not take the change.
+    The password of the database's administrator stays.
+
+    Exit codes: 0 if all that run use what is new, 1 if one does not or a server does not take the change.
     """
     if every == bool(users):
         raise click.UsageError("give one USER or more, or --all")
-    _progress(f"replacing {'all passwords' if every else 'the password of ' + ', '.join(users)} ...")
+    _progress(f"replacing {'all passwords and keys' if every else 'the secrets of ' + ', '.join(users)} ...")
     with cluster_errors(), _interrupted("renewing"):
         reply = control.ask(
             ClusterLayout(directory), control.Renew(users=list(users), by=asked_by()), within_s=CHANGED_WITHIN_S
@@ -83,7 +86,7 @@ def renew(users: tuple[str, ...], every: bool, directory: Path, as_json: bool) -
     _print_users(reply.users, as_json)
     if reply.late:
         raise click.ClickException(
-            f"{', '.join(reply.late)}: not connected with the new password yet. See `holdfast logs {reply.late[0]}`"
+            f"{', '.join(reply.late)}: not using the new password or key yet. See `holdfast logs {reply.late[0]}`"
         )
 
 
@@ -138,8 +141,8 @@ def keys(folder: Path) -> None:
         _write(folder / ORDERS_FILE, public_keys(private), 0o644)
     except FileExistsError as error:
         raise click.ClickException(
-            f"{folder} exists already: keys are not replaced by accident. Name a new folder, and start all services "
-            "and agents again with the new keys"
+            f"{folder} exists already: keys are not replaced by accident. Name a new folder; docs/security.md has the "
+            "steps by which new keys take the place of old ones while jobs train"
         ) from error
     except OSError as error:
         raise click.ClickException(f"cannot write {folder}: {error.strerror}") from error

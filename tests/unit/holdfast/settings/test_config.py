@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.settings.addresses import current
-from holdfast.settings.load import ConfigRefused, live_address, load
+from holdfast.settings.load import ConfigRefused, live, load
 
 FLOATS = sorted(row.key for row in load({})[1] if row.key.endswith(("_s", "_days", "_factor", "_multiple")))
 
@@ -108,7 +108,7 @@ def test_an_address_in_a_file_is_read_again(tmp_path: Path) -> None:
     file.write_text("nats://controller:old@there\n")
     environ = {"HOLDFAST_NATS_URL_FILE": str(file), "HOLDFAST_DATABASE_URL": "postgresql://there"}
     settings, listed = load(environ)
-    bus = live_address("nats_url", settings, listed, environ)
+    bus = live("nats_url", settings, listed, environ)
     assert current(bus) == "nats://controller:old@there"
     file.write_text("nats://controller:new@there\n")
     assert current(bus) == "nats://controller:new@there"
@@ -117,11 +117,11 @@ def test_an_address_in_a_file_is_read_again(tmp_path: Path) -> None:
         assert current(bus) == "nats://controller:new@there"
     file.unlink()
     assert current(bus) == "nats://controller:new@there"
-    assert live_address("database_url", settings, listed, environ) == "postgresql://there"
+    assert live("database_url", settings, listed, environ) == "postgresql://there"
 
 
 def test_an_address_that_was_named_on_the_command_line_stays(tmp_path: Path) -> None:
     (tmp_path / "nats.url").write_text("nats://file")
     environ = {"HOLDFAST_NATS_URL_FILE": str(tmp_path / "nats.url")}
     settings, listed = load(environ, {"nats_url": "nats://flag"})
-    assert live_address("nats_url", settings, listed, environ) == "nats://flag"
+    assert live("nats_url", settings, listed, environ) == "nats://flag"

@@ -66,7 +66,7 @@ def test_a_process_that_does_not_come_back_is_named(supervisor: socket.socket) -
     asked, result = answered(supervisor, Reply(users=USERS, late=["controller"]), "renew", "controller", "node-1")
     assert isinstance(asked, Renew) and (asked.users, "(pid " in asked.by) == (["controller", "node-1"], True)
     assert result.exit_code == 1
-    assert "controller: not connected with the new password yet. See `holdfast logs controller`" in result.output
+    assert "controller: not using the new password or key yet. See `holdfast logs controller`" in result.output
     asked, result = answered(supervisor, Reply(users=USERS), "renew", "--all")
     assert isinstance(asked, Renew) and (asked.users, result.exit_code) == ([], 0)
 
