@@ -89,7 +89,7 @@ def test_it_learns_and_goes_on_bit_for_bit_after_all_ranks_were_killed(tmp_path:
     # A busy machine has them train on for a while before they are killed.
     saved = max(int(path.name.removeprefix("step-")) for path in (tmp_path / "killed").glob("step-????????"))
     assert saved in (6, 12, 18, 24)
-    resumed = train(4, *mesh, directory, launcher=TORCHRUN)
+    resumed = train(4, *mesh, directory)
     assert f"restored step {saved}" in resumed
     assert min(losses(resumed)) == saved + 1
     assert final_loss(resumed) == final_loss(undisturbed)
@@ -99,14 +99,8 @@ def test_it_learns_and_goes_on_bit_for_bit_after_all_ranks_were_killed(tmp_path:
 
 def test_the_mesh_changes_the_loss_by_rounding_only(tmp_path: Path) -> None:
     arguments = ["--steps=6", "--ckpt-every=0", f"--ckpt-dir={tmp_path}"]
-    alone = losses(train(1, *arguments))
+    # Each rank of torchrun imports torch for itself, so it launches only one.
+    alone = losses(train(1, *arguments, launcher=TORCHRUN))
     split = losses(train(4, "--mesh=pp=2,tp=2", *arguments))
     assert split.keys() == alone.keys()
     assert split == pytest.approx(alone, rel=1e-4)
-
-
-def test_a_mesh_for_another_number_of_ranks_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with training(1, "--mesh=pp=2,dp=2", f"--ckpt-dir={tmp_path}") as process:
-        output, _ = process.communicate(timeout=200)
-    assert process.returncode != 0
-    assert "is for 4 ranks, the job has 1" in output

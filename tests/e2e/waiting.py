@@ -33,5 +33,5 @@ def until(what: str, condition: Callable[[], T], *, within_s: float = DEADLINE_S
         now = time.monotonic()
         if now > deadline:
             raise AssertionError(f"not within {within_s:g} s: {what} (last: {last!r})\n{look()}")
-        # Looking takes from those who are looked at: at most half of the time.
-        time.sleep(max(LOOK_EVERY_S, now - began))
+        # Looking takes from those who are looked at: at most a quarter of the time.
+        time.sleep(max(LOOK_EVERY_S, 3 * (now - began)))
