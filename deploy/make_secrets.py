@@ -13,9 +13,9 @@ name and for them. A certificate is replaced when half its time is over, or when
 With --renew these users (controller, analyzer, standby, ckpt, historian, operator, reader, or a node) get new passwords
 and certificates, without a name all but the database's administrator. Then `migrate` sets the passwords of the
 database, and a SIGHUP lets the new ones into NATS and cuts what was opened with the old; processes read their files
-again by themselves. With --renew-authority the authority is new, and with it all certificates: all must start again. A
-node that is left out of --nodes is let in no more from a SIGHUP or start of NATS on. A new one needs a start, or SIGHUP
-twice.
+again by themselves. `admin` is the administrator: docs/compose.md has the step that follows. With --renew-authority
+the authority is new, and with it all certificates: all must start again. A node that is left out of --nodes is let in
+no more from a SIGHUP or start of NATS on. A new one needs a start, or SIGHUP twice.
 
 With --renew keys, or --renew without a name, services get new keys to sign orders, and agents recognize those before
 too until this runs the next time: some seconds later at the earliest, when services have signed all orders again.
@@ -43,6 +43,8 @@ FOLDERS = {
 }
 """Folder -> database role and user of the bus."""
 SERVERS = ("nats", "postgres")
+ADMIN = "admin"
+"""Among the names to renew: the administrator of the database."""
 KEYS = "keys"
 """Among the names to renew: the keys that sign orders."""
 ON_THEIR_MACHINE = ("localhost", "127.0.0.1")
@@ -141,7 +143,7 @@ def make_order_keys(folder: Path, nodes: Iterable[str], *, renew: bool) -> dict[
 def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], renew_authority: bool) -> None:
     """Make what is missing or to be renewed, and write what each container sees."""
     make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority)
-    admin = kept(folder / "kept" / "postgres", renew=False)
+    admin = kept(folder / "kept" / "postgres", renew=ADMIN in renew)
     bus = {user: kept(folder / "kept" / "bus" / user, renew=user in renew) for user in accounts.users(nodes)}
     roles = {
         role: kept(folder / "kept" / "roles" / role, renew=role in renew) for role in (*FOLDERS.values(), "reader")
@@ -184,10 +186,10 @@ if __name__ == "__main__":
     named = (
         {name: name for name in accounts.users(())}
         | {node: accounts.node_user(node) for node in asked.nodes}
-        | {KEYS: KEYS}
+        | {KEYS: KEYS, ADMIN: ADMIN}
     )
     if unknown := [name for name in asked.renew or () if name not in named]:
         parser.error(f"there is no user {unknown[0]!r}; the users are {', '.join(named)}")
-    everyone = {*named.values(), *SERVERS}
+    everyone = {*named.values(), *SERVERS} - {ADMIN}
     renewed = everyone if asked.renew == [] else {named[name] for name in asked.renew or ()}
     main(asked.folder, asked.nodes, renew=renewed, renew_authority=asked.renew_authority)

@@ -169,15 +169,14 @@ class Supervisor:
             on_ready(self._info)
 
     async def _start_servers(self) -> None:
-        directory, ports = self._layout.postgres, self._info.ports
-        identity = choose_identity(programs() / "postgres", directory)
+        directory, port = self._layout.postgres, self._info.ports.postgres
+        self._identity = choose_identity(programs() / "postgres", directory)
         password = self._access.credentials.postgres
-        log = self._layout.log("postgres")
-        await initialise(directory, password=password, identity=identity, log=log)
+        await initialise(directory, password=password, identity=self._identity, log=self._layout.log("postgres"))
         clear_stale_pid(directory)
-        spec = postgres_spec(directory, port=ports.postgres, password=password, identity=identity)
-        await self._bring_up(self._servers, [spec])
-        await ensure_database(ports.postgres, password)
+        await self._bring_up(self._servers, [self._postgres()])
+        await self._access.settle_admin()
+        await ensure_database(port, password)
         try:
             await asyncio.to_thread(
                 self._plan.migrate, self._info.database_urls["admin"], self._access.credentials.roles
@@ -191,6 +190,16 @@ class Supervisor:
         )
         self._runs.append(self._tasks.create_task(watch, name="disk of nats"))
         self._runs.append(self._tasks.create_task(self._access.record(), name="record of credentials"))
+
+    def _postgres(self) -> ChildSpec:
+        known, port = self._access.credentials, self._info.ports.postgres
+        return postgres_spec(
+            self._layout.postgres,
+            port=port,
+            password=known.postgres,
+            identity=self._identity,
+            password_before=known.postgres_before,
+        )
 
     def _agent(self, node: str) -> ChildSpec:
         self._layout.node(node).mkdir(mode=0o700, exist_ok=True)
@@ -265,7 +274,9 @@ class Supervisor:
         self._require_running()
         names = self._access.known(names, self._info.nodes)
         async with self._access.changing:
+            await self._access.settle_admin()
             self._access.renew(names, by)
+            self._servers["postgres"].spec = self._postgres()
             # Commands find their addresses there.
             self._info = self._describe(self._info.ports, self._info.nodes, self._info.fabric)
             self._record()

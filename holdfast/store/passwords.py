@@ -15,7 +15,10 @@ import asyncpg
 from holdfast.store.connections import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, translated
 
 _SET = "select format('alter role %I with login password %L', $1::text, $2::text)"
-_END_SESSIONS = "select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = any($1::text[])"
+_END_SESSIONS = """
+select count(pg_terminate_backend(pid)) from pg_stat_activity
+where usename = any($1::text[]) and backend_type = 'client backend' and pid <> pg_backend_pid()
+"""
 
 
 _ITERATIONS = 4096
@@ -45,7 +48,7 @@ async def set_passwords(admin_url: str, passwords: Mapping[str, str]) -> None:
 
 
 async def end_sessions(admin_url: str, roles: Collection[str]) -> None:
-    """End the open sessions of roles. Raises StoreUnavailable if that is not possible."""
+    """End the open sessions of roles, but for this one. Raises StoreUnavailable if that is not possible."""
     async with _admin(admin_url) as connection:
         await connection.fetchval(_END_SESSIONS, list(roles))
 

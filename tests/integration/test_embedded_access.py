@@ -92,7 +92,8 @@ def test_a_supervisor_that_dies_during_a_change_leaves_a_cluster_that_starts(tmp
                 has_role = True if user in ("controller", "reader") else None
                 assert opens(second, before, user) == (False, False if has_role else None), user
                 assert opens(second, after, user) == (True, has_role), user
-            assert after.postgres == before.postgres
+            assert [opens_as_admin(second, known) for known in (before, after)] == [False, True]
+            assert (after.postgres_before, kept(second.layout).postgres_before) == ("", "")
             events = asyncio.run(published(second, 2))
             until(lambda: not kept(second.layout).unrecorded)
             assert [(event.change, event.kind, event.by) for event in events] == [
@@ -108,6 +109,18 @@ def test_a_supervisor_that_dies_during_a_change_leaves_a_cluster_that_starts(tmp
 
 def keys_of(known: Credentials) -> set[str]:
     return set(public_keys(known.order_keys).split())
+
+
+def opens_as_admin(running: Cluster, known: Credentials) -> bool:
+    async def try_it() -> bool:
+        there = running.info.database_urls["admin"].rpartition("@")[2]
+        try:
+            await (await asyncpg.connect(f"postgresql://postgres:{known.postgres}@{there}")).close()
+        except asyncpg.InvalidPasswordError:
+            return False
+        return True
+
+    return asyncio.run(try_it())
 
 
 async def published(running: Cluster, count: int) -> list[CredentialsChanged]:
@@ -167,6 +180,30 @@ def test_a_change_that_the_database_does_not_take_is_completed_later(tmp_path: P
         assert running.info.nats_url.startswith(f"nats://operator:{kept(running.layout).bus['operator']}@")
 
 
+def test_the_administrators_password_is_renewed_while_the_database_is_in_use(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--nodes", "1") as running:
+        before = kept(running.layout)
+        asyncio.run(ended_by(running, Renew(users=["admin"])))
+        after = kept(running.layout)
+        assert [opens_as_admin(running, known) for known in (before, after)] == [False, True]
+        assert running.info.database_urls["admin"].startswith(f"postgresql://postgres:{after.postgres}@")
+        assert msgspec.structs.replace(after, postgres=before.postgres, since=before.since, unrecorded=()) == before
+        # The supervisor knows a server that starts again by the new password.
+        killed = running.pid("postgres")
+        os.kill(killed, signal.SIGKILL)
+        running.mended("postgres", killed)
+        for word in (before.postgres, after.postgres):
+            assert word not in running.layout.log("postgres").read_text()
+
+
+async def ended_by(running: Cluster, request: Renew) -> None:
+    """Make the request; a session of the administrator that was open before must end."""
+    session = await asyncpg.connect(running.info.database_urls["admin"])
+    await asyncio.to_thread(ask, running.layout, request)
+    with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, asyncpg.InterfaceError)):
+        await session.fetchval("select 1")
+
+
 def rename_role(running: Cluster, old: str, new: str) -> None:
     async def rename() -> None:
         connection = await asyncpg.connect(running.info.database_urls["admin"])
@@ -184,6 +221,7 @@ def test_users_are_listed_without_their_passwords_and_unknown_ones_refused(tmp_p
             ("operator", "operator"),
             ("reader", "reader"),
             ("node-0", "node"),
+            ("admin", "admin"),
             ("keys", "keys"),
         ]
         assert all(user.since is not None and user.revoked is None for user in reply.users)

@@ -23,7 +23,7 @@ from holdfast.embedded.layout import ClusterLayout, Ports, write_private
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.servers import credentials as passwords
 from holdfast.embedded.servers import nats_monitor
-from holdfast.embedded.servers.credentials import KEYS
+from holdfast.embedded.servers.credentials import ADMIN, KEYS
 from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.order_renewal import change_over
 from holdfast.embedded.servers.readiness import nats_admits
@@ -38,6 +38,8 @@ CONNECTED_WITHIN_S = 15.0
 _LOOK_EVERY_S = 0.05
 _CONNECT_WITHIN_S = 5.0
 _AGAIN_S = 1.0
+_NO_USERS = (ADMIN, KEYS)
+"""Names among those of users that are no users of the bus."""
 
 
 class Access:
@@ -73,9 +75,11 @@ class Access:
     # --- changes of secrets.json -----------------------------------------------------------------
 
     def renew(self, names: Collection[str], by: str) -> None:
-        now, changed, users = datetime.now(UTC), self.credentials, _users(names)
+        now, changed, users = datetime.now(UTC), self.credentials, [name for name in names if name != KEYS]
+        if ADMIN in names:
+            changed = passwords.renewed_admin(changed, now)
         if users:
-            changed = passwords.noted(passwords.renewed(changed, users, now), "renewed", users, now, by=by)
+            changed = passwords.noted(passwords.renewed(changed, _users(names), now), "renewed", users, now, by=by)
         if KEYS in names:
             renewed = passwords.renewed_keys(changed, now)
             changed = passwords.noted(renewed, "renewed", SIGNERS, now, kind="order_key", by=by)
@@ -160,6 +164,7 @@ class Access:
 
         What fails is done by the next call. Raises EmbeddedError if a server does not follow.
         """
+        await self.settle_admin()
         self._behind.update(_users(names))
         if not self._behind:
             self.hand_out(nodes)
@@ -186,6 +191,26 @@ class Access:
         user = next((passwords.bus_user(name) for name in self.credentials.admitted(_users(names))), OPERATOR)
         await nats_admits(self._host, self._ports.nats, user=user, password=self.credentials.bus[user])
         self._behind.clear()
+
+    async def settle_admin(self) -> None:
+        """Complete a change of the administrator's password; sessions that were opened with the old one end.
+
+        Raises ControlRefused if the database does not take it now.
+        """
+        known = self.credentials
+        if not known.postgres_before:
+            return
+        old = passwords.database_urls(msgspec.structs.replace(known, postgres=known.postgres_before), self._ports)
+        try:
+            with suppress(NotMigrated):  # It is refused, so the new one is in force.
+                await set_passwords(old["admin"], {"postgres": known.postgres})
+            await end_sessions(self.database_urls["admin"], ["postgres"])
+        except (StoreUnavailable, NotMigrated) as error:
+            raise ControlRefused(
+                f"the administrator's new password is recorded and not in force yet: {error}. Repeat the command once "
+                "`holdfast status` shows postgres ready"
+            ) from error
+        self._change(msgspec.structs.replace(known, postgres_before=""))
 
     async def retire_keys(self, nodes: Collection[str], services: Iterable[str]) -> list[str]:
         """End replaced keys of orders, once these services have signed again. Return those that have not in time.
@@ -233,8 +258,8 @@ class Access:
         return [
             UserStatus(
                 name=name,
-                kind="service" if name in SERVICES else name if name in (OPERATOR, READER, KEYS) else "node",
-                since=self.credentials.since.get(name if name == KEYS else passwords.bus_user(name)),
+                kind="service" if name in SERVICES else name if name in (OPERATOR, READER, *_NO_USERS) else "node",
+                since=self.credentials.since.get(name if name in _NO_USERS else passwords.bus_user(name)),
                 revoked=self.credentials.revoked.get(name),
                 connections=connections.get(passwords.bus_user(name), 0),
             )
@@ -259,7 +284,7 @@ class Access:
 
 
 def _users(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name != KEYS]
+    return [name for name in names if name not in _NO_USERS]
 
 
 def _write(path: Path, text: str) -> None:

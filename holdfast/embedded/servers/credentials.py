@@ -21,6 +21,8 @@ from holdfast.orders.signatures import SIGNERS, public_keys
 
 DATABASE = "holdfast"
 HOST = "127.0.0.1"
+ADMIN = "admin"
+"""Stands among the names of users for the administrator of the database."""
 KEYS = "keys"
 """Stands among the names of users for the keys that sign orders."""
 _UNRECORDED_MAX = 1000
@@ -33,6 +35,9 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     postgres: str
+    """The password of the database's administrator."""
+    postgres_before: str = ""
+    """The one before, while it is not known which of both the database has."""
     roles: dict[str, str]
     bus: dict[str, str] = {}
     order_keys: dict[str, str] = {}
@@ -40,8 +45,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     retired_order_keys: tuple[str, ...] = ()
     """Public keys (`controller:KEY`) of replaced ones. They count until services have signed their orders again."""
     since: dict[str, datetime] = {}
-    """When a user of the bus, and the role of the same process, got the present password; unknown for old ones. Those
-    of `KEYS` too."""
+    """When a user of the bus, and the role of the same process, got the present password; unknown for old ones. Also
+    of `ADMIN` and `KEYS`."""
     revoked: dict[str, datetime] = {}
     """Nodes that are let in no more, and since when."""
     unrecorded: tuple[CredentialsChanged, ...] = ()
@@ -73,12 +78,12 @@ def processes(nodes: Iterable[str]) -> list[str]:
 
 def names(nodes: Iterable[str]) -> list[str]:
     """Return the names of all that can be renewed."""
-    return [*processes(nodes), KEYS]
+    return [*processes(nodes), ADMIN, KEYS]
 
 
 def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool = False) -> Credentials:
     """Return the cluster's passwords and keys; a role, user or service that is new gets new ones, and with `renew` all
-    but the database administrator's are new.
+    are new.
 
     Raises EmbeddedError if the file is damaged, or gone while the database that it opens still exists.
     """
@@ -91,12 +96,15 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
                 f"{layout.secrets_file} is gone, and with it the password of the database in {layout.postgres}. "
                 "Put the file back, or start a new cluster in another directory with --dir."
             ) from None
-        known = Credentials(postgres=new_password(), roles={})
+        known = Credentials(postgres=new_password(), roles={}, since={ADMIN: now})
     except msgspec.MsgspecError as error:
         raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Restore it from a copy.") from error
     complete = _completed(known, nodes, now)
     if renew:
-        complete = noted(renewed(known, processes(nodes), now), "renewed", processes(nodes), now, by=_BY_START)
+        complete, users = renewed(complete, processes(nodes), now), processes(nodes)
+        if not complete.postgres_before:
+            complete, users = renewed_admin(complete, now), [*users, ADMIN]
+        complete = noted(complete, "renewed", users, now, by=_BY_START)
         complete = noted(renewed_keys(complete, now), "renewed", SIGNERS, now, kind="order_key", by=_BY_START)
     if complete != known:
         save(layout, complete)
@@ -116,6 +124,14 @@ def renewed(known: Credentials, names: Collection[str], now: datetime) -> Creden
         roles=known.roles | {role: new_password() for role in roles_of(names)},
         bus=known.bus | {user: new_password() for user in users},
         since=known.since | dict.fromkeys(users, now),
+    )
+
+
+def renewed_admin(known: Credentials, now: datetime) -> Credentials:
+    """Give the database's administrator a new password; which one the database has, `Access.settle_admin` finds."""
+    assert not known.postgres_before, "an earlier change is in force before the next one begins"
+    return msgspec.structs.replace(
+        known, postgres=new_password(), postgres_before=known.postgres, since=known.since | {ADMIN: now}
     )
 
 

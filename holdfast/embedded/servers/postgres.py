@@ -122,8 +122,10 @@ async def initialise(directory: Path, *, password: str, identity: Identity, log:
         password_file.unlink()
 
 
-def postgres_spec(directory: Path, *, port: int, password: str, identity: Identity, durable: bool = True) -> ChildSpec:
-    """Return the server as a child; its files must be initialised."""
+def postgres_spec(
+    directory: Path, *, port: int, password: str, identity: Identity, durable: bool = True, password_before: str = ""
+) -> ChildSpec:
+    """Return the server as a child; its files must be initialised. `password_before` may still be the right one."""
     data = directory / "data"
     config = directory / "postgresql.conf"
     text = _CONFIG.format(host=HOST, port=port, durable="on" if durable else "off")
@@ -131,7 +133,7 @@ def postgres_spec(directory: Path, *, port: int, password: str, identity: Identi
     identity.own(directory)
 
     async def answers() -> None:
-        await postgres_answers(admin_url(port, password, "postgres"))
+        await postgres_answers(*(admin_url(port, it, "postgres") for it in (password, password_before) if it))
 
     return ChildSpec(
         name="postgres",

@@ -12,8 +12,12 @@ _ANSWER_WITHIN_S = 2.0
 _RELOADED_WITHIN_S = 20.0
 
 
-async def postgres_answers(url: str) -> None:
-    """Wait until the database at `url` answers a query. Raises EmbeddedError if it refuses the login."""
+async def postgres_answers(*urls: str) -> None:
+    """Wait until the database answers a query at one of these addresses, which differ in their password.
+
+    Raises EmbeddedError if it refuses all of them.
+    """
+    url, *others = urls
     while True:
         try:
             # The loopback needs no TLS, and the search for its keys fails if the home directory is not readable.
@@ -23,6 +27,9 @@ async def postgres_answers(url: str) -> None:
             finally:
                 await connection.close(timeout=_ANSWER_WITHIN_S)
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+            if others:
+                url, *others = others
+                continue
             raise EmbeddedError(
                 f"PostgreSQL refuses its administrator: {error}. Do database and secrets.json "
                 "belong to the same cluster?"

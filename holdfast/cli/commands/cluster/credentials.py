@@ -72,7 +72,7 @@ def renew(users: tuple[str, ...], every: bool, directory: Path, as_json: bool) -
     `keys` in place of a USER replaces the keys that sign orders. Agents recognize both until the services have signed
     their orders again, for 15 s at most; then the old keys are worth nothing.
 
-    The password of the database's administrator stays.
+    `admin` is the administrator of the database: the supervisor, and the commands that migrate, back up and restore.
 
     Exit codes: 0 if all that run use what is new, 1 if one does not or a server does not take the change.
     """
