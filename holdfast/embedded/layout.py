@@ -1,10 +1,11 @@
 """The state directory of an embedded cluster, and the file by which other processes find the cluster."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from holdfast.settings.load import Setting
 DEFAULT_NODES = 4
 DEFAULT_DIRECTORY = ".holdfast"
 DIRECTORY_VARIABLE = "HOLDFAST_DIR"
+_WRITE_AGAIN_S = 2.0
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -246,6 +248,28 @@ def next_node(nodes: list[str]) -> str:
     return f"node-{1 + max((int(node.removeprefix('node-')) for node in nodes), default=-1)}"
 
 
+class InfoFile:
+    """`cluster.json`, as a running supervisor writes it: a full disk delays that, and ends nothing."""
+
+    def __init__(self, layout: "ClusterLayout", report: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._report = report
+        self._again: asyncio.TimerHandle | None = None
+
+    def write(self, info: ClusterInfo) -> None:
+        """Replace the file, now or as soon as that is possible."""
+        is_behind = self._again is not None
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        try:
+            self._layout.write_info(info)
+        except EmbeddedError as error:
+            self._again = asyncio.get_running_loop().call_later(_WRITE_AGAIN_S, self.write, info)
+            if not is_behind:
+                self._report(str(error))
+
+
 def _number(node: str) -> int:
     return int(node.rpartition("-")[2])
 
@@ -256,7 +280,19 @@ def _read_pid(file: Path) -> int | None:
 
 
 def write_private(path: Path, content: bytes, *, durable: bool) -> None:
-    """Replace a file in one step, readable by its owner only; with `durable`, it also survives a power loss."""
+    """Replace a file in one step, readable by its owner only; with `durable`, it also survives a power loss.
+
+    Raises EmbeddedError if it cannot be written; the file before stays.
+    """
+    try:
+        _replace(path, content, durable=durable)
+    except OSError as error:
+        raise EmbeddedError(
+            f"{path} cannot be written: {error.strerror}. Make room on its disk, or open its directory for this user."
+        ) from error
+
+
+def _replace(path: Path, content: bytes, *, durable: bool) -> None:
     draft = path.with_name(f".{path.name}.new")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)

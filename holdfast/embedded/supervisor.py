@@ -27,7 +27,7 @@ from holdfast.embedded.control import (
     Users,
 )
 from holdfast.embedded.errors import ClusterAlreadyRunning, ControlRefused, EmbeddedError
-from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports, choose_nodes, next_node
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, InfoFile, Ports, choose_nodes, next_node
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
@@ -64,6 +64,7 @@ class Supervisor:
         self, layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Callable[[str], None]
     ) -> None:
         self._layout = layout
+        self._file = InfoFile(layout, self._report)
         self._plan = plan
         self._options = options
         self._tell = tell
@@ -113,7 +114,7 @@ class Supervisor:
                     if self._info.fabric is not None:
                         fabric.remove(self._info.fabric)
                     self._info = msgspec.structs.replace(self._info, pid=None, children={})
-                    layout.write_info(self._info)
+                    self._file.write(self._info)
                 if self._failure is not None:
                     self._report(f"not started: {self._failure}", tell=False)
                     raise self._failure
@@ -373,7 +374,7 @@ class Supervisor:
     def _record(self) -> None:
         records = {child.name: child.record for child in self._all() if child.record is not None}
         self._info = msgspec.structs.replace(self._info, children=records)
-        self._layout.write_info(self._info)
+        self._file.write(self._info)
 
     def _all(self) -> list[Child]:
         return [*self._nodes.values(), *self._services.values(), *self._servers.values()]

@@ -58,6 +58,17 @@ def embedded_postgres(tmp_path_factory: pytest.TempPathFactory, embedded_ports: 
         yield admin_url(port, PASSWORD)
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 MB: an agent needs 256 MiB."""
+    place = tmp_path / "state"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "none", place], check=False).returncode:
+        pytest.skip("no right to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A server of the module's own, which a test may kill, with the tables of all services."""

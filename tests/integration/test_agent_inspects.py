@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,17 +40,6 @@ async def test_what_is_found_is_an_alert_and_without_doubt_makes_an_unfit_node(
         assert f"nothing is mounted at {missing}" in (await failed(it, "inspection mounts")).detail
         alert = await it.heard.wait(Inspection, lambda event: event.device == str(missing))
         assert (alert.state, alert.confidence, alert.symptom) == ("alert", "evict", "filesystem_mount")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "state"
-    place.mkdir()
-    # An agent needs 256 MiB.
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "none", place], check=False).returncode:
-        pytest.skip("no right to mount a tmpfs")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 async def test_a_node_whose_full_disk_has_space_again_offers_itself(

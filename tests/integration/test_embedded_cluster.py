@@ -14,7 +14,7 @@ import nats
 import pytest
 from embedded_running import Cluster, alive, cluster, until
 
-from holdfast.embedded.control import AddNode, PowerOff, PowerOn, Status, Stop, ask
+from holdfast.embedded.control import AddNode, PowerOff, PowerOn, Renew, Status, Stop, ask
 from holdfast.embedded.errors import ControlRefused, NoCluster
 from holdfast.embedded.layout import ClusterInfo
 from holdfast.embedded.processes.child_process import started_ticks
@@ -81,6 +81,21 @@ def test_a_killed_child_is_noticed_and_mended(running_cluster: Cluster, name: st
     assert set(ends[1:]) <= ({"exit code 1"} if name == "postgres" else set())
     assert (after.restarts, after.last_exit) == (before.restarts + len(ends), ends[-1])
     assert running_cluster.info.children[name].pid == after.pid
+
+
+def test_a_full_disk_ends_no_cluster(small_disk: Path) -> None:
+    with cluster(small_disk / "cluster", "--nodes", "1") as running:
+        ballast, before = small_disk / "ballast", running.pid("controller")
+        with ballast.open("wb") as file, contextlib.suppress(OSError):
+            while file.write(bytes(1 << 20)):
+                pass
+        os.kill(before, signal.SIGKILL)
+        after = running.mended("controller", before).pid
+        with pytest.raises(ControlRefused, match=r"secrets.json cannot be written: No space left .* Make room"):
+            ask(running.layout, Renew(users=["controller"]))
+        ballast.unlink()
+        until(lambda: running.info.children["controller"].pid == after)
+        assert "cluster.json cannot be written: No space left" in running.layout.log("supervisor").read_text()
 
 
 def test_what_was_committed_survives_the_kill_of_both_servers(tmp_path: Path) -> None:
