@@ -1,4 +1,4 @@
-"""The simulated bus: every message arrives once, some milliseconds later, in nearly the order of publishing.
+"""The simulated bus: every message arrives once, some milliseconds later, in the order of its stream.
 
 Duplicates, losses and long delays are the business of `tests/sim`; here the judgement is tried.
 """
@@ -13,6 +13,7 @@ from random import Random
 from holdfast import events
 from holdfast.bus import Message, StreamPosition, event_message
 from holdfast.events import Event
+from holdfast.events.base import EventClass
 from holdfast.orders.node import NodeOrder
 from holdfast_proving.world.agenda import Agenda
 
@@ -53,6 +54,8 @@ class ProvingBus:
         self._agenda = agenda
         self._noise = noise
         self._published = 0
+        self._last_s: dict[tuple[bool, Callable[[Delivery], None]], float] = {}
+        """When the newest message of a stream arrives at a receiver."""
         self.connected_since: datetime | None = agenda.now()
         self.watchers: list[Callable[[Event], None]] = []
         """Called at once for each event: the world's bookkeeping, no part of production."""
@@ -88,4 +91,8 @@ class ProvingBus:
             watcher(event)
         for receive in self.receivers.get(type(event), ()):
             delivery = Delivery(message.subject, message.body, self._agenda.now())
-            self._agenda.after(self._noise.uniform(*DELAY_S), partial(receive, delivery))
+            # A consumer receives a stream in order, and two streams in any.
+            queue = (event.event_class is EventClass.EVIDENCE, receive)
+            at_s = max(self._agenda.seconds + self._noise.uniform(*DELAY_S), self._last_s.get(queue, 0.0))
+            self._last_s[queue] = at_s
+            self._agenda.at(at_s, partial(receive, delivery))

@@ -29,9 +29,11 @@ from holdfast_proving.world.findings import Findings
 from holdfast_proving.world.lives import Lives
 from holdfast_proving.world.machine import Machine
 from holdfast_proving.world.node_tests import NodeTests
-from holdfast_proving.world.training import Training
+from holdfast_proving.world.training import Training, running
 from holdfast_standby.service import Standby
 
+PARTS = 500
+EVENTS_MAX = 5_000_000
 READY_S = 30.0
 """Machines register before jobs are submitted."""
 
@@ -70,6 +72,7 @@ class Cluster:
         self.scenario = scenario
         self.seed = seed
         self.policy = policy
+        self.is_cut_short = False
         self.agenda = Agenda()
         self.ledger = Ledger()
         self.log: list[tuple[float, Event]] = []
@@ -129,16 +132,35 @@ class Cluster:
         for after_s in (0.0, 1.0, self.policy.settings.timeouts.node_lost_s + 0.001):
             self.standby.look_at(at_s + after_s)
 
-    def run(self, days: float | None = None, progress: Callable[[float], None] = lambda share: None) -> Cluster:
-        """Let the scenario happen; `progress` is called with the share of its time that is over."""
+    def run(
+        self,
+        days: float | None = None,
+        progress: Callable[[float], None] = lambda share: None,
+        events_max: int = EVENTS_MAX,
+    ) -> Cluster:
+        """Let the scenario happen; `progress` is called with the share of its time that is over.
+
+        It ends early after `events_max` events: a policy that restarts a job without end would take as long.
+        """
         until_s = (self.scenario.days if days is None else days) * DAY_S
-        with self.policy.in_force(Insight(self.ledger, self.agenda)):
-            for part in range(1, 101):
-                self.agenda.run(until_s * part / 100)
-                progress(part / 100)
+        with self.policy.in_force(Insight(self.ledger, self.agenda, self._thrown_away_s, self._training_members)):
+            for part in range(1, PARTS + 1):
+                self.agenda.run(until_s * part / PARTS)
+                progress(part / PARTS)
+                if len(self.log) > events_max:
+                    self.is_cut_short = True
+                    break
         for training in self.trainings:
             training.settle()
         return self
+
+    def _thrown_away_s(self, machine: str) -> float:
+        training = running(self.trainings, machine)
+        return training.thrown_away_s if training else 0.0
+
+    def _training_members(self, job: str | None) -> tuple[str, ...]:
+        training = self._by_job.get(job or "")
+        return training.run.nodes if training and training.run else ()
 
     # --- jobs -------------------------------------------------------------------------------------
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 
@@ -19,6 +18,10 @@ class Insight(msgspec.Struct, frozen=True):
 
     ledger: Ledger
     agenda: Agenda
+    thrown_away_s: Callable[[str], float]
+    """Training time that a restart of a machine's job would give up."""
+    members: Callable[[str | None], tuple[str, ...]]
+    """Machines that train a job."""
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -38,10 +41,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     @contextmanager
     def in_force(self, insight: Insight) -> Iterator[None]:
         """Replace its functions in this process."""
-        with ExitStack() as stack:
-            for it in self.patches:
-                stack.enter_context(patch.object(it.owner, it.name, it.make(getattr(it.owner, it.name), insight)))
+        originals = [getattr(it.owner, it.name) for it in self.patches]
+        try:
+            for it, original in zip(self.patches, originals, strict=True):
+                setattr(it.owner, it.name, it.make(original, insight))
             yield
+        finally:
+            for it, original in zip(self.patches, originals, strict=True):
+                setattr(it.owner, it.name, original)
 
 
 TODAY = Policy(name="today", about="the production code with default settings")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
+
 from holdfast.settings import Section, Within
 
 Effect = Literal["crash", "hang", "slow", "bad_numbers", "lost", "alert"]
@@ -110,7 +112,7 @@ class FaultKind(Section, frozen=True, kw_only=True):
 
 
 class Strike(Section, frozen=True, kw_only=True):
-    """A fault at a set time, for scenarios that tell one story."""
+    """A fault at a set time, for scenarios that tell one story. If it lasts a while, then exactly `lasts_h`."""
 
     kind: str
     at_h: Hours
@@ -139,6 +141,10 @@ class Scenario(Section, frozen=True, kw_only=True):
     """Time until people notice that a job ended, and submit it again."""
     cascade_share: Share = 0.5
     """Share of crashes after which other ranks report the loss of their peer, perhaps first."""
+
+    known_wrong: dict[str, str] = msgspec.field(default_factory=dict)
+    """Complaints about today's policy in this scenario, by kind, each with the reason why it is there. A test demands
+    exactly these: the first change that mends one takes it out here."""
 
     def kind(self, name: str) -> FaultKind:
         return next(kind for kind in self.faults if kind.name == name)

@@ -80,7 +80,7 @@ def _struck(scenario: Scenario, where: Racks, number: int, seed: int) -> Fault:
         place=place,
         machines=places[place],
         since_s=strike.at_h * HOUR_S,
-        lasts_s=_lasts_s(scenario, kind, chance),
+        lasts_s=kind.lasts_h * HOUR_S if kind.lasts == "while" else _lasts_s(scenario, kind, chance),
         seed=f"{seed}/strike/{number}",
     )
 

@@ -23,7 +23,7 @@ from holdfast_proving.world.findings import Findings
 from holdfast_proving.world.machine import Machine
 from holdfast_proving.world.training import Run, Training
 
-AT_START_S = (2.0, 20.0)
+AT_START_S = (0.5, 3.0)
 """When a fault shows that does so at each start."""
 BACK_WITHIN_S = 60.0
 """Machines that lost power together come back within this time of each other."""
@@ -130,7 +130,9 @@ class Effects:
             training = next((it for it in self._concerned(live.fault) if it.run and machine in it.run.up), None)
             if training is not None and training.run is not None:
                 self._note(live.fault, training.run, machine)
-                self._cascade(training.run, live.fault.machines, self._noise)
+                chance = live.fault.stream(f"cascade/{machine}")
+                if chance.random() < self._scenario.cascade_share:
+                    self._cascade(training.run, live.fault.machines, chance)
                 self._report_last_step(training.run, live.fault.machines)
             self._machines[machine].switch_off()
         self._note_power()

@@ -86,14 +86,14 @@ class Findings:
         pace_s = training.plan.step_s * fault.kind.slowdown
 
         def located() -> None:
-            if run.halted_s is not None or fault.number not in run.slowed_by or not named:
+            if run.halted_s is not None or fault.number not in run.slowed_by:
                 return
             alone = len(named) == 1
             self._find(
                 FailSlowLocated,
                 run,
                 asked=named_id(self._agenda.now(), run.job, "asked", fault.number),
-                fault="computation",
+                fault="computation" if named else "unknown",
                 nodes=named if alone else (),
                 one_of=() if alone else named,
                 confidence=1.0 if alone else 0.9,
@@ -101,7 +101,7 @@ class Findings:
                 slowdown=fault.kind.slowdown,
                 pace_s=pace_s,
                 healthy_s=training.plan.step_s,
-                summary=f"tests name {', '.join(named)}",
+                summary=f"tests name {', '.join(named)}" if named else "no machine is named",
             )
 
         self._agenda.after(fault.kind.found_after_s * chance.uniform(0.8, 1.2), located)

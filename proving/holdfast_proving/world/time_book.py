@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Cause = Literal[
     "productive",
@@ -21,8 +21,17 @@ Cause = Literal[
 `ended`: the job was given up, and nobody has submitted it again."""
 
 
+class Stretch(NamedTuple):
+    """An unbroken time with one cause, in which no step was made."""
+
+    cause: Cause
+    since_s: float
+    until_s: float
+
+
 class TimeBook:
     def __init__(self) -> None:
+        self.stretches: list[Stretch] = []
         self.spent_s: dict[Cause, float] = {}
         self._cause: Cause | None = None
         self._since_s = 0.0
@@ -31,7 +40,15 @@ class TimeBook:
         """Spend the time from now on for this cause; None: steps are made, and `spend` says what they were worth."""
         if self._cause is not None:
             self.spend(self._cause, at_s - self._since_s)
+            self._note(self._cause, at_s)
         self._cause, self._since_s = cause, at_s
+
+    def _note(self, cause: Cause, at_s: float) -> None:
+        last = self.stretches[-1] if self.stretches else None
+        if last and last.cause == cause and last.until_s == self._since_s:
+            self.stretches[-1] = last._replace(until_s=at_s)
+        elif at_s > self._since_s:
+            self.stretches.append(Stretch(cause, self._since_s, at_s))
 
     def spend(self, cause: Cause, seconds: float) -> None:
         self.spent_s[cause] = self.spent_s.get(cause, 0.0) + seconds

@@ -149,6 +149,18 @@ class Training:
         else:
             self.book.enter(None, self.agenda.seconds)
 
+    @property
+    def thrown_away_s(self) -> float:
+        """Training time that a restart would give up now."""
+        run = self.run
+        if run is None or not run.is_stepping or self.plan.keeps == "memory":
+            return 0.0
+        kept = self.on_disk if self.plan.keeps == "disk" else 0
+        every = max(1, round(self.plan.disk_every_s / self.plan.step_s))
+        step = self.step(run)
+        newest = max(kept, step // every * every) if self.plan.keeps == "disk" else 0
+        return (step - newest) * self.plan.step_s
+
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self, run: Run) -> int:

@@ -1,0 +1,120 @@
+"""Judges of blame: who is at fault leaves, and nobody else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from holdfast.events import Eviction, FailSlowLocated, Inspection
+from holdfast.settings.ladder import LadderPolicy
+from holdfast_proving.judging.complaints import Complaint, Wrong
+from holdfast_proving.judging.history import History
+from holdfast_proving.truth.generator import HOUR_S
+
+GRACE_S = 600.0
+"""A fault that ended so shortly before may still be acted on."""
+BACK_WITHIN_S = HOUR_S
+"""Innocent nodes of a group are back, and nodes that were away unblocked, within this time."""
+SHOWINGS_MAX = 3
+"""Times that one fault may stop a job before its machine is gone: the second is checked, the third evicts."""
+ALERT_ANSWERED_S = 300.0
+STORM_S = HOUR_S
+
+
+def innocents(history: History) -> Iterator[Complaint]:
+    """Complain about evictions of nodes that were not at fault."""
+    for at_s, event in history.evictions:
+        if history.ledger.is_at_fault(event.node or "", at_s, GRACE_S):
+            continue
+        if history.ledger.was_away(event.node or "", at_s, GRACE_S):
+            yield from _still_blocked(history, at_s, event)
+        elif (wrong := _wrong(history, at_s, event)) is not None:
+            yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=event.node or "", text=event.reason)
+
+
+def _wrong(history: History, at_s: float, event: Eviction) -> Wrong | None:
+    """Return what is wrong with the eviction of a node that is not at fault."""
+    ledger = history.ledger
+    if any(ledger.is_at_fault(other, at_s, GRACE_S) for other in event.together):
+        is_kept_out = history.blocked_until_s(at_s, event) > at_s + BACK_WITHIN_S < history.end_s
+        return Wrong.INNOCENT_KEPT_OUT if is_kept_out else None
+    return Wrong.BLAMED_FOR_SHARED if ledger.shared(event.node or "", at_s, GRACE_S) else Wrong.INNOCENT_EVICTED
+
+
+def _still_blocked(history: History, at_s: float, event: Eviction) -> Iterator[Complaint]:
+    """Complain if a machine that lost its power through no fault of its own is blocked long after it came back."""
+    node = event.node or ""
+    records = [
+        history.ledger.records[fault.number]
+        for fault in history.ledger.of_machine(node, at_s, GRACE_S)
+        if fault.kind.effect == "lost"
+    ]
+    back_s = max((record.ended_s or float("inf") for record in records), default=at_s)
+    late_s = max(back_s, at_s) + BACK_WITHIN_S
+    if late_s < min(history.blocked_until_s(at_s, event), history.end_s):
+        yield Complaint(wrong=Wrong.BLOCKED_THOUGH_BACK, at_s=late_s, job=event.job or "", node=node, text=event.reason)
+
+
+def storms(history: History) -> Iterator[Complaint]:
+    """Complain about more evictions of innocent nodes of one job within an hour than its breaker should allow."""
+    by_job: dict[str, list[float]] = defaultdict(list)
+    for complaint in innocents(history):
+        if complaint.wrong in (Wrong.INNOCENT_EVICTED, Wrong.BLAMED_FOR_SHARED):
+            by_job[complaint.job].append(complaint.at_s)
+    for job, times in by_job.items():
+        nodes = len(history.members(job, times[0]))
+        allowed = max(3, int(0.2 * nodes))
+        for first, last in zip(times, times[allowed:], strict=False):
+            if last - first < STORM_S:
+                text = f"{allowed + 1} innocent nodes of {nodes} were evicted within an hour"
+                yield Complaint(wrong=Wrong.STORM_OF_BLAME, at_s=last, job=job, text=text)
+                break
+
+
+def culprits(history: History) -> Iterator[Complaint]:
+    """Complain about faults that stop one job again and again."""
+    times: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for showing in history.ledger.showings:
+        fault = history.ledger.records[showing.fault].fault
+        if fault.culprit is None or fault.kind.effect not in ("crash", "hang", "bad_numbers"):
+            continue
+        seen = times[showing.fault, showing.job]
+        seen.add(showing.generation)
+        if len(seen) == SHOWINGS_MAX + 1:
+            yield Complaint(
+                wrong=Wrong.CULPRIT_STAYS,
+                at_s=showing.at_s,
+                job=showing.job,
+                node=fault.culprit,
+                text=f"its fault {fault.kind.name} stopped the job for the {len(seen)}th time",
+            )
+
+
+def alerts(history: History) -> Iterator[Complaint]:
+    """Complain about alerts that were right and certain, and whose node stayed."""
+    for at_s, event in history.of(Inspection):
+        node = event.node or ""
+        if event.state != "alert" or event.confidence != "evict" or not history.ledger.is_at_fault(node, at_s):
+            continue
+        late_s = at_s + ALERT_ANSWERED_S
+        for job in history.jobs_at(at_s):
+            was_member = node in history.members(job, at_s)
+            if was_member and late_s < history.end_s and not history.left(node, job, at_s - 60.0, late_s):
+                text = f"{event.check} found it"
+                yield Complaint(wrong=Wrong.ALERT_IGNORED, at_s=late_s, job=job, node=node, text=text)
+
+
+def slow_ones(history: History) -> Iterator[Complaint]:
+    """Complain about machines that were rightly named for slowness, and stayed until they had cost far too much."""
+    allowed_s = 3.0 * LadderPolicy().slow_cost_max_s
+    for at_s, event in history.of(FailSlowLocated):
+        named = event.nodes or event.one_of
+        for node in named:
+            faults = [it for it in history.ledger.of_machine(node, at_s) if it.kind.effect == "slow"]
+            if not faults or not history.ledger.is_at_fault(node, at_s) or event.job in history.without_checkpoints:
+                continue
+            late_s = at_s + max(600.0, allowed_s / (1.0 - 1.0 / faults[0].kind.slowdown))
+            ended_s = history.ledger.records[faults[0].number].ended_s or history.end_s
+            if late_s < min(ended_s, history.end_s) and not history.left(node, event.job or "", at_s, late_s):
+                text = f"it has slowed the job down by {faults[0].kind.slowdown:g} for {late_s - at_s:.0f} s"
+                yield Complaint(wrong=Wrong.SLOW_ONE_STAYS, at_s=late_s, job=event.job or "", node=node, text=text)

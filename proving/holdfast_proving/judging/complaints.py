@@ -1,0 +1,45 @@
+"""A complaint: something that a policy did or left undone, and that is wrong by the truth."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Wrong(StrEnum):
+    """The kinds of complaints."""
+
+    INNOCENT_EVICTED = "innocent_evicted"
+    BLAMED_FOR_SHARED = "blamed_for_shared"
+    """A node was evicted for something that it had together with others."""
+    INNOCENT_KEPT_OUT = "innocent_kept_out"
+    """Of nodes that were evicted together an innocent one did not come back in time."""
+    BLOCKED_THOUGH_BACK = "blocked_though_back"
+    """A node that was away and has been back for long is on the blocklist."""
+    STORM_OF_BLAME = "storm_of_blame"
+    """More innocent nodes were evicted within an hour than a circuit breaker should allow."""
+    CULPRIT_STAYS = "culprit_stays"
+    ALERT_IGNORED = "alert_ignored"
+    SLOW_ONE_STAYS = "slow_one_stays"
+    GAVE_UP = "gave_up"
+    RETRIED_IN_VAIN = "retried_in_vain"
+    RESTARTS_WITHOUT_END = "restarts_without_end"
+    """The simulation was cut short: more happened than in any sound one."""
+    UNNOTICED = "unnoticed"
+    """No step was made, and nothing was decided for long."""
+    STARVED = "starved"
+    """A job waited for machines while enough well ones were free."""
+    POISON_SURVIVES = "poison_survives"
+    WORK_THROWN_AWAY = "work_thrown_away"
+    """A restart of free will cost more than it could gain."""
+    TOO_COSTLY = "too_costly"
+    """More time was lost than the oracle's bound."""
+
+
+class Complaint(msgspec.Struct, frozen=True, kw_only=True):
+    wrong: Wrong
+    at_s: float
+    job: str = ""
+    node: str = ""
+    text: str = ""

@@ -1,0 +1,44 @@
+"""A policy on trial: the complaints that today's policy does not have either."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from holdfast_proving.inside.cluster import Cluster
+from holdfast_proving.judging.complaints import Complaint
+from holdfast_proving.judging.judges import judge
+from holdfast_proving.policies.oracle import ORACLE
+from holdfast_proving.policies.policy import Policy
+from holdfast_proving.scenario.load import load_scenario
+
+TRIALS = ("trial", "storm")
+"""Scenarios in which each wrong policy shows itself, at few events."""
+
+EVENTS_MAX = 10_000
+"""Several times what the longest of them has under today's policy."""
+
+
+@lru_cache(maxsize=32)
+def oracle_of(scenario: str, seed: int) -> Cluster:
+    """Return the oracle's simulation, which all policies of a trial are compared with."""
+    return Cluster(load_scenario(scenario), seed, ORACLE).run()
+
+
+def complaints(policy: Policy, scenario: str, seed: int) -> list[Complaint]:
+    cluster = Cluster(load_scenario(scenario), seed, policy).run(events_max=EVENTS_MAX)
+    return judge(cluster, oracle_of(scenario, seed))
+
+
+def new_complaints(policy: Policy, scenario: str, seed: int) -> list[Complaint]:
+    """Return the complaints about a policy that are not known of today's."""
+    known = load_scenario(scenario).known_wrong
+    return [it for it in complaints(policy, scenario, seed) if it.wrong not in known]
+
+
+def caught(policy: Policy, seeds: range) -> tuple[str, int, Complaint] | None:
+    """Return the first complaint about a wrong policy, with scenario and seed; None if nothing shows it."""
+    for seed in seeds:
+        for scenario in TRIALS:
+            if found := new_complaints(policy, scenario, seed):
+                return scenario, seed, found[0]
+    return None

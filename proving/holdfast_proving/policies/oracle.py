@@ -1,0 +1,115 @@
+"""The oracle: production with a ladder that reads the ledger of the truth.
+
+It pays for restarts and waits for machines like any policy, so what another one loses beyond it is the price of that
+one's judgement. It evicts who is at fault and nobody else, and replaces machines that are away without blocking them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.events import FailSlowLocated, Inspection
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.load import Settings
+from holdfast.symptoms import Symptom
+from holdfast_controller.plan.incident import alerts, breaker, recovery, slow
+from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
+from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.job import JobState
+from holdfast_proving.policies.policy import Insight, Patch, Policy
+from holdfast_proving.truth.faults import Fault
+
+RESTART_S = 40.0
+"""About the price of a restart, which slowness has to exceed before a machine is replaced for it."""
+
+
+def culprits(insight: Insight, members: Iterable[str]) -> tuple[str, ...]:
+    """Return the members whose own faults stop the job again and again."""
+    at_s = insight.agenda.seconds
+    return tuple(
+        sorted(
+            member
+            for member in members
+            if any(
+                fault.culprit == member and fault.kind.effect != "slow"
+                for fault in insight.ledger.of_machine(member, at_s)
+            )
+        )
+    )
+
+
+def _choose(_: Callable[..., Any], insight: Insight) -> Callable[..., RungChoice]:
+    def choose(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
+        if failure.symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED, Symptom.START_TIMEOUT) and failure.node:
+            return RungChoice(rung=Rung.REPLACE, reason=failure.text, nodes=(failure.node,))
+        if failure.symptom is Symptom.FAIL_SLOW:
+            return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group)
+        if at_fault := culprits(insight, options.members):
+            return RungChoice(rung=Rung.EVICT, reason=f"{failure.text}; the oracle knows", nodes=at_fault)
+        if failure.symptom is Symptom.SERVICE_ELSEWHERE:
+            return RungChoice(rung=Rung.WAIT, reason=failure.text)
+        if any(fault.is_fatal for fault in insight.ledger.open()) and failure.error is not None:
+            return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; no restart helps")
+        return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
+
+    return choose
+
+
+def _alert_counts(original: Callable[..., Any], insight: Insight) -> Callable[..., Failure | None]:
+    def failure(state: JobState, event: Inspection, now: Any, policy: LadderPolicy) -> Failure | None:
+        if event.state != "alert" or event.node not in culprits(insight, state.nodes):
+            return None
+        return Failure(
+            symptom=Symptom.NODE_UNFIT,
+            generation=state.generation,
+            step=state.step,
+            text=alerts.describe(event),
+            node=event.node,
+            evidence=(event.id,),
+        )
+
+    return failure
+
+
+def _slow_faults(insight: Insight, members: Iterable[str]) -> list[Fault]:
+    at_s = insight.agenda.seconds
+    found = {
+        fault.number: fault
+        for member in members
+        for fault in insight.ledger.of_machine(member, at_s)
+        if fault.kind.effect == "slow" and fault.culprit == member
+    }
+    return [
+        fault for fault in found.values() if cost_left_s(fault, at_s) > RESTART_S + insight.thrown_away_s(fault.place)
+    ]
+
+
+def cost_left_s(fault: Fault, at_s: float) -> float:
+    """Return the time that a job would still lose to a slow machine."""
+    share = 1.0 - 1.0 / fault.kind.slowdown
+    return share * max(0.0, fault.since_s + fault.lasts_s - at_s) if fault.kind.lasts == "while" else float("inf")
+
+
+def _slow_suspects(_: Callable[..., Any], insight: Insight) -> Callable[..., tuple[str, ...]]:
+    def suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
+        return tuple(sorted({fault.place for fault in _slow_faults(insight, insight.members(event.job))}))
+
+    return suspects
+
+
+def _never(_: Callable[..., Any], __: Insight) -> Callable[..., bool]:
+    return lambda *_: False
+
+
+ORACLE = Policy(
+    name="oracle",
+    about="production with a ladder that knows who is at fault",
+    settings=Settings(ladder=LadderPolicy(attempts_max=100_000, slow_cost_max_s=1.0)),
+    patches=(
+        Patch(recovery, "choose", _choose),
+        Patch(alerts, "failure", _alert_counts),
+        Patch(slow, "_suspects", _slow_suspects),
+        Patch(breaker, "opens", _never),
+    ),
+)
