@@ -2,7 +2,8 @@
 
 Permissions alone do not suffice, because NATS does not check the subject for a reply: a client that may send a request
 can have the answer published under any subject of its account. So each node and the readers have separate accounts,
-joined to that of the services by these exports and imports only. Within the services' account all users are trusted.
+joined to that of the services by these exports and imports only. Services are not kept from each other's events, but
+from requests, which are the operator's: `NatsBus.serve` takes none that came any other way than published as one.
 
 Passwords are made elsewhere: by `embedded/servers/credentials.py`, or `deploy/make_secrets.py` for compose.
 """
@@ -39,6 +40,7 @@ from holdfast.subjects import (
     holder_subject,
     kv_subject,
     log_subject,
+    request_subject,
     stored_subject,
     stream_info_subject,
 )
@@ -50,6 +52,8 @@ READER = "reader"
 """Receives events and nothing else: no orders, no dead letters, which hold the settings of jobs."""
 
 _SERVICES = "SERVICES"
+_ASKS = {"historian": ("analyzer",)}
+"""Services that make requests to others: the historian brings the analyzer new models."""
 _ACTIONS: tuple[type[Action], ...] = (
     CheckpointSaved,
     CodeInPlace,
@@ -86,7 +90,7 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
     accounts: dict[str, Any] = {
         _SERVICES: {
             "jetstream": "enabled",
-            "users": [user(name) for name in (*SERVICES, OPERATOR)],
+            "users": [*(user(name, _service_permissions(name)) for name in SERVICES), user(OPERATOR)],
             "exports": [
                 *({"service": subject} for subject in (*_asked("*"), _STREAM_INFO)),
                 *({"stream": subject} for subject in (*_ordered("*"), *_READ)),
@@ -157,6 +161,11 @@ def _asked(node: str) -> list[str]:
 def _ordered(node: str) -> list[str]:
     """Return the subjects of a node's orders, and of orders for all nodes that run a job."""
     return [stored_subject(DESIRED_BUCKET, f"*.{node}"), stored_subject(JOBS_BUCKET, "*.*")]
+
+
+def _service_permissions(service: str) -> dict[str, Any]:
+    asks = _ASKS.get(service, ())
+    return {"publish": {"deny": [request_subject(other, ">") for other in SERVICES if other not in asks]}}
 
 
 def _node_permissions(node: str) -> dict[str, Any]:

@@ -231,9 +231,10 @@ class NatsBus:
         attach = partial(_subscribe, subject=subject, queue="serve")
         async with aclosing(self._connection.arriving(attach)) as messages:
             async for message in messages:
-                answer = await handler(message.data)
-                if message.reply:
-                    await self.broadcast(message.reply, answer)
+                if _is_request(message):
+                    await self.broadcast(message.reply, await handler(message.data))
+                else:
+                    log.warning("what is no request is not answered", subject=message.subject, reply=message.reply)
 
     @property
     def message_bytes_max(self) -> int:
@@ -247,6 +248,14 @@ class NatsBus:
     async def close(self) -> None:
         """Flush what was published and disconnect; iterations over this bus end."""
         await self._connection.close()
+
+
+def _is_request(message: Msg) -> bool:
+    """Return False for what JetStream published: the body of any message that a stream has, wherever it was asked to.
+
+    So it may come from a user that may not publish here. It asks for no answer, or for an acknowledgement.
+    """
+    return bool(message.reply) and not message.reply.startswith("$JS.")
 
 
 async def _subscribe(link: Link, subject: str, queue: str = "", backlog_max: int | None = None) -> Inflow:

@@ -16,22 +16,36 @@ def test_after_a_restored_backup_jobs_go_on_and_the_record_is_whole(tmp_path: Pa
     backup = tmp_path / "holdfast.dump"
     with cluster(tmp_path / "cluster", nodes=3) as running:
         job = running.run()
+        ended = running.run(nnodes=1, nproc=1)
         job.until_step(10)
+        ended.until_step(10)
         running.command("backup", backup)
-        # The database forgets two generations, and a job.
-        for generation in (2, 3):
-            job.kill_rank(generation)
-            job.until_step(job.step() + 5, generation=generation)
+        # What the database forgets: three generations, an evicted node, one that joined, a job's end, and a job.
+        job.kill_rank(2)
+        job.until_step(job.step() + 5, generation=2)
+        lost = running.members(job)[1]
+        joined = running.add_node()
+        running.until("the new node is free", lambda: running.nodes().get(joined, {}).get("state") == "standby")
+        running.power_off(lost)
+        job.until_step(job.step() + 5, generation=3)
+        assert joined in running.members(job)
+        ended.finish()
+        end = ended.step()
+        running.power_on(lost)
+        assert running.nodes()[lost]["blocked_until"] is not None
         forgotten = running.run(nnodes=1, nproc=1)
         forgotten.until_step(5)
-        before, at = _events(running), job.step()
+        before, at, generation = _events(running), job.step(), job.generation()
 
-        lost = forgotten.pids()
+        pids = forgotten.pids()
         running.command("restore", "--yes", backup)
-        job.until_step(at + 10, generation=4)
-        running.until("the ranks of the forgotten job end", lambda: not [pid for pid in lost if alive(pid)])
+        job.until_step(at + 10, generation=generation + 1)
+        running.until("the ranks of the forgotten job end", lambda: not [pid for pid in pids if alive(pid)])
         assert forgotten.exit_code() == 1 and "Submit the job again" in forgotten.errors()
         job.finish()
+        running.until("the ended job ends again", lambda: _codes(running) == {job.name: 0, ended.name: 0})
+        again = [note.step for note in ended.trained(0) if note.generation > 1]
+        assert again[0] > end - 10, "from its checkpoint on the disk"
         check_record(running)
         assert before <= _events(running)
         check_starts(running, job)
@@ -40,9 +54,14 @@ def test_after_a_restored_backup_jobs_go_on_and_the_record_is_whole(tmp_path: Pa
             for kind in ("incident_opened", "incident_closed")
         )
         assert len(opened) >= 3 and opened == closed, "the record knows those that the controller forgot"
-        starts = [note.step for note in job.trained(0) if note.generation > 3]
+        starts = [note.step for note in job.trained(0) if note.generation > generation]
         assert starts[0] > at, "no step is lost: the memory of the ranks has them"
         running.until("all nodes are free", lambda: {it["state"] for it in running.nodes().values()} == {"standby"})
+        assert {lost, joined} <= running.nodes().keys(), "the one that joined is known, the evicted one not blocked"
+
+
+def _codes(running: Cluster) -> dict[str, int]:
+    return {row["key"]: row["exit_code"] for row in running.query("select key, exit_code from controller.jobs")}
 
 
 def _events(running: Cluster) -> set[str]:

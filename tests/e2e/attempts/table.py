@@ -11,6 +11,7 @@ NOBODY = "a NATS client without a password"
 NODE = "a node"
 READER = "the reader"
 SERVICE = "the database role of a service"
+SERVICE_BUS = "the bus password of a service"
 JOB = "a script in a job"
 TOKEN = "another user who knows the job's token"
 

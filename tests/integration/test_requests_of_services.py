@@ -1,0 +1,133 @@
+"""Requests to services: the operator may make them, and with the password of a service nobody can, on no way around."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from bus_worlds import WITHIN_S, unique
+from servers import NatsServer
+
+from holdfast.bus import BusError, NoResponder
+from holdfast.bus.accounts import SERVICES
+from holdfast.bus.link import Link
+from holdfast.bus.nats import NatsBus, connect
+from holdfast.requests import ANALYZER_REQUESTS, CODE_REQUESTS, CONTROLLER_REQUESTS, STANDBY_REQUESTS
+
+pytestmark = pytest.mark.integration
+
+REQUESTS = {
+    "controller": (CONTROLLER_REQUESTS, CODE_REQUESTS),
+    "analyzer": (ANALYZER_REQUESTS,),
+    "standby": (STANDBY_REQUESTS,),
+}
+STORED = "holdfast.v1.evidence.x.job._"
+MARK = b"submit a job"
+
+
+class Server:
+    """A service that notes what it is asked."""
+
+    def __init__(self, bus: NatsBus, subject: str) -> None:
+        self.asked: list[bytes] = []
+        self._task = asyncio.create_task(bus.serve(subject, self._answer))
+
+    async def _answer(self, body: bytes) -> bytes:
+        self.asked.append(body)
+        return b"done"
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
+@asynccontextmanager
+async def serving(guarded: NatsServer, service: str, subject: str) -> AsyncIterator[Server]:
+    """The service whose requests these are; it is known to receive the operator's."""
+    bus = await connect(guarded.url_of(service), service, timeout_s=WITHIN_S)
+    server = Server(bus, subject)
+    try:
+        yield server
+    finally:
+        server.close()
+        await bus.close()
+
+
+async def asked_by_operator(operator: NatsBus, subject: str) -> None:
+    """Have the operator ask once. What arrived before is handled then: requests are answered in order."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            try:
+                assert await operator.request(subject, b"mine", 1.0) == b"done"
+                return
+            except NoResponder:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("service", "subject"), [(name, it) for name, found in REQUESTS.items() for it in found])
+async def test_a_service_makes_no_requests(guarded: NatsServer, operator: NatsBus, service: str, subject: str) -> None:
+    async with serving(guarded, service, subject) as server:
+        await asked_by_operator(operator, subject)
+        for user in SERVICES:
+            if (user, subject) == ("historian", ANALYZER_REQUESTS):
+                continue
+            link = await Link.open(guarded.url_of(user), "attacker")
+            with pytest.raises(BusError, match="denies"):
+                pytest.fail(f"{user}: {(await link.answer(subject, MARK, timeout_s=WITHIN_S)).data!r}")
+            await link.close()
+        await asked_by_operator(operator, subject)
+        assert set(server.asked) == {b"mine"}
+
+
+async def test_a_service_has_nothing_else_of_the_bus_make_its_request(guarded: NatsServer, operator: NatsBus) -> None:
+    """Where it may not publish, it may have the server publish: what a stream holds is any body that it likes."""
+    subject, forged, stream = CONTROLLER_REQUESTS, MARK, unique("S")
+    async with serving(guarded, "controller", subject) as server:
+        await asked_by_operator(operator, subject)
+        link = await Link.open(guarded.url_of("historian"), "attacker")
+        seen = await (watcher := await Link.open(guarded.url, "watcher")).subscribe(subject)
+        stored = msgspec.json.decode((await link.answer(STORED, forged)).data)["seq"]
+        # As the answer to a question about a message.
+        await link.send("$JS.API.DIRECT.GET.EVIDENCE", msgspec.json.encode({"seq": stored}), reply=subject)
+        # As what a consumer delivers, and what one is asked for.
+        for policy in ("explicit", "none"):
+            await _consumer(link, {"deliver_subject": subject, "ack_policy": policy})
+        pulled = await _consumer(link, {"ack_policy": "explicit"})
+        await link.send(f"$JS.API.CONSUMER.MSG.NEXT.EVIDENCE.{pulled}", b"1", reply=subject)
+        # As what a stream publishes again when it stores it.
+        source = f"holdfast.v1.attempt.{stream}"
+        await _api(
+            link,
+            f"STREAM.CREATE.{stream}",
+            {"name": stream, "subjects": [source], "storage": "memory", "republish": {"src": source, "dest": subject}},
+        )
+        await link.send(source, forged, reply=f"{link.new_inbox()}")
+        arrived = [await seen.next(WITHIN_S) for _ in range(5)]
+        assert {message.data for message in arrived} == {forged}
+        await asked_by_operator(operator, subject)
+        assert set(server.asked) == {b"mine"}, [(it.reply, it.headers) for it in arrived]
+        await _api(link, f"STREAM.DELETE.{stream}", {})
+        await link.close()
+        await watcher.close()
+
+
+async def _consumer(link: Link, config: dict[str, object]) -> str:
+    name = unique("c")
+    wanted = {"name": name, "deliver_policy": "last", "filter_subject": STORED, **config}
+    await _api(link, f"CONSUMER.CREATE.EVIDENCE.{name}.{STORED}", {"stream_name": "EVIDENCE", "config": wanted})
+    return name
+
+
+async def _api(link: Link, request: str, body: dict[str, object]) -> None:
+    answer = await link.answer(f"$JS.API.{request}", msgspec.json.encode(body) if body else b"")
+    assert b'"error"' not in answer.data, answer.data
+
+
+async def test_the_historian_brings_the_analyzer_its_models(guarded: NatsServer, operator: NatsBus) -> None:
+    async with serving(guarded, "analyzer", ANALYZER_REQUESTS):
+        await asked_by_operator(operator, ANALYZER_REQUESTS)
+        historian = await connect(guarded.url_of("historian"), "historian", timeout_s=WITHIN_S)
+        assert await historian.request(ANALYZER_REQUESTS, b"a model", WITHIN_S) == b"done"
+        await historian.close()
