@@ -53,8 +53,8 @@ class Input(NamedTuple):
     """None if the input was a request or the passing of time."""
     request: AnyRequest | None
     decided: tuple[Event, ...]
-    had_no_effect: bool = False
-    """The controller changed nothing for it."""
+    had_effect: bool | None = None
+    """Whether the controller changed anything for it; None: not known."""
 
 
 def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
@@ -78,8 +78,9 @@ def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
         own = taken.get(it.event.id)
         handled = it.handled_at or clock.handled(own.at if own else it.event.at)
         at = own.at if own else clock.decided(handled) if it.handled_at else it.event.at
-        ignored = bool(oldest and newest and not it.handled_at and not own and oldest < handled < newest)
-        placed.append((handled, 1, Input(at, it.event, None, own.events if own else (), ignored)))
+        is_covered = bool(oldest and newest and oldest < handled < newest)
+        had_effect = True if it.handled_at or own else False if is_covered else None
+        placed.append((handled, 1, Input(at, it.event, None, own.events if own else (), had_effect)))
     first = _first_start(groups)
     for group in alone:
         placed.append((clock.handled(group.at), 0, Input(group.at, None, _request(group, first), group.events)))

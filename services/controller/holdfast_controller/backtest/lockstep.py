@@ -15,6 +15,7 @@ import msgspec
 from holdfast.events import AnyEvent, Event
 from holdfast_controller.backtest.inputs import Input
 from holdfast_controller.plan.draft import JobDecision, Rules
+from holdfast_controller.plan.generation import STEP_RECORD_S
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Running
 from holdfast_controller.plan.planner import Planner
@@ -98,7 +99,7 @@ class _Lockstep:
             self._act_earlier(self._beside, given.at)
         decision = _decide(self._recorded, before, given)
         events = decision.events if decision else ()
-        if given.had_no_effect:
+        if given.had_effect is False:
             self._consider(given, events)
             return
         if not given.decided and events:
@@ -187,7 +188,11 @@ def _decide(planner: Planner, state: JobState | None, given: Input) -> JobDecisi
         return _time_passed(planner, state, at)
     if given.event.job is None and given.event.node not in state.nodes:
         return None
-    return planner.event(state, given.event, given.at)
+    decision = planner.event(state, given.event, given.at)
+    if given.had_effect and decision.state == state and isinstance(state.phase, Running):
+        # Its time was a guess, if the clock was set: steps are noted at intervals of the controller's clock.
+        return planner.event(state, given.event, state.phase.step_seen_at + timedelta(seconds=STEP_RECORD_S))
+    return decision
 
 
 def _time_passed(planner: Planner, state: JobState, at: datetime) -> JobDecision:
