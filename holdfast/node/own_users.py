@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,32 +72,44 @@ class Exchanged(Exception):
     """A job has put a link into the path of its directory, which may lead anywhere."""
 
 
+def passed(path: Path) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Yield what an absolute path leads through, links included, and None for the first part that is missing.
+
+    Raises Exchanged after too many links, OSError.
+    """
+    rest, place, links = list(reversed(path.parts[1:])), "/", 0
+    yield place, os.lstat(place)
+    while rest:
+        part = os.path.normpath(os.path.join(place, rest.pop()))
+        try:
+            found = os.lstat(part)
+        except FileNotFoundError:
+            yield part, None
+            return
+        yield part, found
+        if not stat.S_ISLNK(found.st_mode):
+            place = part
+            continue
+        links += 1
+        if links > _LINKS_MAX:
+            raise Exchanged(f"{path} leads through more than {_LINKS_MAX} links")
+        target = Path(os.readlink(part))
+        rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        place = "/" if target.is_absolute() else place
+
+
 def owner(directory: Path, ids: IdRange) -> int | None:
     """Return the user of a job's directory, or of one above it that is a job's; None: it is missing, or in the making.
 
     Raises NotOwned, Exchanged or OSError.
     """
-    rest, place, links = list(reversed(directory.parts[1:])), "/", 0
-    while rest:
-        part = rest.pop()
-        path = os.path.normpath(os.path.join(place, part))
-        try:
-            found = os.lstat(path)
-        except FileNotFoundError:
-            return None
-        if stat.S_ISLNK(found.st_mode):
-            links += 1
-            if ids.has(found.st_uid) or links > _LINKS_MAX:
-                raise Exchanged(f"{path} is a link that a job has made")
-            target = Path(os.readlink(path))
-            rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-            place = "/" if target.is_absolute() else place
-            continue
-        if ids.has(found.st_uid):
+    found: os.stat_result | None = None
+    for part, found in passed(directory):
+        if found is not None and ids.has(found.st_uid):
+            if stat.S_ISLNK(found.st_mode):
+                raise Exchanged(f"{part} is a link that a job has made")
             return found.st_uid
-        place = path
-    found = os.lstat(place)
-    if _is_in_the_making(found):
+    if found is None or _is_in_the_making(found):
         return None
     raise NotOwned(f"{directory} exists and belongs to user {found.st_uid}")
 

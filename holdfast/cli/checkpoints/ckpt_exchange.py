@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from holdfast.cli.checkpoints.ckpt_sizes import size_text
 from holdfast.cli.output.tables import cell
+from holdfast.node.holders import acting_as, holder
+from holdfast.node.own_users import Exchanged
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.exchange.contents import CheckpointContents
 from holdfast.trainer.checkpoint.exchange.export import Selection, export_dcp, select, unpicklable
-from holdfast.trainer.checkpoint.exchange.importing import import_checkpoint, incoming, renamed
+from holdfast.trainer.checkpoint.exchange.importing import Incoming, import_checkpoint, incoming, renamed
 from holdfast.trainer.checkpoint.exchange.safetensors_files import export_safetensors, fits
-from holdfast.trainer.checkpoint.storage.directory import Storage
 from holdfast.trainer.checkpoint.storage.folder import FoundCheckpoint
+from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 
 NAMES_SHOWN = 5
 
@@ -28,9 +33,11 @@ def export_step(
     shard: str | None,
     shard_bytes_max: int,
     on_bytes: OnBytes,
+    *,
+    trusts: bool,
 ) -> list[str]:
-    """Export the step and return the lines that report it."""
-    contents = CheckpointContents(found.folder)
+    """Export the step and return the lines that report it. `trusts`: run what its pickles name."""
+    contents = CheckpointContents(found.folder, trusts=trusts)
     selection = select(contents.values, shard=shard, only=only)
     report = _selection_report(selection)
     if form == "dcp":
@@ -49,11 +56,44 @@ def export_step(
     return [f"step {found.step}: {len(outgoing)} values, {size_text(nbytes)}, in {target}", *report]
 
 
-def import_step(storage: Storage, source: Path, step: int, entry: str | None, on_bytes: OnBytes) -> tuple[str, int]:
-    """Import the step and return its location and size in bytes."""
-    values = incoming(source)
-    location = import_checkpoint(storage, step, renamed(values, entry) if entry else values, on_bytes)
-    return location, storage.manifest(step).nbytes
+def import_step(
+    place: str, source: Path, step: int, entry: str | None, on_bytes: OnBytes, *, replaces: bool, trusts: bool
+) -> tuple[str, int]:
+    """Import the step and return its location and size in bytes. `trusts`: run what its pickles name.
+
+    Root writes with the rights of the user whose the place is: ranks can use and remove what it writes, and a link
+    that they have put there leads no further than they could go. Raises StepExists, CheckpointError.
+    """
+    with _acting_as_holder(place) as by_itself:
+        storage = open_storage(place)
+        if step in storage.steps() and not replaces:
+            raise StepExists(f"{place} has step {step} already; choose another, or --replace it")
+        values = by_itself(partial(incoming, source, trusts=trusts))
+        named = renamed(values, entry) if entry else values
+        location = import_checkpoint(storage, step, _read_by(by_itself, named), on_bytes)
+        return location, storage.manifest(step).nbytes
+
+
+class StepExists(Exception):
+    """The step to import is there already."""
+
+
+@contextmanager
+def _acting_as_holder(place: str) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    user = None
+    try:
+        user = None if is_url(place) else holder(Path(place))
+        with acting_as(user) as by_itself:
+            yield by_itself
+    except (Exchanged, OSError) as error:
+        whose = f" as its user {user.name}" if user is not None else ""
+        raise CheckpointError(f"{place} cannot be written{whose}: {error}") from error
+
+
+def _read_by(by_itself: Callable[[Callable[[], Any]], Any], values: Iterator[Incoming]) -> Iterator[Incoming]:
+    """Read the values, which may be open to oneself only, with one's own rights."""
+    while (value := by_itself(lambda: next(values, None))) is not None:
+        yield value._replace(read=partial(by_itself, value.read))
 
 
 def _selection_report(selection: Selection) -> list[str]:

@@ -53,6 +53,11 @@ path_option = click.option(
 )
 
 
+trust_option = click.option(
+    "--trust", "trusts", is_flag=True, help="Run the code that pickles name, with your rights, as a restore does."
+)
+
+
 def _one_job(command: F) -> F:
     """Add JOB, --path, --dir and --database-url to a command."""
     decorated: F = click.argument("job", required=False)(path_option(directory_option(database_option(command))))
@@ -273,6 +278,7 @@ def _in_words(one: Verified) -> list[str]:
     callback=typed_bytes,
     help="Maximum size of one safetensors file.",
 )
+@trust_option
 def export(
     step: str,
     job: str | None,
@@ -284,6 +290,7 @@ def export(
     only: tuple[str, ...],
     shard: str | None,
     shard_bytes_max: int,
+    trusts: bool,
 ) -> None:
     """Export STEP (or `newest`) of JOB, or at a --path, for use without Holdfast. Every byte is checked.
 
@@ -293,7 +300,8 @@ def export(
     State marked PerShard or PerRank is not merged, because it does not record whether its tensors are slices or stages.
     It is exported under separate keys, such as "shard/pp=0/model.weight"; --shard exports one shard under plain names.
 
-    Values that are not tensors are unpickled, which can run code from the checkpoint, as a restore does.
+    Of values that are not tensors those are exported that need no code of the checkpoint: numbers, texts, containers,
+    arrays. --trust exports the others too.
     """
     place = one_location(CheckpointQuery(job, path, directory, database_url))
     with checkpoint_errors():
@@ -301,7 +309,7 @@ def export(
         from holdfast.cli.checkpoints.ckpt_exchange import export_step
 
         with _progress(f"step {found.step}", None, show=True) as on_bytes:
-            lines = export_step(found, target, form, only, shard, shard_bytes_max, on_bytes)
+            lines = export_step(found, target, form, only, shard, shard_bytes_max, on_bytes, trusts=trusts)
     click.echo("\n".join(lines))
 
 
@@ -311,6 +319,7 @@ def export(
 @click.option("--step", type=WholeNumber(min=1), required=True, help="Step number of the new checkpoint.")
 @click.option("--entry", metavar="NAME", help="Import everything below this entry of the state, such as model.")
 @click.option("--replace", is_flag=True, help="Replace an existing step.")
+@trust_option
 def import_command(
     source: Path,
     job: str | None,
@@ -320,6 +329,7 @@ def import_command(
     step: int,
     entry: str | None,
     replace: bool,
+    trusts: bool,
 ) -> None:
     """Import SOURCE (torch.distributed.checkpoint or safetensors) as a checkpoint of JOB or at a --path.
 
@@ -327,17 +337,16 @@ def import_command(
         holdfast ckpt import out --path /shared/new-job/checkpoints --step 1
 
     A script restores it if its state has the same keys: entry, dot, name of the tensor. Checkpoints of other programs
-    often lack the entry; `--entry model` adds it. They are unpickled, which can run code from them.
+    often lack the entry; `--entry model` adds it. One whose values need code of it is refused without --trust.
     """
-    from holdfast.cli.checkpoints.ckpt_exchange import import_step
+    from holdfast.cli.checkpoints.ckpt_exchange import StepExists, import_step
 
     place = one_location(CheckpointQuery(job, path, directory, database_url), to_write=True)
-    with checkpoint_errors():
-        storage = open_storage(place.where)
-        if step in storage.steps() and not replace:
-            raise click.ClickException(f"{place.where} has step {step} already; choose another, or --replace it")
-        with _progress(f"step {step}", None, show=True) as on_bytes:
-            location, nbytes = import_step(storage, source, step, entry, on_bytes)
+    with checkpoint_errors(), _progress(f"step {step}", None, show=True) as on_bytes:
+        try:
+            location, nbytes = import_step(place.where, source, step, entry, on_bytes, replaces=replace, trusts=trusts)
+        except StepExists as error:
+            raise click.ClickException(str(error)) from error
     click.echo(f"step {step}, {size_text(nbytes)}, is in {location}")
 
 

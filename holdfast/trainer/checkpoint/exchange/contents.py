@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
+from holdfast.trainer.checkpoint.exchange import plain_pickle
 from holdfast.trainer.checkpoint.layout.manifest import OBJECT, ValueEntry
 from holdfast.trainer.checkpoint.layout.manifest_checks import decode_index
 from holdfast.trainer.checkpoint.storage.folder import Folder, whole_manifest
@@ -53,9 +54,12 @@ class Value(NamedTuple):
 
 
 class CheckpointContents:
-    def __init__(self, folder: Folder) -> None:
-        """Read the indexes; raise DamagedCheckpoint unless every part is there and every tensor is covered."""
+    def __init__(self, folder: Folder, *, trusts: bool = False) -> None:
+        """Read the indexes; raise DamagedCheckpoint unless every part is there and every tensor is covered. `trusts`:
+        run what its pickles name, as a restore does.
+        """
         self._folder = folder
+        self._loads = pickle.loads if trusts else plain_pickle.loads
         self.manifest = whole_manifest(folder)
         pieces: dict[str, dict[tuple[int, ...], tuple[str, ValueEntry]]] = {}
         for part in self.manifest.parts:
@@ -84,8 +88,8 @@ class CheckpointContents:
         return whole
 
     def unpickled(self, value: Value) -> Any:
-        """Unpickle a value that is no tensor. As at a restore, this runs code of the checkpoint's choice."""
-        return pickle.loads(self._checked(*value.pieces[0]))
+        """Unpickle a value that is no tensor. Raises RunsCode, DamagedCheckpoint or whatever the pickle raises."""
+        return self._loads(self._checked(*value.pieces[0]))
 
     def _checked(self, name: str, entry: ValueEntry) -> memoryview:
         data = self._folder.read(name, entry.offset, entry.nbytes)

@@ -5,6 +5,7 @@ It becomes a single part, written tensor by tensor. What it was sharded like doe
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import safetensors
@@ -19,8 +21,10 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
 
 from holdfast.trainer.checkpoint.errors import CheckpointError
+from holdfast.trainer.checkpoint.exchange import plain_pickle
 from holdfast.trainer.checkpoint.exchange.contents import Key
 from holdfast.trainer.checkpoint.exchange.safetensors_files import INDEX, PATHS, default_path
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart, PartLayout
@@ -38,10 +42,12 @@ class Incoming(NamedTuple):
     read: Callable[[], Any]
 
 
-def incoming(source: Path) -> Iterator[Incoming]:
-    """Read the values of a directory or file in a known format; raises CheckpointError if it is in none."""
+def incoming(source: Path, *, trusts: bool = False) -> Iterator[Incoming]:
+    """Read the values of a directory or file in a known format; raises CheckpointError if it is in none. `trusts`: run
+    what its pickles name.
+    """
     if (source / ".metadata").is_file():
-        return _explained(source, _from_dcp(source))
+        return _explained(source, _from_dcp(source, pickle if trusts else plain_pickle))
     if source.is_file() and source.suffix == ".safetensors":
         return _explained(source, _from_safetensors([source]))
     if source.is_dir() and (files := _safetensors_files(source)):
@@ -108,13 +114,14 @@ def _read(source: Path, it: Incoming) -> Any:
 
 @contextmanager
 def _readable(source: Path) -> Iterator[None]:
-    # Others wrote it, and unpickling runs what they wrote: anything may be raised.
+    # Others wrote it: anything may be raised.
     try:
         yield
     except CheckpointError:
         raise
     except Exception as error:
-        raise CheckpointError(f"{source} cannot be read: {type(error).__name__}: {error}") from error
+        text = str(error) if isinstance(error, plain_pickle.RunsCode) else f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{source} cannot be read: {text}") from error
 
 
 def _add(layout: PartLayout, it: Incoming) -> tuple[memoryview | bytes, bytes]:
@@ -135,21 +142,34 @@ def _world_size(spaces: set[str]) -> int:
     return max(ranks, default=0) + 1
 
 
-def _from_dcp(source: Path) -> Iterator[Incoming]:
+def _from_dcp(source: Path, pickles: ModuleType) -> Iterator[Incoming]:
     reader = FileSystemReader(source)
-    metadata = reader.read_metadata()
+    metadata: Metadata = pickles.loads((source / ".metadata").read_bytes())
     reader.set_up_storage_reader(metadata, is_coordinator=True)
     paths: dict[str, KeyPath] = metadata.planner_data or {}
     for key in metadata.state_dict_metadata:
-        yield Incoming(key, paths.get(key, default_path(key)), partial(_read_dcp, reader, metadata, key))
+        read = partial(_read_dcp, reader, metadata, key, pickles)
+        yield Incoming(key, paths.get(key, default_path(key)), read)
 
 
-def _read_dcp(reader: FileSystemReader, metadata: Metadata, key: str) -> Any:
+class _Planner(DefaultLoadPlanner):
+    """Reads values that are no tensors by another unpickler than the library's, which runs what they name."""
+
+    def __init__(self, pickles: ModuleType) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._pickles = pickles
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        found = torch.load(value, weights_only=False, pickle_module=self._pickles)
+        self.state_dict[read_item.dest_index.fqn] = found
+
+
+def _read_dcp(reader: FileSystemReader, metadata: Metadata, key: str, pickles: ModuleType) -> Any:
     described = metadata.state_dict_metadata[key]
     state: dict[str, Any] = {key: None}
     if isinstance(described, TensorStorageMetadata):
         state[key] = torch.empty(described.size, dtype=described.properties.dtype)
-    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner = _Planner(pickles)
     planner.set_up_planner(state, metadata, True)
     reader.read_data(planner.create_local_plan(), planner).wait()
     return state[key]

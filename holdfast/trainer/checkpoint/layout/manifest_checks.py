@@ -24,6 +24,7 @@ from holdfast.trainer.checkpoint.layout.manifest import (
 
 STEP_MAX = BYTES_MAX = 1 << 53
 PARTS_MAX = 1_000_000
+INDEX_BYTES_MAX = 1 << 30
 DIMENSIONS_MAX = 64
 PLACE_IN_LIST_MAX = 1 << 20
 """A list of a state is made as long as the largest place in it."""
@@ -99,6 +100,8 @@ def _manifest_problems(manifest: CheckpointManifest) -> Iterable[str]:
             yield f"a part cannot be named {part.name!r}"
         if not 0 <= part.index_offset <= part.size <= BYTES_MAX:
             yield f"part {part.name} of {part.size} bytes has its index at {part.index_offset}"
+        if part.size - part.index_offset > INDEX_BYTES_MAX:
+            yield f"part {part.name} has an index of {part.size - part.index_offset} bytes"
 
 
 def _entry_problem(entry: ValueEntry, data_bytes: int) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
@@ -22,6 +24,9 @@ from holdfast.trainer.checkpoint.layout.manifest import (
     decode_manifest,
 )
 from holdfast.trainer.checkpoint.layout.manifest_checks import check_manifest
+
+_GET_BYTES_MAX = 1 << 29
+"""Of a whole file that is read at once. A manifest has some 200 bytes for each part."""
 
 
 class Folder(Protocol):
@@ -124,24 +129,42 @@ class DirectoryFolder:
 
     def get(self, name: str) -> bytes:
         try:
-            return (self._path / name).read_bytes()
+            with _opened(self._path / name) as file:
+                if os.fstat(file.fileno()).st_size > _GET_BYTES_MAX:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+                return file.read(_GET_BYTES_MAX)
         except OSError as error:
             raise _unreadable(self._path / name, error, missing_is_damage=True) from error
 
     def read(self, name: str, offset: int, size: int) -> memoryview:
         path = self._path / name
-        target = np.empty(size, np.uint8).data  # not zeroed first, unlike a bytearray
         done = 0
         try:
-            with open(path, "rb", buffering=0) as file:
+            target = np.empty(size, np.uint8).data  # not zeroed first, unlike a bytearray
+            with _opened(path) as file:
                 file.seek(offset)
                 while done < size and (count := file.readinto(target[done:])):
                     done += count
+        except MemoryError as error:
+            raise CheckpointError(f"{path}: there is no memory for {size} bytes of it") from error
         except OSError as error:
             raise _unreadable(path, error, missing_is_damage=False) from error
         if done < size:
             raise DamagedCheckpoint(f"{path}: ends after {offset + done} bytes, {offset + size} are needed")
         return target
+
+
+def _opened(path: Path) -> io.FileIO:
+    """Open a file for reading, and nothing else: at a pipe its reader would wait. Raises OSError."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    file = io.FileIO(str(path), "rb", opener=opener)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no file")
+    return file
 
 
 def _unreadable(path: Path, error: OSError, *, missing_is_damage: bool) -> CheckpointError:
