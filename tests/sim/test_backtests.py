@@ -7,9 +7,11 @@ messages out of order are in it.
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import msgspec
 
+from holdfast.events import AnyEvent
 from holdfast_controller.backtest.costs import Costs, response_of
 from holdfast_controller.backtest.inputs import Input, Seen, inputs_of
 from holdfast_controller.backtest.lockstep import compare
@@ -31,7 +33,7 @@ def recorded(cluster: SimCluster, job: str) -> list[Input]:
     """The inputs of a job, as the record of this history has them."""
     inbox = {id: at for (id, _), at in cluster.controller.store.database.inbox.items()}
     seen = [
-        Seen(event, inbox.get(event.id))
+        Seen(cast(AnyEvent, event), inbox.get(event.id))
         for event in cluster.log
         if isinstance(event, cluster.controller.handles) and event.job in (job, None)
     ]

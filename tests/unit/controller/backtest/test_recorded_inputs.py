@@ -41,7 +41,7 @@ def at(seconds: float) -> datetime:
 
 def said(kind: type[E], seconds: float, cause: str | None = None, **fields: Any) -> E:
     id = derived_id(cause, kind.__name__) if cause else named_id(at(seconds), kind.__name__)
-    common = {"at": at(seconds), "source": "controller", "job": "gpt", "cause": cause}
+    common: dict[str, Any] = {"at": at(seconds), "source": "controller", "job": "gpt", "cause": cause}
     return kind(id=id, **common | fields)
 
 
