@@ -18,6 +18,13 @@ CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
 CLOSE_TIMEOUT_S = 3.0
 _NEVER = 1_000_000_000
+_IDENTITY = """
+select system_identifier, timeline_id, oid from pg_control_system(), pg_control_checkpoint(), pg_database
+where datname = current_database()
+"""
+"""Each server has an identifier, and begins a new timeline where it goes back or a replica takes its place; the numbers
+of its databases are the same on every server.
+"""
 
 # SQLSTATE classes of what may pass: connections (08), rolled back in favour of others (40), resources (53), objects
 # in use (55), shutdown, start-up and cancellation (57), the system around the server (58).
@@ -136,11 +143,12 @@ def _words(error: BaseException) -> str:
 class _Preparation:
     """Prepares each new connection of a pool. Raises DatabaseReplaced if it leads to another database than the first.
 
-    `holdfast restore` puts another database in the place of the present one. What a process read before holds no more.
+    `holdfast restore` puts another database in the place of the present one, and an operator puts another server in the
+    place of a lost one. What a process read before holds no more.
     """
 
     def __init__(self) -> None:
-        self.database: int | None = None
+        self.database: asyncpg.Record | None = None
         """The first one; None until a connection was made."""
 
     async def __call__(self, connection: asyncpg.Connection[Any]) -> None:
@@ -152,7 +160,7 @@ class _Preparation:
             encoder=lambda body: b"\x01" + body,
             decoder=lambda body: bytes(body[1:]),
         )
-        database = await connection.fetchval("select oid from pg_database where datname = current_database()")
+        database = await connection.fetchrow(_IDENTITY)
         if self.database not in (None, database):
             raise DatabaseReplaced("the database was replaced by another one: this process starts again to read it")
         self.database = database

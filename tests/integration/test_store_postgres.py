@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import asyncpg
 import msgspec
@@ -11,8 +12,9 @@ import pytest
 from servers import PostgresServer
 from store_worlds import JOBS, PASSWORDS, Job, PostgresWorld, loaded, message, saved
 
-from holdfast.store import StaleState, StoreUnavailable, Table
+from holdfast.store import DatabaseReplaced, StaleState, StoreUnavailable, Table
 from holdfast.store.connections import NotMigrated
+from holdfast.store.migrate import migrate
 from holdfast.store.passwords import end_sessions, set_passwords
 from holdfast.store.postgres import PostgresStore
 
@@ -181,3 +183,24 @@ async def test_a_store_can_be_made_before_its_database_is_there(world: PostgresW
         await store.pending(1)
     await world.revive()
     assert await store.pending(1) == []
+
+
+async def test_a_new_server_after_the_loss_of_the_old_one_is_noticed(world: PostgresWorld, tmp_path: Path) -> None:
+    """Its database may have the same number: the first one that anybody makes on a server."""
+    role = "holdfast_controller"
+    other = PostgresServer(tmp_path)
+    await other.start()
+    try:
+        await asyncio.to_thread(migrate, other.url, PASSWORDS)
+        at = [world.server]
+        store = await world.store(lambda: at[0].url_of(role, PASSWORDS[role]))
+        await saved(store, "j", Job(phase="a"))
+        at[0] = other
+        await world.kill()
+        with pytest.raises(StoreUnavailable):
+            await loaded(store, "j")
+        with pytest.raises(DatabaseReplaced):
+            await loaded(store, "j")
+    finally:
+        other.stop()
+        await world.revive()
