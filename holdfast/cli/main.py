@@ -55,6 +55,7 @@ COMMANDS = {
         "xid": "Explain Xids and other lines of a kernel log.",
         "classify": "Classify a crash from logs and exit codes, and name the rank that failed first.",
         "analyze": "Find the cause of a hang or slowness from dumps.",
+        "simulate": "Try policies in a simulated cluster that knows who is at fault.",
     },
 }
 """The sections of `holdfast --help`: each is a folder of `commands/`, each command a file in it.

@@ -1,0 +1,65 @@
+"""Scores of policies in a simulated cluster: what `holdfast simulate` prints, and the proving ground measures."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean over seeds, with the limits of its 95 % confidence interval; None with fewer than two seeds."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+class ComplaintCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Complaints of one kind, and the first of them."""
+
+    wrong: str
+    count: int
+    is_known: bool
+    """The scenario lists it as known to be wrong with today's policy."""
+    seed: int
+    at_s: float
+    job: str = ""
+    node: str = ""
+    text: str = ""
+
+
+class PolicyScore(msgspec.Struct, frozen=True, kw_only=True):
+    """The score of one policy over all seeds; times are seconds for each day of a job."""
+
+    policy: str
+    about: str = ""
+    ettr: Estimate
+    """Productive share of all time since a job's submission."""
+    worst_hour: float
+    """Smallest share of training in any hour of any job."""
+    lost_s: Estimate
+    lost_by_cause_s: dict[str, float]
+    regret_s: Estimate
+    """Lost time beyond the oracle's under the same faults."""
+    incidents: int
+    evictions: int
+    wrong_evictions: int
+    missed_culprits: int
+    """Machines whose fault stopped a job for the fourth time."""
+    blocked_well_h: float
+    """Machine-hours on the blocklist of machines with nothing wrong."""
+    ended_jobs: int
+    cut_short: int = 0
+    """Seeds that were given up, since more happened than in any sound simulation."""
+    complaints: tuple[ComplaintCount, ...] = ()
+
+
+class Scoreboard(msgspec.Struct, frozen=True, kw_only=True):
+    scenario: str
+    title: str
+    days: float
+    seeds: tuple[int, ...]
+    faults: int
+    """True faults over all seeds."""
+    machines: int
+    cpu_s: float
+    scores: tuple[PolicyScore, ...]
