@@ -31,7 +31,16 @@ from pathlib import Path
 from holdfast.bus import accounts
 from holdfast.fresh_secrets import new_order_key, new_password
 from holdfast.ids import checked_name
-from holdfast.network.certificates import CLIENT, SERVER, KeyPair, make_authority, make_certificate, needs_renewal
+from holdfast.network.certificates import (
+    CLIENT,
+    SERVER,
+    KeyPair,
+    made_at,
+    make_authority,
+    make_certificate,
+    needs_renewal,
+)
+from holdfast.network.refusals import Refusals
 from holdfast.orders.signatures import SIGNERS, public_keys
 
 FOLDERS = {
@@ -140,9 +149,26 @@ def make_order_keys(folder: Path, nodes: Iterable[str], *, renew: bool) -> dict[
     return keys
 
 
+def make_refusals(folder: Path, nodes: Iterable[str], *, renew: Container[str]) -> None:
+    """Tell agents whose certificates count no more: those of nodes that are left out, and those that were replaced."""
+    tls, now = folder / "kept" / "tls", sorted(map(accounts.node_user, nodes))
+    refused: dict[str, datetime | None] = {}
+    for pair in sorted(tls.glob(f"{accounts.node_user('*')}.pem")):
+        node, since = pair.stem.removeprefix(accounts.node_user("")), pair.with_suffix(".since")
+        if pair.stem in renew:
+            write(since, made_at(pair.read_bytes()).isoformat())
+        if pair.stem not in now:
+            refused[node] = None
+        elif since.exists():
+            refused[node] = datetime.fromisoformat(since.read_text())
+    for user in now:
+        write(folder / user / "refused", str(Refusals(refused)))
+
+
 def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], renew_authority: bool) -> None:
     """Make what is missing or to be renewed, and write what each container sees."""
     make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority)
+    make_refusals(folder, nodes, renew=renew)
     admin = kept(folder / "kept" / "postgres", renew=ADMIN in renew)
     bus = {user: kept(folder / "kept" / "bus" / user, renew=user in renew) for user in accounts.users(nodes)}
     roles = {

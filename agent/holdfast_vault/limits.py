@@ -27,7 +27,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--persist-bytes-per-s", type=float, default=0.0, help="steps go to the disk no faster; 0: as they can"
     )
-    for name in ("tls-ca", "tls-cert", "tls-key"):
+    for name in ("tls-ca", "tls-cert", "tls-key", "tls-refused"):
         parser.add_argument(f"--{name}", default="", help=f"{name.replace('-', '_')} of [network]")
     parser.add_argument("--plain-text", action="store_true", help="copies need no TLS outside loopback")
 
@@ -37,4 +37,5 @@ def limits_of(arguments: argparse.Namespace) -> VaultLimits:
 
 
 def network_of(arguments: argparse.Namespace) -> NetworkPolicy:
-    return NetworkPolicy(**{name: getattr(arguments, name) for name in ("tls_ca", "tls_cert", "tls_key", "plain_text")})
+    names = ("tls_ca", "tls_cert", "tls_key", "tls_refused", "plain_text")
+    return NetworkPolicy(**{name: getattr(arguments, name) for name in names})

@@ -120,6 +120,11 @@ class ClusterLayout:
         """The file with the public keys by which agents recognize orders."""
         return self.addresses / "orders.pub"
 
+    @property
+    def refused_nodes(self) -> Path:
+        """The file with the nodes whose vaults others refuse (`holdfast.network.refusals`)."""
+        return self.addresses / "refused"
+
     def database_address(self, service: str) -> Path:
         return self.addresses / f"{service}.database"
 

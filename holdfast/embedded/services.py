@@ -81,6 +81,7 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
         | {
             NATS_VARIABLE + FILE_SUFFIX: str(layout.bus_address(node)),
             PUBLIC_VARIABLE + FILE_SUFFIX: str(layout.order_keys),
+            variable_of("network.tls_refused"): str(layout.refused_nodes),
             NODE_VARIABLE: str(layout.node(node)),
         },
         directory=layout.root,

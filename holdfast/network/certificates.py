@@ -92,6 +92,11 @@ def hosts_of(certificate: bytes) -> list[str]:
     return [str(name.value) for name in names.value]
 
 
+def made_at(certificate: bytes) -> datetime:
+    """Return the time from which a certificate (PEM) counts."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_before_utc
+
+
 def ends_of(certificates: bytes) -> list[datetime]:
     """Return the ends of all certificates of a PEM file. Raises ValueError if it holds none."""
     return [one.not_valid_after_utc for one in x509.load_pem_x509_certificates(certificates)]

@@ -18,6 +18,10 @@ class NetworkPolicy(Section, frozen=True, kw_only=True):
     tls_key: str = ""
     """File (PEM, without a passphrase) of the key of `tls_cert`."""
 
+    tls_refused: str = ""
+    """File of the nodes whose certificates other nodes refuse: lines of the form `NODE`, or `NODE TIME` for those made
+    before. It is read for each connection; "": none."""
+
     plain_text: bool = False
     """Allow connections outside loopback without TLS: who can read the network then reads passwords and orders."""
 

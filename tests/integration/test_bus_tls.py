@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -83,13 +84,28 @@ async def test_certificates_open_the_bus_and_without_them_it_stays_closed(tmp_pa
             await Link.open(server.url.replace("127.0.0.1", "localhost"), "elsewhere", client)
 
 
-async def test_a_certificate_that_has_ended_is_refused_and_at_the_start_at_once(tmp_path: Path) -> None:
+async def test_a_certificate_that_has_ended_is_refused_until_the_server_reads_a_new_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     client = authority.certified("client", [])
     ended = authority.certified("nats", ["127.0.0.1"], days=-1)
     async with running(TlsNatsServer(tmp_path / "nats", ended)) as server:
         with pytest.raises(BusError, match=r"is refused: its certificate fails verification \(certificate has expired"):
             await connect(server.url, "careful", network=client)
+        # It reads its files again with its configuration.
+        authority.certified("nats", ["127.0.0.1"])
+        assert server.process is not None
+        server.process.send_signal(signal.SIGHUP)
+        await until_let_in(server, client)
+        assert server.process.poll() is None
+
+
+async def until_let_in(server: TlsNatsServer, client: NetworkPolicy) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await (await Link.open(server.url, "careful", client)).close()
+            except BusError:
+                await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

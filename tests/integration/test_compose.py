@@ -198,6 +198,7 @@ def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> 
     for service in AGENTS:
         assert {file.name for file in machine.own_secrets(service).iterdir()} == {
             "nats.url",
+            "refused",
             "orders.pub",
             *certificate,
         }

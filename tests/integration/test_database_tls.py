@@ -135,11 +135,23 @@ class Operator:
         await connection.close()
 
 
-async def test_a_certificate_that_has_ended_is_refused(tmp_path: Path) -> None:
+async def test_a_certificate_that_has_ended_is_refused_until_the_server_reads_a_new_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with running(tmp_path / "postgres", authority.certified("postgres", ["127.0.0.1"], days=-1)) as server:
         with pytest.raises(StoreUnavailable, match="certificate has expired"):
             await _connect(server.url(), authority.trusting)
+        server.replace_certificate(authority.certified("postgres", ["127.0.0.1"]))
+        async with asyncio.timeout(20):
+            # It sends no event for it.
+            while not await _is_trusted(server.url(), authority.trusting):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def _is_trusted(url: str, network: NetworkPolicy) -> bool:
+    try:
+        return await _connect(url, network)
+    except StoreUnavailable:
+        return False
 
 
 async def test_a_server_without_tls_is_no_substitute(tmp_path: Path, embedded_postgres: str) -> None:

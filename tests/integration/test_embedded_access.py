@@ -60,6 +60,7 @@ def test_a_revoked_node_stays_out_until_it_is_restored(tmp_path: Path) -> None:
         assert opens(running, first, "agent-node-1") == (True, None)
         assert ask(running.layout, Revoke(node="node-1")).killed == 5
         second = kept(running.layout)
+        assert running.layout.refused_nodes.read_text() == "node-1\n"
         for known in (first, second):
             assert opens(running, known, "agent-node-1") == (False, None)
         assert opens(running, first, "agent-node-0") == (True, None)
@@ -73,6 +74,9 @@ def test_a_revoked_node_stays_out_until_it_is_restored(tmp_path: Path) -> None:
         with pytest.raises(ControlRefused, match="`holdfast credentials restore node-1` lets it in again"):
             ask(again.layout, PowerOn(node="node-1"))
         ask(again.layout, Restore(node="node-1"))
+        # Its certificates from before stay refused.
+        since = second.revoked["node-1"].isoformat()
+        assert again.layout.refused_nodes.read_text() == f"node-1 {since}\n"
         assert again.child("node-1").state == "ready"
         assert opens(again, first, "agent-node-1") == (False, None)
         assert opens(again, kept(again.layout), "agent-node-1") == (True, None)

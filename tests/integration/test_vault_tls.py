@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -156,6 +157,54 @@ def test_who_shows_no_right_certificate_is_not_let_in(keeper: VaultNode, certify
         link.sendall(framed(HELLO))
         with pytest.raises(ssl.SSLError, match=r"(?i)certificate.required"):
             link.recv(1)
+
+
+def test_a_node_that_is_revoked_while_vaults_run_gets_nothing_and_gives_nothing(
+    secured: Callable[..., VaultNode], certify: Certify, tmp_path: Path
+) -> None:
+    refused = tmp_path / "refused"
+    refused.write_text("# nobody\n")
+    listed = ("--tls-refused", str(refused))
+    owner, keeper = secured("a", *listed), secured("b", *listed)
+    keeper.assign(order_of("b", node_rank=1))
+    owner.assign(order_of("a", keeper=keeper.address))
+    notices = owner.follow()
+    thief = certify("tester")
+    lasting = dial(keeper.address, Assignment(order_of("tester"), TOKEN, PeerTrust(thief)))
+    with owner.rank() as rank:
+        rank.save(1, state(1))
+        assert isinstance(notices(), BackedUp)
+
+        refused.write_text("tester\nb\n")
+        # What it opened before ends, and it opens nothing more.
+        lasting.settimeout(20)
+        assert lasting.recv(1) == b""
+        with pytest.raises(NotTrusted, match="node tester is revoked"):
+            call(keeper, thief)
+        # A keeper that is revoked gets no further copies.
+        rank.save(2, state(2))
+        refusal = notices()
+        assert isinstance(refusal, CopiesRefusal) and refusal.reason == "node b is revoked"
+
+        # It is let in again: with a certificate that is new.
+        lately = datetime.now(UTC) - timedelta(minutes=1)
+        refused.write_text(f"tester {lately.isoformat()}\n")
+        with pytest.raises(NotTrusted, match="the certificate of node tester is from before"):
+            call(keeper, thief)
+        refused.write_text(f"tester {(lately - timedelta(hours=2)).isoformat()}\n")
+        call(keeper, thief)
+        assert isinstance(notices(), BackedUp)
+        for damaged in ("tester yesterday\n", "a b c d\n"):
+            refused.write_text(damaged)
+            call(keeper, thief)
+    # A vault that has never read the file lets nobody in.
+    with pytest.raises(NotTrusted, match=r"\(tls_refused\) cannot be used"):
+        call(secured_job(secured("c", "--tls-refused", str(tmp_path / "missing"))), thief)
+
+
+def secured_job(node: VaultNode) -> VaultNode:
+    node.assign(order_of(node.node, node_rank=1))
+    return node
 
 
 def test_a_vault_of_another_name_or_authority_gets_nothing(

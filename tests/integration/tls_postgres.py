@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -41,6 +42,13 @@ class TlsPostgresServer(Server):
     def url(self, host: str = "127.0.0.1") -> str:
         """The database as its administrator sees it."""
         return f"postgresql://postgres:{PASSWORD}@{host}:{self.port}/postgres?sslmode=verify-full"
+
+    def replace_certificate(self, own: NetworkPolicy) -> None:
+        """Give the running server another certificate."""
+        for name, file in (("server.crt", own.tls_cert), ("server.key", own.tls_key)):
+            (self.directory / "data" / name).write_bytes(Path(file).read_bytes())
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
 
     def _make(self, programs: Path, identity: Identity) -> Path:
         """Make the files of the server; return their directory."""

@@ -151,6 +151,7 @@ class VaultLink:
             *("--tls-ca", self._network.tls_ca),
             *("--tls-cert", self._network.tls_cert),
             *("--tls-key", self._network.tls_key),
+            *("--tls-refused", self._network.tls_refused),
             *(("--plain-text",) if self._network.plain_text else ()),
             *(() if self._run_as.user is None else ("--ranks-user", self._run_as.user.name)),
             *(() if self._run_as.ids is None else ("--ranks-group", str(self._run_as.ids.passage))),

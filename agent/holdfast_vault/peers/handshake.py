@@ -35,7 +35,7 @@ from holdfast_vault.peers.peer_messages import (
     greeting_replies,
     greetings,
 )
-from holdfast_vault.peers.tls_link import NotTrusted, drain, require_node, shake_hands, speaks_tls, turn_away_plain
+from holdfast_vault.peers.tls_link import NotTrusted, Shown, drain, shake_hands, speaks_tls, turn_away_plain
 
 HANDSHAKE_S = 5.0
 _NO_TLS = "its vault speaks TLS only, and this node has no certificate: set tls_ca, tls_cert and tls_key in [network]"
@@ -91,9 +91,14 @@ def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generatio
         raise NotAdmitted(_ANOTHER_RELEASE)
 
 
-def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
-    """Return who the other end is, once it has proved that it knows the token that `token_of` gives for its job. Raises
-    NotAdmitted: it does not, and was refused; WireError: it sent nonsense, was too slow, or went away.
+Identify = Callable[[socket.socket, str], Shown]
+"""Returns what the other side has shown for the node that it says it is. Raises NotTrusted."""
+
+
+def admit(link: socket.socket, token_of: Callable[[Hello], str | None], identify: Identify) -> tuple[Hello, Shown]:
+    """Return who the other end is, and what it has shown for it, once it has proved that it knows the token that
+    `token_of` gives for its job. Raises NotAdmitted: it does not, and was refused; WireError: it sent nonsense, was too
+    slow, or went away.
     """
     with deadline(link):
         if not speaks_tls(link):
@@ -104,7 +109,7 @@ def admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello
         except NotTrusted:
             drain(link)
             raise
-        return _admit(link, token_of)
+        return _admit(link, token_of, identify)
 
 
 @contextlib.contextmanager
@@ -124,7 +129,7 @@ def deadline(link: socket.socket) -> Iterator[None]:
         timer.cancel()
 
 
-def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hello:
+def _admit(link: socket.socket, token_of: Callable[[Hello], str | None], identify: Identify) -> tuple[Hello, Shown]:
     hello, _ = receive(link, greetings, GREETING_BYTES_MAX)
     token = token_of(hello) if isinstance(hello, Hello) else None
     if not isinstance(hello, Hello) or not token:
@@ -132,7 +137,7 @@ def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hell
     if hello.speaks != LANGUAGE:
         raise _turn_away(link, _ANOTHER_RELEASE)
     try:
-        require_node(link, hello.node)
+        found = identify(link, hello.node)
     except NotTrusted as error:
         send(link, Distrusted(reason=str(error)))
         raise
@@ -142,7 +147,7 @@ def _admit(link: socket.socket, token_of: Callable[[Hello], str | None]) -> Hell
     if not isinstance(proof, Proof) or not hmac.compare_digest(proof.mac, prove(token, "asks", hello, challenge)):
         raise _turn_away(link, "this is not the token of the job")
     send(link, Admitted(mac=prove(token, "answers", hello, challenge), speaks=LANGUAGE))
-    return hello
+    return hello, found
 
 
 def _turn_away(link: socket.socket, reason: str) -> NotAdmitted:

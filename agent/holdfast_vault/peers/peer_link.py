@@ -11,7 +11,7 @@ from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.peers import handshake
 from holdfast_vault.peers.peer_messages import Ask, Reply, replies
-from holdfast_vault.peers.tls_link import TlsLink, alerts_understood, require_node, shake_hands
+from holdfast_vault.peers.tls_link import TlsLink, alerts_understood, shake_hands
 
 CONNECT_S = 2.0
 STALL_S = 30.0
@@ -42,7 +42,9 @@ def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S
         assignment.trust.require(link)
         link = assignment.trust.called(link)
         with handshake.deadline(link), alerts_understood():
-            _shake_hands(link, address.node)
+            link.settimeout(handshake.HANDSHAKE_S)
+            shake_hands(link)
+            assignment.trust.identify(link, address.node)
             handshake.greet(link, order.node, order.job, order.submitted_ms, order.generation, assignment.token)
         set_limits(link, stall_s)
     except OSError as error:
@@ -52,12 +54,6 @@ def dial(address: VaultAddress, assignment: Assignment, stall_s: float = STALL_S
         link.close()
         raise
     return link
-
-
-def _shake_hands(link: socket.socket, node: str) -> None:
-    link.settimeout(handshake.HANDSHAKE_S)
-    shake_hands(link)
-    require_node(link, node)
 
 
 def ask(link: socket.socket, question: Ask) -> Reply:

@@ -18,11 +18,13 @@ from holdfast_vault.acceptor import Acceptor
 from holdfast_vault.peers.handshake import admit
 from holdfast_vault.peers.peer_link import set_limits
 from holdfast_vault.peers.peer_messages import Hello
+from holdfast_vault.peers.tls_link import Shown
 from holdfast_vault.peers.trust import PeerTrust
 
 STRANGERS_MAX = 32
 PEERS_MAX = 256
 REPORT_STRANGERS_S = 1.0
+REFUSALS_READ_S = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +47,8 @@ class PeerServer:
         self._trust = trust
         self._lock = threading.Lock()
         self._strangers: dict[socket.socket, str] = {}
-        self._peers: dict[socket.socket, Hello] = {}
+        self._peers: dict[socket.socket, tuple[Hello, Shown]] = {}
+        self._closed = threading.Event()
         self._strangers_reported_at = -REPORT_STRANGERS_S
         self._unreported = 0
         listening = listening or listen_to_peers(directory, address)
@@ -58,17 +61,31 @@ class PeerServer:
 
     def run(self) -> None:
         """Serve until `close`; return at once if other nodes may not be served at this address."""
-        if self._acceptor is not None:
-            self._acceptor.run(self._attend)
+        if self._acceptor is None:
+            return
+        if self._trust.can_refuse:
+            threading.Thread(target=self._end_refused, daemon=True).start()
+        self._acceptor.run(self._attend)
 
     def end_unknown(self, is_known: Callable[[Hello], bool]) -> None:
         """End the connections of those whose job this node does not serve any more."""
         with self._lock:
-            for link, hello in self._peers.items():
+            for link, (hello, _) in self._peers.items():
                 if not is_known(hello):
                     _end(link)
 
+    def _end_refused(self) -> None:
+        """End the connections of nodes that are refused since."""
+        while not self._closed.wait(REFUSALS_READ_S):
+            with self._lock:
+                peers = list(self._peers.items())
+            for link, (hello, found) in peers:
+                if reason := self._trust.why_refused(found):
+                    log.warning("a connection of another vault is ended", of=hello.node, reason=reason)
+                    _end(link)
+
     def close(self) -> None:
+        self._closed.set()
         if self._acceptor is not None:
             self._acceptor.close()
         with self._lock:
@@ -81,9 +98,9 @@ class PeerServer:
             who = link.getpeername()[0]
             link = self._trust.accepted(link)
             self._let_in(link, who)
-            hello = admit(link, self._token_of)
+            hello, found = admit(link, self._token_of, self._trust.identify)
             who, is_known = f"{hello.node} at {who}", True
-            self._know(link, hello)
+            self._know(link, hello, found)
             # Asked once more: the job may have gone since, and the connections of those who belong to it with it.
             if self._token_of(hello):
                 set_limits(link)
@@ -120,12 +137,12 @@ class PeerServer:
                 del self._strangers[oldest]
                 _end(oldest)
 
-    def _know(self, link: socket.socket, hello: Hello) -> None:
+    def _know(self, link: socket.socket, hello: Hello, found: Shown) -> None:
         with self._lock:
             if len(self._peers) >= PEERS_MAX:
                 raise WireError(f"there are {PEERS_MAX} others")
             self._strangers.pop(link, None)
-            self._peers[link] = hello
+            self._peers[link] = hello, found
 
 
 def _end(link: socket.socket) -> None:

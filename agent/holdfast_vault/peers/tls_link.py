@@ -7,7 +7,8 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from holdfast.node.frames import WireError
 
@@ -69,13 +70,23 @@ def needs_new_keys(link: socket.socket) -> bool:
     return isinstance(link, TlsLink) and link.sent_bytes >= KEY_BYTES_MAX
 
 
-def require_node(link: socket.socket, node: str) -> None:
-    """Raise NotTrusted if the certificate of the other side does not name the node. Plain connections have none."""
-    if isinstance(link, TlsLink):
-        entries = (link.getpeercert() or {}).get("subjectAltName", ())
-        names = [str(entry[1]) for entry in entries if entry[0] in _NAMES]
-        if node not in names:
-            raise NotTrusted(f"the certificate shown for node {node} names {', '.join(names) or 'nothing'}")
+class Shown(NamedTuple):
+    """What the other side of a connection has shown: the names of its certificate, and when that was made."""
+
+    names: tuple[str, ...]
+    made_at: datetime | None
+    """None without a certificate."""
+
+
+def shown(link: socket.socket, node: str) -> Shown:
+    """Return what was shown for a node; on a plain connection its name. Raises NotTrusted if it is not named."""
+    if not isinstance(link, TlsLink):
+        return Shown((node,), None)
+    certificate: dict[str, Any] = link.getpeercert() or {}
+    names = tuple(str(entry[1]) for entry in certificate.get("subjectAltName", ()) if entry[0] in _NAMES)
+    if node not in names:
+        raise NotTrusted(f"the certificate shown for node {node} names {', '.join(names) or 'nothing'}")
+    return Shown(names, datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notBefore"]), UTC))
 
 
 def shake_hands(link: socket.socket) -> None:

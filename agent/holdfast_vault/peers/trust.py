@@ -8,13 +8,15 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import structlog
 
+from holdfast.network.refusals import Refusals
 from holdfast.network.tls import TlsFilesRefused, client_context, server_context
 from holdfast.network.trust import is_loopback
 from holdfast.settings.network import NetworkPolicy
-from holdfast_vault.peers.tls_link import NotTrusted, TlsLink
+from holdfast_vault.peers.tls_link import NotTrusted, Shown, TlsLink, shown
 
 CURE = (
     "set tls_ca, tls_cert and tls_key in [network] of the agents, or allow plain text between vaults with "
@@ -32,6 +34,9 @@ class PeerTrust:
     def __init__(self, network: NetworkPolicy | None = None) -> None:
         self._network = network or NetworkPolicy()
         self._lock = threading.Lock()
+        self._refusals: Refusals | None = None
+        self._refused_text: str | None = None
+        self._problem = ""
         self._contexts: dict[Callable[[NetworkPolicy], ssl.SSLContext], tuple[_Stamp, ssl.SSLContext]] = {}
 
     @property
@@ -48,6 +53,42 @@ class PeerTrust:
         """Raise NotTrusted if a connection may not be used."""
         if reason := self.why_not(link.getpeername()[0]):
             raise NotTrusted(reason)
+
+    def identify(self, link: socket.socket, node: str) -> Shown:
+        """Return what the other side has shown, after the handshake of TLS. Raises NotTrusted: it may not be this node,
+        or is refused.
+        """
+        found = shown(link, node)
+        if reason := self.why_refused(found):
+            raise NotTrusted(reason)
+        return found
+
+    @property
+    def can_refuse(self) -> bool:
+        return bool(self._network.tls_refused)
+
+    def why_refused(self, found: Shown) -> str:
+        """Return why this other side is refused now; "" if it is not."""
+        if not self.can_refuse:
+            return ""
+        refusals = self._read_refusals()
+        if refusals is None:
+            return f"{self._network.tls_refused} (tls_refused) cannot be used, so any node may be a revoked one"
+        return refusals.why(found.names, found.made_at)
+
+    def _read_refusals(self) -> Refusals | None:
+        """Return the refusals that the file has, or had when it could last be read; None if it never could."""
+        problem = ""
+        try:
+            text = Path(self._network.tls_refused).read_text()
+            if text != self._refused_text:
+                self._refusals, self._refused_text = Refusals.parse(text), text
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            log.error("refused nodes cannot be read", file=self._network.tls_refused, reason=problem)
+        self._problem = problem
+        return self._refusals
 
     def called(self, link: socket.socket) -> socket.socket:
         """Return the connection for the side that opened it, before the handshake. Raises NotTrusted."""
@@ -87,7 +128,7 @@ class PeerTrust:
 
 def _client_context(network: NetworkPolicy) -> ssl.SSLContext:
     context = client_context(network)
-    # Certificates name nodes, and `require_node` compares them; a host name would be another question.
+    # Certificates name nodes, and `identify` compares them; a host name would be another question.
     context.check_hostname = False
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.sslsocket_class = TlsLink

@@ -28,6 +28,7 @@ from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.order_renewal import change_over
 from holdfast.embedded.servers.readiness import nats_admits
 from holdfast.events import CredentialsChanged
+from holdfast.network.refusals import Refusals
 from holdfast.orders.signatures import SIGNERS, OrderKeys, parsed_keys, public_key
 from holdfast.store import StoreUnavailable
 from holdfast.store.connections import NotMigrated
@@ -89,6 +90,7 @@ class Access:
         now = datetime.now(UTC)
         changed = passwords.revoked(self.credentials, node, now)
         self._change(passwords.noted(changed, "revoked", [node], now, by=by))
+        self._write_refused()
 
     def restore(self, node: str, by: str) -> None:
         changed = passwords.restored(self.credentials, node)
@@ -134,6 +136,7 @@ class Access:
     def hand_out(self, nodes: Iterable[str]) -> None:
         """Write the addresses and keys of services and agents, each in a file of its own."""
         urls = self.database_urls
+        self._write_refused()
         for service in SERVICES:
             _write(self._layout.database_address(service), urls[service])
         for name in (*SERVICES, *nodes):
@@ -144,6 +147,10 @@ class Access:
         _write(self._layout.order_keys, passwords.accepted_keys(self.credentials))
         for service, key in self.credentials.order_keys.items():
             _write(self._layout.order_key(service), key)
+
+    def _write_refused(self) -> None:
+        refused = {**self.credentials.readmitted, **dict.fromkeys(self.credentials.revoked)}
+        _write(self._layout.refused_nodes, str(Refusals(refused)))
 
     def nats(self, nodes: Iterable[str]) -> ChildSpec:
         """Write the configuration of nats-server, with the users that it lets in; return it as a child."""

@@ -49,6 +49,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     of `ADMIN` and `KEYS`."""
     revoked: dict[str, datetime] = {}
     """Nodes that are let in no more, and since when."""
+    readmitted: dict[str, datetime] = {}
+    """Nodes that are let in again, and since when they were not: certificates from before count no more."""
     unrecorded: tuple[CredentialsChanged, ...] = ()
     """Changes that are not known to be on the bus. Written with the change itself, so that none is lost."""
 
@@ -166,7 +168,9 @@ def restored(known: Credentials, node: str) -> Credentials:
     if node not in known.revoked:
         raise ControlRefused(f"{node} is not revoked")
     return msgspec.structs.replace(
-        known, revoked={other: since for other, since in known.revoked.items() if other != node}
+        known,
+        revoked={other: since for other, since in known.revoked.items() if other != node},
+        readmitted=known.readmitted | {node: known.revoked[node]},
     )
 
 

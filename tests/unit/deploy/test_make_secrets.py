@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.network.certificates import hosts_of
+from holdfast.network.certificates import hosts_of, made_at
+from holdfast.network.refusals import Refusals
 
 MODULE = runpy.run_path(str(Path(__file__).parents[3] / "deploy" / "make_secrets.py"))
 
@@ -46,6 +47,22 @@ def test_replaced_keys_of_orders_count_until_the_next_run(tmp_path: Path) -> Non
     assert read("controller/order.key") != own
     made(tmp_path)
     assert set(read("agent-node-0/orders.pub").split()) == set(both) - set(old)
+
+
+def test_certificates_of_nodes_that_left_and_replaced_ones_are_refused_by_others(tmp_path: Path) -> None:
+    def refused() -> str:
+        return (tmp_path / "agent-node-0" / "refused").read_text()
+
+    first = made(tmp_path)["agent-node-1"]
+    assert refused() == ""
+    renewed = made(tmp_path, renew={"agent-node-1"})["agent-node-1"]
+    assert Refusals.parse(refused()).why(["node-1"], made_at(renewed)) == ""
+    # Certificates count from whole seconds.
+    assert f"node-1 {made_at(renewed).isoformat()}" in refused() and made_at(first) <= made_at(renewed)
+    made(tmp_path, "node-0=agent-0")
+    assert refused() == "node-1\n"
+    again = made(tmp_path, renew={"agent-node-1"})["agent-node-1"]
+    assert Refusals.parse(refused()).why(["node-1"], made_at(again)) == ""
 
 
 def test_the_key_of_the_authority_stays_where_certificates_are_made(tmp_path: Path) -> None:

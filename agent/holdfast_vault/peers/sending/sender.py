@@ -100,6 +100,8 @@ class Sender:
             try:
                 with self._connection() as link:
                     while self._wait_for_work() and not needs_new_keys(link):
+                        # The keeper may be refused since.
+                        self._assignment.trust.identify(link, self._address.node)
                         self._work(link)
                         back_off_s, reported = BACK_OFF_S_MIN, ""
             except WireError as error:
