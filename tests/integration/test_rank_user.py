@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.events.parts.job import JobSpec
+from holdfast.faults import mounts
 from holdfast.node.own_users import WIDE
 from holdfast.node.reach import unsafe_part
 from holdfast.node.user_rights import RunAs, become
 from holdfast.orders.node import NodeOrder, Placement
-from holdfast_agent.companions.rank_user import RankUser, RankUsers
+from holdfast_agent.companions.rank_user import ANSWER_S_MAX, RankUser, RankUsers
 from holdfast_agent.files.directories import Directories
 
 pytestmark = [
@@ -41,12 +45,19 @@ def place() -> Iterator[Path]:
 def chosen(
     place: Path, job_directory: Path, run_as: RunAs = AUTO, script: str = "train.py", generation: int = 2
 ) -> RankUser:
+    return users_of(place, run_as).choose(order_of(place, job_directory, script, generation), str(place / script))
+
+
+def users_of(place: Path, run_as: RunAs = AUTO) -> RankUsers:
     directories = Directories(place / "state", run_as)
     directories.prepare()
+    return RankUsers(directories)
+
+
+def order_of(place: Path, job_directory: Path, script: str = "train.py", generation: int = 2) -> NodeOrder:
     job = JobSpec(name="job-1", script=str(place / script), cwd=str(place), directory=str(job_directory))
     placement = Placement(job=job, node_rank=0, master_addr="127.0.0.1", master_port=1)
-    order = NodeOrder(node="a", epoch=1, generation=generation, placement=placement, job="job-1")
-    return RankUsers(directories).choose(order, job.script)
+    return NodeOrder(node="a", epoch=1, generation=generation, placement=placement, job="job-1")
 
 
 def test_an_existing_directory_of_root_is_gone_on_with_as_root(place: Path) -> None:
@@ -88,6 +99,37 @@ def test_a_closed_directory_makes_it_root_which_the_directory_records(place: Pat
     user, reason = chosen(place, place / "closed" / "job")
     assert user is None and "closed to a user of the job's own" in reason
     assert (place / "closed" / "job").stat().st_uid == 0
+
+
+def test_a_directory_that_does_not_answer_holds_up_nothing_and_makes_nobody_root(place: Path) -> None:
+    users, uid = users_of(place), WIDE.of("another path")
+    (place / "mount").mkdir()
+    (place / "before").mkdir()
+    os.chown(place / "before", uid, uid)
+    with silent_mount(place / "mount"):
+        began = time.monotonic()
+        user, _ = users.choose(order_of(place, place / "mount" / "job"), "train.py")
+        assert user is not None and user.uid == WIDE.of(str(place / "mount" / "job"))
+        assert time.monotonic() < began + 2 * ANSWER_S_MAX
+    user, _ = users.choose(order_of(place, place / "before"), "train.py")
+    with silent_mount(place / "before"):
+        again, _ = users.choose(order_of(place, place / "before", generation=3), "train.py")
+    assert user is not None and again == user and user.uid == uid
+
+
+@contextlib.contextmanager
+def silent_mount(folder: Path) -> Iterator[None]:
+    """A file system whose server never answers."""
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error}")
+    try:
+        mounts.mount("server:/", folder, "fuse.silent", 0, f"fd={server},rootmode=40000,user_id=0,group_id=0")
+        yield
+    finally:
+        os.close(server)
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_strictly_its_own_user_is_never_root(place: Path) -> None:

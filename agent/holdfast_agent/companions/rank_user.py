@@ -10,19 +10,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
 import holdfast
+from holdfast.bounded_calls import within
 from holdfast.node import own_users, reach
 from holdfast.node.job_user import JobUser
+from holdfast.node.own_users import IdRange
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.files.directories import Directories
 
 PROBE_S_MAX = 3.0
 """Time for the probe. A mount that hangs, or a machine under load, is no reason to give a job the agent's rights."""
+ANSWER_S_MAX = 2.0
+"""Time for a call to the job's directory. The agent waits for it, and reports nothing meanwhile."""
 
 _DEVICES = (
     *("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*"),
@@ -53,6 +58,8 @@ class RankUsers:
         self._directories = directories
         self._last: tuple[str, str] = ("", "")
         """The last job that ran as root, and why."""
+        self._chosen: tuple[str, RankUser] = ("", RankUser(None))
+        """The last job, and its user."""
 
     def choose(self, order: NodeOrder, script: str) -> RankUser:
         placement, run_as, begin = order.placement, self._directories.run_as, self._directories.begin_generation
@@ -64,19 +71,37 @@ class RankUsers:
             return RankUser(None)
         if run_as.user is not None:
             begin(job, order.fence, run_as.user)
-            self._directories.begin_job(directory, run_as.user)
+            with contextlib.suppress(TimeoutError):
+                within(partial(self._directories.begin_job, directory, run_as.user), ANSWER_S_MAX)
             return RankUser(run_as.user)
         assert run_as.ids is not None
         own = run_as.ids.user(run_as.ids.of(str(directory)), str(self._directories.home(job)))
         try:
-            uid = own_users.owner(directory, run_as.ids)
+            chosen = self._of_directory(order, placement, script, own, run_as.ids)
+        except TimeoutError:
+            chosen = self._chosen[1] if self._chosen[0] == job else RankUser(own)
+            log.warning("the job's directory does not answer", job=job, directory=str(directory), user=chosen.name)
+            begin(job, order.fence, chosen.user)
+        self._chosen = job, chosen
+        return chosen
+
+    def _of_directory(
+        self, order: NodeOrder, placement: Placement, script: str, own: JobUser, ids: IdRange
+    ) -> RankUser:
+        """Return the user that the job's directory decides on, and prepare it. Raises TimeoutError."""
+        run_as, begin = self._directories.run_as, self._directories.begin_generation
+        job, directory = order.job or "", Path(placement.job.directory)
+        try:
+            uid = within(partial(own_users.owner, directory, ids), ANSWER_S_MAX)
             if uid is not None:
-                own = run_as.ids.user(uid, own.home)
+                own = ids.user(uid, own.home)
             begin(job, order.fence, own)
             if uid is None:
                 if run_as.may_fall_back:
                     _require_reachable(placement, self._directories.root, script, own)
-                own_users.give(Path(os.path.realpath(directory)), own)
+                within(lambda: own_users.give(Path(os.path.realpath(directory)), own), ANSWER_S_MAX)
+        except TimeoutError:
+            raise
         except own_users.Exchanged as error:
             log.error("the job's directory is not used as root", job=job, reason=str(error))
             begin(job, order.fence, own)
@@ -102,7 +127,7 @@ class RankUsers:
                 with contextlib.suppress(OSError):
                     reason = self._closed_first(placement, script, own) or reason
         with contextlib.suppress(OSError):
-            Path(directory).mkdir(parents=True, exist_ok=True)
+            within(lambda: Path(directory).mkdir(parents=True, exist_ok=True), ANSWER_S_MAX)
         self._last = job, reason
         log.warning("ranks run as root", job=job, reason=reason, see="docs/security.md")
         return reason
@@ -119,21 +144,24 @@ def _require_reachable(placement: Placement, state: Path, script: str, user: Job
     """Raise _Closed or OSError if this user cannot reach what the job's ranks need."""
     needed = [(what, str(path), mode) for what, path, mode in _needed(placement, state, script) if path]
     command = (sys.executable, "-I", "-S", str(reach.__file__))
+    probe = partial(
+        subprocess.run,
+        command,
+        input=json.dumps(needed),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PROBE_S_MAX,
+        user=user.uid,
+        group=user.gid,
+        extra_groups=user.groups,
+        cwd="/",
+        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+    )
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(needed),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PROBE_S_MAX,
-            user=user.uid,
-            group=user.gid,
-            extra_groups=user.groups,
-            cwd="/",
-            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-        )
-    except subprocess.TimeoutExpired:
+        # A process in such a call cannot be killed, and `run` would wait for its end.
+        done = within(probe, PROBE_S_MAX)
+    except (TimeoutError, subprocess.TimeoutExpired):
         log.warning("it is not known what ranks can reach", after_s=PROBE_S_MAX)
         return
     except (OSError, subprocess.SubprocessError) as error:

@@ -7,17 +7,15 @@ command does not wait for.
 from __future__ import annotations
 
 import os
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
+from holdfast.bounded_calls import within
 from holdfast.cli.doctor.facts import CertificateFile, Disk, SupervisedProcess
 from holdfast.embedded.control import Status, ask
 from holdfast.embedded.errors import EmbeddedError, NoCluster
@@ -26,29 +24,13 @@ from holdfast.settings.network import NetworkPolicy
 
 ANSWER_S_MAX = 3.0
 
-T = TypeVar("T")
-
-
-def within(call: Callable[[], T], limit_s: float = ANSWER_S_MAX) -> T:
-    """Return what a call returns. Raises what it raises, or TimeoutError; its thread is then left behind."""
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return outcome.result(limit_s)
-
 
 def read_disks(paths: Iterable[Path]) -> tuple[Disk, ...]:
     """Return the file systems of the directories that exist, each once."""
     found: dict[object, Disk] = {}
     for path in dict.fromkeys(paths):
         try:
-            device, disk = within(partial(_disk, path))
+            device, disk = within(partial(_disk, path), ANSWER_S_MAX)
         except TimeoutError:
             found[path] = Disk(path=str(path), free_bytes=None)
         except OSError:
@@ -120,6 +102,6 @@ def read_health_error(monitor_url: str) -> str:
                 return error.read()
 
     try:
-        return msgspec.json.decode(within(fetch), type=_Health).error
+        return msgspec.json.decode(within(fetch, ANSWER_S_MAX), type=_Health).error
     except (OSError, msgspec.MsgspecError, ValueError):
         return ""  # Whether it answers at all is asked on the bus.

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
-from holdfast.cli.doctor.reading_machine import read_certificates, read_disks, within
+from holdfast.cli.doctor.reading_machine import read_certificates, read_disks
 from holdfast.network.certificates import ends_of, make_authority
 from holdfast.settings.network import NetworkPolicy
-
-
-def test_a_call_that_does_not_return_is_left_behind() -> None:
-    over = threading.Event()
-    with pytest.raises(TimeoutError):
-        within(over.wait, 0.05)
-    over.set()
-
-
-def test_a_call_gives_its_result_or_its_error() -> None:
-    assert within(lambda: 7) == 7
-    with pytest.raises(ZeroDivisionError):
-        within(lambda: 1 // 0)
 
 
 def test_a_file_system_is_listed_once_and_what_is_elsewhere_not_at_all(tmp_path: Path) -> None:
