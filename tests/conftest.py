@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.file_order import FOLDERS, FileOrder, folder
+from tests.file_order import FileOrder, place
 
 E2E_LIMIT_S = 300
 
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(E2E_LIMIT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: FOLDERS.index(folder(item.nodeid)))
+        items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

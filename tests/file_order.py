@@ -6,11 +6,11 @@ take what the processes of the other tests leave of the cores. Once there are no
 
 from __future__ import annotations
 
+import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 FOLDERS = ("e2e", "integration", "sim", "golden", "unit")
-"""What takes longest is first, so that no worker is left with it in the end."""
 WAITING = ("e2e", "integration")
 COMPUTES_FIRST = "gw0"
 
@@ -18,6 +18,14 @@ COMPUTES_FIRST = "gw0"
 def folder(test: str) -> str:
     """Return the folder of a file, or of a test in it, by its path from the root of the repository."""
     return test.split("/")[1]
+
+
+def place(test: pytest.Item) -> tuple[int, int]:
+    """Return the place of a test in the order: what takes long is first, so that no worker ends with it alone.
+
+    A test of a whole cluster takes longest, and of two files the larger one, as a rule.
+    """
+    return FOLDERS.index(folder(test.nodeid)), -test.path.stat().st_size
 
 
 class FileOrder(LoadFileScheduling):

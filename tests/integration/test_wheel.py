@@ -83,6 +83,7 @@ def test_the_wheel_has_packages_migrations_and_the_description_of_the_bus_and_no
     packages = {name.split("/")[0] for name in names if not name.startswith("holdfast-")}
     sources = {path.parent.name for path in REPOSITORY.glob("*/*/__init__.py") if path.parts[-3] == "agent"}
     sources |= {path.parent.name for path in (REPOSITORY / "services").glob("*/*/__init__.py")}
+    sources |= {path.parent.name for path in (REPOSITORY / "proving").glob("*/__init__.py")}
     assert packages == {"holdfast"} | sources
     assert not [name for name in names if {"tests", "tools", "bench", "examples"} & set(name.split("/"))]
     assert not [name for name in names if name.endswith(".pyc")]
