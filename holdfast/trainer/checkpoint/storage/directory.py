@@ -185,10 +185,7 @@ class DirectoryStorage:
                 file.flush()
                 os.fsync(file.fileno())
             sync_directory(staging)
-            if target.exists():
-                self._workplace.drop(target)
-            os.rename(staging, target)
-        sync_directory(self.root)
+            self._workplace.publish(staging, target)
         self._remove_strays(target, manifest)
         return str(target)
 

@@ -12,8 +12,8 @@ late sees the newer one and removes its own; the newest workplace is never remov
 
 Guaranteed, once `claim` has returned: no older generation of this job publishes, replaces, drops or sets aside a step.
 What one published before that is a checkpoint like any other; what it had not finished is gone, but for steps that were
-being set aside: they come back to the root first, or a job whose only step is damaged would not know that it had one.
-A process killed between the two renames of replacing a step loses that step.
+being set aside or replaced: they come back to the root first, or a job whose only step is damaged would not know that
+it had one.
 
 Not guaranteed: anything on a medium where a rename is a copy (object stores mounted as directories), or where a node
 may for long not see what another has made. Different jobs in one directory are not kept apart.
@@ -38,6 +38,7 @@ REMOVALS_MAX = 100
 
 _WORKPLACE = re.compile(r"(?:revoked-[0-9a-f]+\.)?(generation-(\d+)(?:\.([A-Za-z0-9-]+)\.(\d+))?)")
 _ASIDE = "aside-"
+_REPLACED = "replaced-"
 
 
 class Owner(NamedTuple):
@@ -74,8 +75,12 @@ class Workplace:
         self._refuse_if_superseded()
         if self._is_claimed:
             return
+        missing = [each for each in (self._root, *self._root.parents) if not each.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         sync_directory(self._root)
+        for each in missing:
+            # A directory is durable when its name in the one above is.
+            sync_directory(each.parent)
         try:
             self._refuse_if_superseded()
         except Superseded:
@@ -95,6 +100,18 @@ class Workplace:
         except OSError:
             self._refuse_if_superseded()
             raise
+
+    def publish(self, staging: Path, target: Path) -> None:
+        """Rename a directory of the workplace to one of the root, durably. One that it replaces stays here until then,
+        so that a later claim finds either.
+        """
+        replaced = self.path / f"{_REPLACED}{target.name}"
+        if target.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.rename(target, replaced)
+        os.rename(staging, target)
+        sync_directory(self._root)
+        shutil.rmtree(replaced, ignore_errors=True)
 
     def drop(self, directory: Path) -> None:
         """Remove a directory of the root, at once for all who look."""
@@ -159,13 +176,16 @@ class Workplace:
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(workplace))
 
     def _bring_back(self, workplace: Path) -> None:
-        """Finish what the previous owner began when it set a step aside."""
+        """Finish what the previous owner began when it set a step aside, undo what it began when it replaced one."""
         strays: list[str] = []
         with suppress(FileNotFoundError):
-            strays = [name for name in os.listdir(workplace) if name.startswith(_ASIDE)]
+            strays = [name for name in os.listdir(workplace) if name.startswith((_ASIDE, _REPLACED))]
         for stray in strays:
             with suppress(FileNotFoundError):
-                os.rename(workplace / stray, self._free(stray.removeprefix(_ASIDE)))
+                if stray.startswith(_ASIDE):
+                    os.rename(workplace / stray, self._free(stray.removeprefix(_ASIDE)))
+                elif not (target := self._root / stray.removeprefix(_REPLACED)).exists():
+                    os.rename(workplace / stray, target)
         if strays:
             sync_directory(self._root)
 
