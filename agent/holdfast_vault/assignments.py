@@ -84,6 +84,15 @@ class Assignments:
             self._changed.wait_for(lambda: self._is_of(job, generation), timeout_s)
             return self._present if self._is_of(job, generation) else None
 
+    def wait_until_frozen(self, job: JobId, timeout_s: float) -> None:
+        """Wait for an order of this job that names a frozen step; return as well if the job is another, or in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_unfrozen(job), timeout_s)
+
+    def _is_unfrozen(self, job: JobId) -> bool:
+        present = self.of_job(job)
+        return present is not None and present.order.frozen_step is None
+
     def _is_of(self, job: JobId, generation: int) -> bool:
         present = self.of_job(job)
         return present is not None and present.order.generation >= generation

@@ -28,6 +28,7 @@ from holdfast.node.vault.messages import (
     Join,
     KeepOnly,
     Lay,
+    OfAgent,
     PersistTo,
     Refused,
     Repair,
@@ -35,6 +36,7 @@ from holdfast.node.vault.messages import (
     Save,
     SealedShard,
     SealedStep,
+    Serve,
     Steps,
     requests,
 )
@@ -43,6 +45,7 @@ from holdfast.node.vault.vault_socket import is_peer_ours, peer_ids, peer_pid
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.node_vault import NodeVault, NotTheirs
 from holdfast_vault.peers.fetching.pull import NotFetched
+from holdfast_vault.shelf.keeping import answers_when_sealed
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, Piece, SourceLost, read_memory
@@ -71,7 +74,7 @@ class LocalSession:
         try:
             while True:
                 request, descriptor = receive(self._link, requests)
-                if isinstance(request, Follow | Assign | End) and not is_peer_ours(self._link):
+                if isinstance(request, OfAgent) and not is_peer_ours(self._link):
                     raise WireError("only the agent may ask this")
                 if isinstance(request, Follow):
                     self._node.notices.send_to(self._link)
@@ -126,6 +129,9 @@ class LocalSession:
             case Assign():
                 reason = self._node.assign(Assignment(request.order, request.token, self._node.trust))
                 return Done() if reason is None else Refused(reason=reason), None
+            case Serve():
+                self._node.serve(request)
+                return Done(), None
             case Follow() | End():
                 raise AssertionError("these have no answer")
 
@@ -175,9 +181,8 @@ class LocalSession:
         whole = [each for each in sealed if shelf.has_whole(each)]
         recent = [each for each in whole if each.generation >= joined.generation - 1]
         is_here = any(at_most is None or each.step <= at_most for each in recent)
-        # A first generation has nothing anywhere. Who has something of the one before need not wait for others; a node
-        # that the job went on without since may find newer steps there.
-        if not is_here and joined.generation > 1:
+        # A first generation has nothing anywhere. A node that the job went on without since may find newer steps there.
+        if joined.generation > 1 and not (is_here and shelf.has_common_step(recent)):
             sealed = self._node.fetcher.steps(joined.name, joined.generation, at_most)
         return Steps(sealed=tuple(sealed))
 
@@ -188,6 +193,7 @@ class LocalSession:
             return Refused(reason="the tensors of this rank have not been laid out")
         # Waits until the save before is sealed, be it of this rank's life or of the one before.
         shelf.turn.acquire()
+        waits, is_over = answers_when_sealed(shelf.steps()), threading.Event()
         segment: Segment | None = None
         try:
             segment = self._claim(shelf, lay.nbytes)
@@ -204,13 +210,20 @@ class LocalSession:
             shelf.turn.release()
             if not isinstance(error, (OSError, SourceLost)):
                 raise
-            reason = error.strerror if isinstance(error, OSError) else str(error)
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            if isinstance(error, OSError):
+                sealed = SealedStep(step=request.step, generation=joined.generation)
+                self._node.interruptions.not_kept(joined.name, sealed, reason)
             return Refused(reason=f"step {request.step} of {lay.nbytes} bytes is not kept: {reason}")
+        sealing = partial(_run_and_set, sealing, is_over)
         self._begun = partial(self._seal_in_turn, shelf, segment, sealing, request.step), shelf, segment
+        if waits:
+            self._go_on()
+            is_over.wait()
         return Done()
 
     def _go_on(self) -> None:
-        """Do the rest of a save, once the rank knows that it may go on itself: to start a thread takes a while."""
+        """Do the rest of a save, most often once the rank knows that it may go on: to start a thread takes a while."""
         if self._begun is None:
             return
         (work, shelf, segment), self._begun = self._begun, None
@@ -294,6 +307,13 @@ def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> No
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
     for each in (segment, *shelf.spares()):
         each.settle()
+
+
+def _run_and_set(work: Callable[[], None], is_over: threading.Event) -> None:
+    try:
+        work()
+    finally:
+        is_over.set()
 
 
 def _stock(shelf: Shelf, nbytes: int) -> None:

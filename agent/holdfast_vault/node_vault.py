@@ -12,13 +12,14 @@ from pathlib import Path
 import structlog
 
 from holdfast.node.job_user import JobUser
-from holdfast.node.vault.messages import Assign, PersistTo, SealedStep, ShardName
+from holdfast.node.vault.messages import Assign, PersistTo, SealedStep, Serve, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.network import NetworkPolicy
 from holdfast_vault.assignments import Assignment, Assignments, JobId, job_of
 from holdfast_vault.cuts import Cut
 from holdfast_vault.disk.persister import Persister
+from holdfast_vault.interruptions import Interruptions
 from holdfast_vault.limits import VaultLimits
 from holdfast_vault.notices import Notices
 from holdfast_vault.pacing import Pacing, TokenBucket
@@ -42,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class NotTheirs(Exception):
-    """A rank asked for the shards of a job that another user has."""
+    """A rank asked for the shards of a job that another user has, or that the node does not run."""
 
 
 class NodeVault:
@@ -66,11 +67,13 @@ class NodeVault:
         self.trust = PeerTrust(network)
         self._handover = handover
         self._ranks_group = ranks_group
+        self._serves: JobId | None = None
         self._owner: tuple[JobId, int] | None = None
         self.notices = Notices()
         self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left, self._changed)
         self._receptions = Receptions()
         self._assignments = Assignments()
+        self.interruptions = Interruptions(self._assignments, self.notices)
         self.ledgers = RankLedgers()
         self.checks = ShardChecks()
         bucket = TokenBucket(limits.peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
@@ -84,9 +87,11 @@ class NodeVault:
     def join(self, name: ShardName, uid: int = os.geteuid(), gid: int = os.getegid()) -> Shelf:
         """Return the shelf of a rank that has come to life on this node; its user is the kernel's word.
 
-        Raises NotTheirs: the shards belong to another user's job.
+        Raises NotTheirs: it is of another job than the agent runs, or the shards belong to another user's job.
         """
         job = job_of(name)
+        if self._serves is not None and job != self._serves:
+            raise NotTheirs(f"this node serves {_shown(self._serves)}, not {_shown(job)}")
         if self._ranks_group is not None:
             if uid != os.geteuid() and self._owner is not None and self._owner[0] == job and self._owner[1] != uid:
                 raise NotTheirs(f"user {uid} is not that of job {job.name}")
@@ -94,6 +99,12 @@ class NodeVault:
             self.persister.user = self._user_of(uid, gid, self._ranks_group)
         self._serve_job(job)
         return self._shelves.of(name)
+
+    def serve(self, order: Serve) -> None:
+        """Follow the agent, which knows the job that the node runs: a rank of another one must not join."""
+        self._serves = JobId(order.job, order.submitted_ms, order.world_size)
+        if self._handover is not None:
+            self._handover.serves(order)
 
     def _user_of(self, uid: int, gid: int, group: int) -> JobUser | None:
         """Return the user who writes steps to the disk: a rank must not have the vault write where it may not."""
@@ -140,6 +151,8 @@ class NodeVault:
             steps = shelf.steps()
             log.info("steps of the vault before are taken over", of=str(name), steps=[each.step for each in steps])
             threading.Thread(target=drop_damaged, args=(shelf, name, steps, self.notices), daemon=True).start()
+        if inheritance.serves is not None:
+            self.serve(inheritance.serves)
         if inheritance.assigned is not None:
             self.assign(Assignment(inheritance.assigned.order, inheritance.assigned.token))
 
@@ -198,3 +211,7 @@ class NodeVault:
     def _generation(self) -> int:
         present = self._assignments.present
         return present.order.generation if present is not None else 0
+
+
+def _shown(job: JobId) -> str:
+    return f"job {job.name} of {job.world_size} ranks, submitted at {job.submitted_ms} ms"

@@ -31,6 +31,14 @@ from holdfast.events.actions import (
     TelemetryModelTrained,
 )
 from holdfast.events.base import Action, Decision, Event, EventClass, Evidence, Finding, Metric
+from holdfast.events.checkpoint_evidence import (
+    CheckpointRestored,
+    CopiesRefused,
+    KeepingInterrupted,
+    ShardDamaged,
+    StepNotPersisted,
+    StepsKept,
+)
 from holdfast.events.decisions import (
     AnyDecision,
     BackupsPlanned,
@@ -64,11 +72,9 @@ from holdfast.events.decisions import (
 from holdfast.events.evidence import (
     AnyEvidence,
     BusWentBack,
-    CheckpointRestored,
     CodeNotInPlace,
     CollectivesProfiled,
     CollectiveTrace,
-    CopiesRefused,
     DiagnosticResult,
     FaultInjected,
     FirstStep,
@@ -83,12 +89,9 @@ from holdfast.events.evidence import (
     ProcessExited,
     Progress,
     ReplayResult,
-    ShardDamaged,
     SlownessTested,
     SpoolSetAside,
     StackDump,
-    StepNotPersisted,
-    StepsKept,
 )
 from holdfast.events.findings import (
     AnyFinding,
@@ -159,6 +162,7 @@ __all__ = [
     "JobStopping",
     "JobSubmitted",
     "JobTraced",
+    "KeepingInterrupted",
     "LogSignature",
     "MessageRejected",
     "Metric",

@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast.events.base import Evidence
+from holdfast.events.checkpoint_evidence import (
+    CheckpointRestored,
+    CopiesRefused,
+    KeepingInterrupted,
+    ShardDamaged,
+    StepNotPersisted,
+    StepsKept,
+)
 from holdfast.events.parts.job import AgentPlace, CheckResult, Endpoint, NodeFacts, Purpose
 from holdfast.events.parts.ranks import RankException, RankProgress, RankReplay
 from holdfast.events.parts.samples import RankProfile, SlowStage
@@ -124,26 +132,6 @@ class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     def step(self) -> int:
         """The step that all ranks of the node have completed."""
         return min((rank.step for rank in self.ranks), default=-1)
-
-
-class StepsKept(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Rank 0 has kept its first step of a generation in its node's memory; published by its agent."""
-
-    step: Step
-
-
-class CheckpointRestored(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """All ranks go on from this step; published by the agent of rank 0."""
-
-    step: Step
-    """0: from the beginning."""
-    tier: Literal["memory", "disk", "nothing"]
-    newest_step: Step = 0
-    """Newest step that was found in the memory of any rank, or on disk; 0: none."""
-    whole_step: Step = 0
-    """Newest of them that all ranks must have had: the newest of all may not have been complete yet."""
-    missing_ranks: tuple[Count, ...] = ()
-    """The first of the ranks that had no step from `whole_step` on."""
 
 
 class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -295,32 +283,6 @@ class CodeNotInPlace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     detail: str
 
 
-class ShardDamaged(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes of a checkpoint differ from those that were sealed; another copy is used. Published by the node's agent."""
-
-    rank: Count
-    step: Step
-    held_by: Name
-    """Node in whose memory they were."""
-    detail: str
-
-
-class StepNotPersisted(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """A step that was due for the disk is not there; earlier ones are. By the node's agent, at most every 30 s."""
-
-    step: Step
-    reason: str
-    others: Count = 0
-    """Further steps that were left out since the last such event."""
-
-
-class CopiesRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Two vaults do not accept each other: the node's steps have no copy. By its agent, once for each reason."""
-
-    keeper: Name
-    reason: str
-
-
 class OrderRefused(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """An agent read an order older than the newest that it obeyed. If the older is the true one, the controller forgot
     the newest because its database was restored. An agent that remembers no order names the newest as 0/0.
@@ -393,6 +355,7 @@ AnyEvidence = (
     | ShardDamaged
     | StepNotPersisted
     | CopiesRefused
+    | KeepingInterrupted
     | OrderRefused
     | FaultInjected
     | MessageRejected

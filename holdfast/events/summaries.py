@@ -22,14 +22,20 @@ from holdfast.events.actions import (
     TelemetryModelTrained,
 )
 from holdfast.events.base import Decision, Event
+from holdfast.events.checkpoint_evidence import (
+    CheckpointRestored,
+    CopiesRefused,
+    KeepingInterrupted,
+    ShardDamaged,
+    StepNotPersisted,
+    StepsKept,
+)
 from holdfast.events.decisions import GenerationStarted, IncidentClosed, IncidentOpened, JobFinished
 from holdfast.events.evidence import (
     BusWentBack,
-    CheckpointRestored,
     CodeNotInPlace,
     CollectivesProfiled,
     CollectiveTrace,
-    CopiesRefused,
     DiagnosticResult,
     FaultInjected,
     FirstStep,
@@ -43,12 +49,9 @@ from holdfast.events.evidence import (
     OrderRefused,
     ProcessExited,
     ReplayResult,
-    ShardDamaged,
     SlownessTested,
     SpoolSetAside,
     StackDump,
-    StepNotPersisted,
-    StepsKept,
 )
 from holdfast.events.findings import (
     BadNumber,
@@ -99,6 +102,7 @@ _TEMPLATES: dict[type[Event], str] = {
     "having obeyed {0.newest_epoch}/{0.newest_generation}",
     ShardDamaged: "step {0.step} of rank {0.rank} is damaged in the memory of {0.held_by}: {0.detail}",
     StepNotPersisted: "{0.reason}",
+    KeepingInterrupted: "no step is kept after step {0.step}: {0.reason}",
     CopiesRefused: "no copies go to {0.keeper}: {0.reason}",
     StepsKept: "step {0.step} is in the memory of the nodes",
     HangSuspected: "no progress for {0.still_s:.1f} s in phase {0.phase} after step {0.step}; tracing its processes",

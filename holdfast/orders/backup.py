@@ -76,6 +76,10 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     """Newest step that all nodes are known to have twice, and the generation that made it. It stays in memory until a
     newer one is named: a job that loses several vaults at once does not go back further."""
     complete_generation: Count = 0
+    frozen_step: Count | None = None
+    """While some rank of the job keeps no steps: the last step that all ranks had, and the generation that made it.
+    Other ranks' newer steps do not take its memory."""
+    frozen_generation: Count = 0
     certified_up_to: Count | None = None
     """The newest step on disk up to this one stays."""
     number: Count = 0

@@ -112,6 +112,7 @@ def _ordered(order: BackupOrder) -> str:
     stays += (
         f"; {order.complete_step} of generation {order.complete_generation} is complete" if order.complete_step else ""
     )
+    stays += f"; {order.frozen_step} of generation {order.frozen_generation} is frozen" if order.frozen_step else ""
     stays += f"; {order.coming_step} is to stay" if order.coming_step is not None else ""
     stays += f"; certified up to {order.certified_up_to}" if order.certified_up_to is not None else ""
     return f"< backups of {order.node}, {order.job} generation {order.generation} {ranks}: {to}{disk}{sources}{stays}"

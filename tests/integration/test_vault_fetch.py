@@ -73,6 +73,7 @@ def test_a_rank_that_has_its_own_steps_waits_for_nobody(node: Make, capfd: pytes
     waited_in_vain = "no order says who may have this rank's shards"
     one = node("a")
     with one.rank() as rank:
+        rank.keep_only(None)
         rank.save(1, state(1))
     with one.rank(generation=2) as again:
         assert again.steps() == (at(1),)

@@ -11,12 +11,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import vault_nodes
 from test_vault_persist import ORDER, rank_of
-from vault_nodes import VaultNode
+from test_vault_succession import end
+from vault_nodes import VaultNode, at, shard, state
 
 from holdfast.node.vault.messages import NotPersisted, Persisted
+from holdfast.trainer.vault_client.client import MemoryRefused, VaultClient
 
 pytestmark = [
     pytest.mark.integration,
@@ -89,6 +92,29 @@ def test_it_does_not_write_where_their_user_may_not(served: VaultNode, place: Pa
         assert isinstance(notice := told(), NotPersisted), notice
     assert "Permission denied" in notice.reason
     assert list(closed.iterdir()) == []
+
+
+def test_a_rank_that_names_another_job_than_the_nodes_is_refused_and_nothing_is_forgotten(
+    node: Callable[..., VaultNode],
+) -> None:
+    one = node("one")
+    with one.rank() as rank:
+        rank.save(1, state(1))
+        one.serve(shard(0))
+        others = {"job": "other", "submitted_ms": 2, "world_size": 3}
+        for name in (msgspec.structs.replace(shard(0), **{field: value}) for field, value in others.items()):
+            with pytest.raises(MemoryRefused, match="this node serves job job"):
+                VaultClient(one.directory, name, 1)
+        assert rank.steps() == (at(1),)
+    # The vault that takes its place knows it too.
+    end(one)
+    with pytest.raises(MemoryRefused, match="this node serves job job"):
+        VaultClient(one.directory, msgspec.structs.replace(shard(0), job="other"), 1)
+    with one.rank() as rank:
+        assert rank.steps() == (at(1),)
+        # The node's next job.
+        one.serve(msgspec.structs.replace(shard(0), job="other"))
+        VaultClient(one.directory, msgspec.structs.replace(shard(0), job="other"), 1).close()
 
 
 def test_their_user_asks_for_shards_but_is_not_the_agent(served: VaultNode) -> None:

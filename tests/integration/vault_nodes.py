@@ -21,7 +21,7 @@ import torch
 
 from holdfast.node import frames
 from holdfast.node.vault import messages, vault_socket
-from holdfast.node.vault.messages import Answer, Assign, End, Follow, Notice, SealedStep, ShardName
+from holdfast.node.vault.messages import Answer, Assign, Done, End, Follow, Notice, SealedStep, Serve, ShardName
 from holdfast.orders.backup import BackupOrder, Replica, VaultAddress
 from holdfast.trainer.vault_client.client import VaultClient
 from holdfast_vault.assignments import Assignment
@@ -116,6 +116,12 @@ class VaultNode:
         with vault_socket.connect(self.directory) as link:
             frames.send(link, Assign(order=order, token=token))
             return frames.receive(link, messages.answers)[0]
+
+    def serve(self, name: ShardName) -> None:
+        """What the agent says when a job is placed on its node: the job of these shards."""
+        with vault_socket.connect(self.directory) as link:
+            frames.send(link, Serve(job=name.job, submitted_ms=name.submitted_ms, world_size=name.world_size))
+            assert frames.receive(link, messages.answers)[0] == Done()
 
     def follow(self) -> Callable[[], Notice]:
         """What the agent is told from now on, one notice a call."""

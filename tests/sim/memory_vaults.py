@@ -232,8 +232,8 @@ class Vault:
         def may_be(sealed: SealedStep) -> bool:
             return at_most is None or sealed.step <= at_most
 
-        here = self.shelf(rank).steps()
-        if generation == 1 or any(map(may_be, self.recent(rank, generation))):
+        here, recent = self.shelf(rank).steps(), self.recent(rank, generation)
+        if generation == 1 or (any(map(may_be, recent)) and self.shelf(rank).has_common_step(recent)):
             return here
         if self.assignment is None or self._order().generation < generation:
             return here

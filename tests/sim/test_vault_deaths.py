@@ -1,11 +1,13 @@
 """Every order of saves, copies and deaths of vaults, for two and three ranks: the newest step of all ranks stays.
 
-Shelves and their records are production code. What is true is looked up in the memory itself, by its contents. A vault
-that is lost with its successor ends a history: from then until all ranks keep again it is the floor that counts.
+Shelves and their records are production code, and so is the choice whether a rank that comes back asks its keeper. What
+is true is looked up in the memory itself, by its contents. If a vault is lost with its successor, its rank goes on with
+an empty one: the newest step that all ranks have had twice stays. So it does while a rank keeps no steps.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,6 +16,8 @@ import pytest
 
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
+from holdfast_vault.shelf.keeping import answers_when_sealed
+from holdfast_vault.shelf.pins import Pins, StepMark
 from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
 from tests.sim.light_segments import LightSegment
@@ -26,6 +30,14 @@ class Op(NamedTuple):
     number: int
 
 
+class Faults(NamedTuple):
+    """Numbers of vaults that were killed, of vaults that were lost with their successors, and of steps not kept."""
+
+    kills: int = 0
+    losses: int = 0
+    misses: int = 0
+
+
 Place = tuple[int, int]
 """A vault, and the rank whose shelf it is."""
 
@@ -36,18 +48,19 @@ class World:
     def __init__(self, size: int, last_step: int) -> None:
         self.last_step = last_step
         self.ranks = range(size)
-        self.shelves: dict[Place, Shelf] = {}
+        self.pins, self.frozen_until = Pins(), 0
         self.records: dict[Place, ShelfContents] = {}
-        for vault, rank in self._places():
-            self.shelves[vault, rank] = self._shelf((vault, rank))
+        self.shelves = {place: self._shelf(place) for place in self._places()}
         self.begun = dict.fromkeys(self.ranks, 0)
         self.acknowledged = dict.fromkeys(self.ranks, 0)
         self.filling: dict[int, LightSegment] = {}
         self.copies: dict[int, tuple[LightSegment, LightSegment, SealedContents]] = {}
         self.copied: dict[int, set[int]] = {rank: set() for rank in self.ranks}
-        self.deaths = 0
-        self.lost: int | None = None
-        """The step that all ranks had twice when a vault was lost with its successor."""
+        self.faults = Faults()
+        self.gone = dict.fromkeys(self.ranks, 0)
+        """The newest step of each rank that was lost with its vault, or not kept: no copy of it will ever come."""
+        self.twice = 0
+        """The newest step that all ranks have had twice."""
 
     def _places(self) -> Iterator[Place]:
         for rank in self.ranks:
@@ -58,27 +71,29 @@ class World:
         return (rank + 1) % len(self.ranks)
 
     def _shelf(self, place: Place) -> Shelf:
-        return Shelf("", LightSegment, on_change=lambda contents: self.records.__setitem__(place, contents))
+        shelf = Shelf("", LightSegment, on_change=lambda contents: self.records.__setitem__(place, contents))
+        shelf.pin(self.pins)
+        return shelf
 
     # --- what can happen --------------------------------------------------------------------------
 
-    def possible(self, deaths: int) -> list[Op]:
-        if self.lost is not None:
-            return []
+    def possible(self, most: Faults) -> list[Op]:
         found = []
         for rank in self.ranks:
-            if rank not in self.filling and self.begun[rank] == min(self.begun.values()) < self.last_step:
+            if rank not in self.filling and self.begun[rank] == min(map(self._passed, self.ranks)) < self.last_step:
                 found.append(Op("begin", rank))
+                if self.faults.misses < most.misses and self.copied[rank]:
+                    found.append(Op("miss", rank))
             if rank in self.filling and self._may_seal(rank):
                 found.append(Op("seal", rank))
             if rank in self.copies:
                 found.append(Op("end copy", rank))
             elif self._to_copy(rank) is not None:
                 found.append(Op("begin copy", rank))
-        if self.deaths < deaths:
+        if self.faults.kills < most.kills:
             found += [Op("kill", vault) for vault in self.ranks]
-            if any(self.acknowledged.values()):
-                found += [Op("lose", vault) for vault in self.ranks]
+        if self.faults.losses < most.losses and any(self.acknowledged.values()):
+            found += [Op("lose", vault) for vault in self.ranks]
         return found
 
     def do(self, op: Op) -> None:
@@ -87,6 +102,14 @@ class World:
             case "begin":
                 self.begun[rank] += 1
                 self.filling[rank] = self._claim((rank, rank))
+            case "miss":
+                self.begun[rank] += 1
+                if self.pins.frozen is None:
+                    # Training waits until all vaults have the order.
+                    self.frozen_until = self.begun[rank]
+                    self._pin(Pins(frozen=StepMark(1, max(self.copied[rank]))))
+                self.gone[rank] = self.begun[rank]
+                self.faults = self.faults._replace(misses=self.faults.misses + 1)
             case "seal":
                 self._seal((rank, rank), self.filling.pop(rank), _contents(rank, self.begun[rank]))
                 self.acknowledged[rank] = self.begun[rank]
@@ -103,11 +126,25 @@ class World:
                 self.shelves[rank, rank].note_sent(contents.sealed)
                 self.copied[rank].add(contents.sealed.step)
             case "kill":
+                self.faults = self.faults._replace(kills=self.faults.kills + 1)
                 self._kill(rank, has_successor=True)
             case "lose":
-                twice = set.intersection(*self.copied.values())
-                self.lost = max(twice, default=0)
+                self.faults = self.faults._replace(losses=self.faults.losses + 1)
+                self.gone[rank] = max(self.gone[rank], self.acknowledged[rank])
                 self._kill(rank, has_successor=False)
+        frozen = self.pins.frozen
+        if frozen is not None and all(max(sent, default=0) > self.frozen_until for sent in self.copied.values()):
+            self._pin(Pins())
+            # Of the steps before, not all ranks may have kept their own.
+            for sent in self.copied.values():
+                sent.difference_update(range(self.frozen_until + 1))
+        if self.pins.frozen is None:
+            self.twice = max(self.twice, *set.intersection(*self.copied.values()), 0)
+
+    def _pin(self, pins: Pins) -> None:
+        self.pins = pins
+        for shelf in self.shelves.values():
+            shelf.pin(pins)
 
     def _claim(self, place: Place) -> LightSegment:
         segment = self.shelves[place].claim(NBYTES)
@@ -119,6 +156,11 @@ class World:
         segment.data[0] = contents.seal.chunks[0]
         assert self.shelves[place].seal(segment, contents)
 
+    def _passed(self, rank: int) -> int:
+        """Return the newest step that a rank trains beyond: others get no further than one step after it."""
+        is_waiting = rank in self.filling and answers_when_sealed(self.shelves[rank, rank].steps())
+        return self.begun[rank] - is_waiting
+
     def _to_copy(self, rank: int) -> SealedStep | None:
         newest = next(iter(self.shelves[rank, rank].steps()), None)
         return newest if newest is not None and newest.step not in self.copied[rank] else None
@@ -126,10 +168,9 @@ class World:
     def _may_seal(self, rank: int) -> bool:
         """Copies keep up: all ranks have sent a step before any rank seals the next one."""
         before = self.begun[rank] - 1
-        return all(before <= max(self.copied[each], default=0) for each in self.ranks)
+        return all(before <= max(self.gone[each], *self.copied[each], 0) for each in self.ranks)
 
     def _kill(self, vault: int, *, has_successor: bool) -> None:
-        self.deaths += 1
         if self.filling.pop(vault, None) is not None:
             # The rank saves the step again.
             self.begun[vault] -= 1
@@ -149,19 +190,24 @@ class World:
     # --- what is true -----------------------------------------------------------------------------
 
     def check(self) -> None:
-        common = set.intersection(*(self._restorable(rank) for rank in self.ranks))
+        common = set.intersection(*(self._found(rank) for rank in self.ranks))
         newest = max(common, default=0)
-        if self.lost is None:
+        assert newest >= self.twice, f"{common}; all had {self.twice} twice"
+        if not self.faults.losses and not self.faults.misses:
             assert newest >= min(self.acknowledged.values()), f"{common} of {self.acknowledged}"
-        else:
-            assert newest >= self.lost, f"{common}; all had {self.lost} twice"
 
-    def _restorable(self, rank: int) -> set[int]:
+    def _found(self, rank: int) -> set[int]:
+        """Return the steps that a rank finds when it comes back."""
+        own, here = self.shelves[rank, rank], self._restorable((rank, rank))
+        if own.has_common_step(own.steps()):
+            return here
+        return here | self._restorable((self.keeper(rank), rank))
+
+    def _restorable(self, place: Place) -> set[int]:
         found = set()
-        for vault in (rank, self.keeper(rank)):
-            for segment, contents in self._sealed((vault, rank)):
-                assert segment.data == {0: contents.seal.chunks[0]}, f"{contents.sealed} of rank {rank} is overwritten"
-                found.add(contents.sealed.step)
+        for segment, contents in self._sealed(place):
+            assert segment.data == {0: contents.seal.chunks[0]}, f"{contents.sealed} at {place} is overwritten"
+            found.add(contents.sealed.step)
         return found
 
     def _sealed(self, place: Place) -> Iterator[tuple[LightSegment, SealedContents]]:
@@ -177,7 +223,8 @@ class World:
             for place, shelf in self.shelves.items()
         ]
         copies = {rank: contents.sealed.step for rank, (*_, contents) in self.copies.items()}
-        return repr((shelves, self.begun, self.acknowledged, sorted(self.filling), copies, self.deaths, self.lost))
+        happened = self.faults, self.twice, self.gone, self.pins, self.frozen_until
+        return repr((shelves, self.begun, self.acknowledged, sorted(self.filling), copies, happened))
 
 
 def _contents(rank: int, step: int) -> SealedContents:
@@ -193,8 +240,17 @@ def _inherited(segment: object, contents: SealedContents) -> LightSegment:
     return here
 
 
-@pytest.mark.parametrize(("size", "last_step", "deaths"), [(2, 4, 1), (3, 1, 1)])
-def test_whatever_dies_when_the_newest_step_of_all_ranks_stays(size: int, last_step: int, deaths: int) -> None:
+CASES = (
+    *((2, 4, faults) for faults in (Faults(kills=1), Faults(losses=1), Faults(misses=1))),
+    *((3, 1, faults) for faults in (Faults(kills=1), Faults(losses=1))),
+    (2, 3, Faults(losses=1, misses=1)),
+)
+LONG_CASES = ((2, 4, Faults(losses=1, misses=1)), (2, 5, Faults(misses=2)), (3, 2, Faults(losses=1)))
+
+
+@pytest.mark.parametrize(("size", "last_step", "most"), CASES + LONG_CASES * ("HOLDFAST_LONG" in os.environ))
+@pytest.mark.timeout(1200)
+def test_whatever_happens_the_newest_step_of_all_ranks_stays(size: int, last_step: int, most: Faults) -> None:
     seen: set[object] = set()
     waiting: deque[tuple[Op, ...]] = deque([()])
     while waiting:
@@ -210,5 +266,5 @@ def test_whatever_dies_when_the_newest_step_of_all_ranks_stays(size: int, last_s
         if key in seen:
             continue
         seen.add(key)
-        waiting.extend((*history, op) for op in world.possible(deaths))
-    assert len(seen) > 400
+        waiting.extend((*history, op) for op in world.possible(most))
+    assert len(seen) > 200

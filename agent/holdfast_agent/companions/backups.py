@@ -19,13 +19,24 @@ from holdfast.events import (
     CopiesMeasured,
     CopiesRefused,
     Event,
+    KeepingInterrupted,
     ShardDamaged,
     ShardsBackedUp,
     ShardsFetched,
     StepNotPersisted,
 )
 from holdfast.fresh_ids import uuid7
-from holdfast.node.vault.messages import BackedUp, CopiesRefusal, DamageNotice, Fetched, Notice, NotPersisted, Persisted
+from holdfast.node.vault.messages import (
+    BackedUp,
+    CopiesRefusal,
+    DamageNotice,
+    Fetched,
+    Notice,
+    NotKept,
+    NotPersisted,
+    Persisted,
+    Serve,
+)
 from holdfast.orders.backup import BackupOrder, submission_ms
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.signatures import SignedOrder
@@ -62,14 +73,20 @@ class Backups:
         self._suppressed_complaints = 0
         self._last_refusal: tuple[int, str, str] | None = None
         self._changed = asyncio.Event()
+        self._interrupted_under: tuple[int, int, int] | None = None
         vault.on_notice = self._noticed
+        vault.on_lost = self._lost
 
     def placed(self, order: NodeOrder | None) -> None:
         """Note the node's order. Idle orders (copies here may be a shard's last), checks and replays change nothing."""
         if order is None or order.placement is None or order.placement.purpose != "train":
             return
         if order.placement != self._placement:
-            self._placement = order.placement
+            self._placement = placement = order.placement
+            if placement.submitted_at is not None:
+                size = placement.job.nnodes * placement.job.nproc_per_node
+                submitted_ms = submission_ms(placement.submitted_at)
+                self._vault.serve(Serve(job=placement.job.name, submitted_ms=submitted_ms, world_size=size))
             if self._next is not None and self._is_placed(self._next):
                 self._take(self._next)
             else:
@@ -158,6 +175,8 @@ class Backups:
             case NotPersisted():
                 log.warning("a step was not persisted", step=notice.sealed.step, reason=notice.reason)
                 self._not_persisted(order, notice)
+            case NotKept(sealed=sealed, reason=reason):
+                self._interrupted(order, reason, sealed.step)
             case CopiesRefusal():
                 self._refused(order, notice)
 
@@ -192,6 +211,20 @@ class Backups:
             )
         )
         self._last_complaint_at, self._suppressed_complaints = self._now(), 0
+
+    def _lost(self) -> None:
+        if self._order is not None and self._is_placed(self._order):
+            self._interrupted(self._order, "its vault is lost with its successor")
+
+    def _interrupted(self, order: BackupOrder, reason: str, not_kept: int | None = None) -> None:
+        """Report it once for each order: the next one names the step that all nodes keep."""
+        newest = self._tally.newest if self._tally is not None else None
+        if newest is None or order.frozen_step is not None or order.age == self._interrupted_under:
+            return
+        self._interrupted_under = order.age
+        log.warning("steps are not kept", newest=newest.step, reason=reason)
+        common = self._common(order, newest.generation)
+        self._publish(KeepingInterrupted(**common, step=newest.step, not_kept=not_kept, reason=reason))
 
     def _refused(self, order: BackupOrder, notice: CopiesRefusal) -> None:
         refusal = (order.generation, notice.keeper, notice.reason)

@@ -15,7 +15,7 @@ from holdfast.node import frames
 from holdfast.node.frames import WireError
 from holdfast.node.user_rights import RunAs
 from holdfast.node.vault import messages, vault_socket
-from holdfast.node.vault.messages import Assign, End, Follow, Notice, Refused
+from holdfast.node.vault.messages import Assign, End, Follow, Notice, Refused, Serve
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.network import NetworkPolicy
@@ -48,9 +48,12 @@ class VaultLink:
         self._is_up = False
         self._process: subprocess.Popen[bytes] | None = None
         self._assignment: Assign | None = None
+        self._serves: Serve | None = None
         self._unassigned = asyncio.Event()
         self.on_notice: Callable[[Notice], None] = lambda notice: None
         self.on_ready: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when the vault has ended without a successor."""
 
     @property
     def port(self) -> int | None:
@@ -58,9 +61,15 @@ class VaultLink:
         return vault_socket.port(self._directory) if self._is_up else None
 
     async def run(self) -> None:
+        has_been_up = False
         while True:
             try:
-                connection = self._connect() or await self._start()
+                connection = self._connect()
+                if connection is None:
+                    if has_been_up:
+                        self.on_lost()
+                    has_been_up = False
+                    connection = await self._start()
             except BlockingIOError:
                 log.warning("the vault does not answer", again_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
@@ -69,7 +78,7 @@ class VaultLink:
                 log.error("the vault does not come up", log=str(self._directory / _LOG), again_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._is_up = True
+            self._is_up = has_been_up = True
             self._unassigned.set()
             self.on_ready()
             reader, writer = await asyncio.open_unix_connection(sock=connection)
@@ -91,38 +100,45 @@ class VaultLink:
         self._assignment = Assign(order=order, token=token)
         self._unassigned.set()
 
+    def serve(self, job: Serve) -> None:
+        """Have the vault serve ranks of this job only."""
+        self._serves = job
+        self._unassigned.set()
+
     async def hand_over(self) -> None:
-        """Hand over the order whenever the order or the vault is new, until cancelled."""
+        """Hand over the orders whenever one of them or the vault is new, until cancelled."""
         while True:
             await self._unassigned.wait()
             self._unassigned.clear()
-            if self._assignment is None or not self._is_up:
+            if not self._is_up:
                 continue
-            try:
-                await self._send_assignment(self._assignment)
-            except BlockingIOError:
-                log.warning("the vault does not answer", again_in_s=RETRY_S)
-                await asyncio.sleep(RETRY_S)
-                self._unassigned.set()
-            except (OSError, WireError) as error:
-                # The vault ended; its successor gets the order.
-                log.warning("the vault did not take its backup order", reason=str(error))
+            for order in (self._serves, self._assignment):
+                try:
+                    if order is not None:
+                        await self._send(order)
+                except BlockingIOError:
+                    log.warning("the vault does not answer", again_in_s=RETRY_S)
+                    await asyncio.sleep(RETRY_S)
+                    self._unassigned.set()
+                except (OSError, WireError) as error:
+                    # The vault ended; its successor gets the order.
+                    log.warning("the vault did not take an order", order=type(order).__name__, reason=str(error))
 
     def end(self) -> None:
         """End the vault and lose its contents."""
         with contextlib.suppress(OSError, WireError), vault_socket.connect(self._directory, blocking=False) as link:
             frames.send(link, End())
 
-    async def _send_assignment(self, assignment: Assign) -> None:
+    async def _send(self, order: Assign | Serve) -> None:
         connection = vault_socket.connect(self._directory, blocking=False)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
-            writer.write(frames.framed(assignment))
+            writer.write(frames.framed(order))
             answer = await frames.read(reader, messages.answers)
         finally:
             writer.close()
         if isinstance(answer, Refused):
-            log.warning("the vault refused a backup order", reason=answer.reason)
+            log.warning("the vault refused an order", order=type(order).__name__, reason=answer.reason)
 
     def _connect(self) -> socket.socket | None:
         try:

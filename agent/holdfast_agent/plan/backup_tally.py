@@ -54,6 +54,15 @@ class BackupTally:
         steps = {self._coming.get(rank) for rank in self._newest}
         return steps.pop() if len(steps) == 1 else None
 
+    @property
+    def newest(self) -> SealedStep | None:
+        """The newest step that another node has of all ranks."""
+        first, *others = map(set, self._of_ranks())
+        return max(first.intersection(*others), default=None)
+
+    def _of_ranks(self) -> list[dict[SealedStep, BackedUp]]:
+        return [{notice.sealed: notice for notice in notices} for notices in self._newest.values()]
+
     def _look_for_coming(self, notice: BackedUp) -> None:
         """A backup is known to be the first only if the one before it was seen and none was skipped between them."""
         coming, before = self.order.coming_step, self._newest[notice.name.rank]
@@ -64,9 +73,7 @@ class BackupTally:
 
     def take(self) -> BackupSum | None:
         """Return the newest complete step that has not been taken yet, with the number skipped since the last one."""
-        of_ranks = [{notice.sealed: notice for notice in notices} for notices in self._newest.values()]
-        common = set.intersection(*(set(notices) for notices in of_ranks)) if of_ranks else set()
-        newest = max(common, default=None)
+        of_ranks, newest = self._of_ranks(), self.newest
         if newest is None or (self._taken is not None and newest <= self._taken):
             return None
         parts = [notices[newest] for notices in of_ranks]

@@ -22,6 +22,11 @@ class StepMark(NamedTuple):
     step: int
     every: int = 1
 
+    @property
+    def first(self) -> SealedStep:
+        """The step itself, if the script saves it."""
+        return SealedStep(generation=self.generation, step=self.step)
+
     def found_in(self, sealed: Collection[SealedStep]) -> SealedStep | None:
         return min((each for each in sealed if self._may_be(each)), default=None)
 
@@ -31,23 +36,26 @@ class StepMark(NamedTuple):
 
 class Pins(NamedTuple):
     """The step to go back to, and the one that is to take its place when it is certified; `complete` is the newest step
-    that all nodes are known to have twice.
+    that all nodes are known to have twice. While some rank keeps no steps, `frozen` is the last one that all ranks had.
     """
 
     certified: StepMark | None = None
     coming: StepMark | None = None
     complete: StepMark | None = None
+    frozen: StepMark | None = None
 
 
 def pins_of(order: BackupOrder) -> Pins:
-    certified = coming = complete = None
+    certified = coming = complete = frozen = None
     if order.certified_step is not None:
         certified = StepMark(order.certified_generation, order.certified_step)
     if order.coming_step is not None:
         coming = StepMark(order.generation, order.coming_step, max(1, order.every) if order.keeper else 1)
     if order.complete_step is not None:
         complete = StepMark(order.complete_generation, order.complete_step)
-    return Pins(certified, coming, complete)
+    if order.frozen_step is not None:
+        frozen = StepMark(order.frozen_generation, order.frozen_step)
+    return Pins(certified, coming, complete, frozen)
 
 
 def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[SealedStep]:
@@ -60,19 +68,39 @@ def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[Seale
 
 
 def floor(sealed: Collection[SealedStep], pins: Pins | None, cut: Cut | None) -> frozenset[SealedStep]:
-    """Return the sealed step below which the job need not go back, whatever is lost with one more vault."""
+    """Return the sealed steps below which the job need not go back, whatever is lost with one more vault: the newest
+    step that all ranks are known to have, and a frozen one.
+    """
+    newest = _newest_known(pins, cut)
+    found = {newest.found_in(sealed) if isinstance(newest, StepMark) else newest, _frozen(pins, cut)}
+    return frozenset(each for each in found if each is not None and each in sealed)
+
+
+def lacks_floor(sealed: Collection[SealedStep], pins: Pins | None, cut: Cut | None) -> bool:
+    """Return True if a step below which the job need not go back should be here and is not."""
+    newest = _newest_known(pins, cut)
+    expected = newest.first if isinstance(newest, StepMark) else newest
+    return not {each for each in (expected, _frozen(pins, cut)) if each is not None} <= {*sealed}
+
+
+def _newest_known(pins: Pins | None, cut: Cut | None) -> StepMark | SealedStep | None:
     known = [mark for mark in (pins.certified, pins.complete) if mark is not None] if pins is not None else []
     newest = max(known, key=lambda mark: (mark.generation, mark.step), default=None)
-    if cut is not None and (newest is None or newest.generation < cut.generation):
-        return frozenset({cut.kept} & {*sealed}) if cut.kept is not None else frozenset()
-    found = newest.found_in(sealed) if newest is not None else None
-    return frozenset() if found is None else frozenset({found})
+    return cut.kept if cut is not None and (newest is None or newest.generation < cut.generation) else newest
+
+
+def _frozen(pins: Pins | None, cut: Cut | None) -> SealedStep | None:
+    """Return the frozen step, unless the job has gone on from some step since."""
+    frozen = pins.frozen if pins is not None else None
+    if frozen is None or (cut is not None and cut.generation > frozen.generation):
+        return None
+    return frozen.first
 
 
 def named(pins: Pins | None) -> frozenset[SealedStep]:
     """Return the steps that other nodes keep as well, even if they are not here: a new node has no earlier steps."""
     marks = (pins.certified, pins.complete) if pins is not None else ()
-    return frozenset(SealedStep(generation=it.generation, step=it.step) for it in marks if it is not None)
+    return frozenset(it.first for it in marks if it is not None)
 
 
 def in_the_past_of(kept: SealedStep | None, pinned: Collection[SealedStep]) -> tuple[SealedStep, ...]:

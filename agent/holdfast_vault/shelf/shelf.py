@@ -27,7 +27,7 @@ from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
 from holdfast_vault.cuts import Cut, is_news, survives
 from holdfast_vault.shelf.keeping import KEPT_MIN, REFUSALS_MAX, needed, unwanted
-from holdfast_vault.shelf.pins import Pins, floor, in_the_past_of, named, pinned
+from holdfast_vault.shelf.pins import Pins, floor, in_the_past_of, lacks_floor, named, pinned
 from holdfast_vault.shelf.segments import SealedContents, Segment
 
 
@@ -157,6 +157,17 @@ class Shelf:
         """Return all that are sealed, newest first."""
         with self._lock:
             return self._steps()
+
+    def has_common_step(self, recent: Sequence[SealedStep]) -> bool:
+        """Return True if one of these steps is a step of all ranks: then a rank that comes back asks no other node.
+
+        All ranks have one of the newest two, if all keep their steps. A vault that has lost what it held since its
+        generation began may have a single later step, which others have not come to; or two, which a rank that keeps
+        none does not have.
+        """
+        with self._lock:
+            is_old = self._cut is not None and any(each.generation == self._cut.generation for each in recent)
+            return (is_old or len(recent) >= KEPT_MIN) and not lacks_floor(self._steps(), self._pins, self._cut)
 
     def has_whole(self, sealed: SealedStep) -> bool:
         """Return True if all of this step is here: of copies some chunks may have been left out."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from holdfast.node.vault.messages import Assign, SealedStep, ShardName
+from holdfast.node.vault.messages import Assign, SealedStep, Serve, ShardName
 from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.succession.records import (
@@ -59,6 +59,7 @@ class Handover:
         self._numbers = itertools.count(1)
         self._shelves: dict[ShardName, _Shelf] = {}
         self._assigned: Assign | None = None
+        self._serves: Serve | None = None
         self._is_serving = False
         self._is_closed = False
         self._pause_s = REPLACED_AFTER_S_MIN
@@ -72,6 +73,11 @@ class Handover:
     def assigned(self, order: Assign) -> None:
         with self._lock:
             self._assigned = order
+            self._send(order)
+
+    def serves(self, order: Serve) -> None:
+        with self._lock:
+            self._serves = order
             self._send(order)
 
     def shelf(
@@ -169,8 +175,9 @@ class Handover:
                 log.error("the vault has no successor: what it holds would be lost with it", reason=str(error))
                 self._replace_later(None)
                 return
-            if self._assigned is not None:
-                self._send(self._assigned)
+            for order in (self._assigned, self._serves):
+                if order is not None:
+                    self._send(order)
             for record, shards in self._shelves.values():
                 self._deposit(shards)
                 self._send(record)

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from holdfast.decoding import UNREADABLE
-from holdfast.node.vault.messages import Assign, SealedStep, ShardName
+from holdfast.node.vault.messages import Assign, SealedStep, Serve, ShardName
 from holdfast.node.vault.seals import is_seal_of
 from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf.segments import SealedContents
@@ -67,7 +67,7 @@ class Ended(_Record, frozen=True, kw_only=True, tag="ended"):
     """The vault ends in order, and its successor with it."""
 
 
-Record = Serving | Deposits | ShelfRecord | Assign | Ended
+Record = Serving | Deposits | ShelfRecord | Assign | Serve | Ended
 
 records: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 DEPOSITS_MAX = 64
@@ -106,6 +106,7 @@ class Inheritance:
 
     def __init__(self) -> None:
         self.assigned: Assign | None = None
+        self.serves: Serve | None = None
         self.is_served = False
         self._kept: dict[int, _Kept] = {}
         self._shelves: dict[ShardName, ShelfRecord] = {}
@@ -120,6 +121,8 @@ class Inheritance:
                 self._replace(record)
             case Assign():
                 self.assigned = record
+            case Serve():
+                self.serves = record
             case Serving():
                 self.is_served = True
             case _:

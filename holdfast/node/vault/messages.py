@@ -122,6 +122,14 @@ class Assign(_VaultMessage, frozen=True, kw_only=True, tag="assign"):
     token: str
 
 
+class Serve(_VaultMessage, frozen=True, kw_only=True, tag="serve"):
+    """Order of the agent: from now on only ranks of this job may join. Answered by `Done`."""
+
+    job: str
+    submitted_ms: int
+    world_size: int
+
+
 class Follow(_VaultMessage, frozen=True, kw_only=True, tag="follow"):
     """Request of the agent for notices. No answer; notices follow on this connection as they come."""
 
@@ -130,7 +138,8 @@ class End(_VaultMessage, frozen=True, kw_only=True, tag="end"):
     """Order of the agent: end, and its successor with it. What it holds is lost. No answer."""
 
 
-Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | Assign | Follow | End
+OfAgent = Assign | Serve | Follow | End
+Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | OfAgent
 
 
 class Done(_VaultMessage, frozen=True, kw_only=True, tag="done"):
@@ -218,6 +227,14 @@ class NotPersisted(_VaultMessage, frozen=True, kw_only=True, tag="not_persisted"
     reason: str
 
 
+class NotKept(_VaultMessage, frozen=True, kw_only=True, tag="not_kept"):
+    """Notice: a rank's save is refused, because there is no memory for it."""
+
+    name: ShardName
+    sealed: SealedStep
+    reason: str
+
+
 class CopiesRefusal(_VaultMessage, frozen=True, kw_only=True, tag="copies_refused"):
     """Notice: this vault and another do not accept each other. `name`: a rank of the reporting node."""
 
@@ -226,7 +243,7 @@ class CopiesRefusal(_VaultMessage, frozen=True, kw_only=True, tag="copies_refuse
     reason: str
 
 
-Notice = BackedUp | DamageNotice | Fetched | Persisted | NotPersisted | CopiesRefusal
+Notice = BackedUp | DamageNotice | Fetched | Persisted | NotPersisted | NotKept | CopiesRefusal
 Answer = Done | Refused | Steps | Certified | SealedShard | Notice
 
 requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

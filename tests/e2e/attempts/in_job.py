@@ -147,7 +147,7 @@ def names_another_ledger(scene: Scene, argument: str) -> Any:
 
 @attempts(
     JOB,
-    "no step",
+    "refused: its node serves its own job",
     {
         "ask its vault for the steps of another job": {"job": "another"},
         "ask its vault for the steps of an earlier job of its name": {"submitted_ms": 1},
@@ -157,7 +157,7 @@ def names_another_ledger(scene: Scene, argument: str) -> Any:
 def asks_for_others(scene: Scene, argument: dict[str, Any]) -> Any:
     name = _name(scene, **argument)
     answers = scene.ask_rank("vault", ["Join", {"name": name, "generation": 1, "pid": "own"}], ["AskSteps", {}])
-    assert "SealedStep" not in repr(answers), answers
+    assert "SealedStep" not in repr(answers) and "this node serves job" in repr(answers), answers
 
 
 @attempts(

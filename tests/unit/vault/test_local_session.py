@@ -9,8 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -23,6 +25,7 @@ from holdfast.node.vault.messages import (
     Certified,
     Done,
     Join,
+    KeepOnly,
     Lay,
     Refused,
     Request,
@@ -32,9 +35,9 @@ from holdfast.node.vault.messages import (
     Steps,
     answers,
 )
-from holdfast.orders.backup import BackupOrder
-from holdfast_vault import local_session
-from holdfast_vault.assignments import Assignment
+from holdfast.orders.backup import BackupOrder, VaultAddress
+from holdfast_vault import interruptions, local_session
+from holdfast_vault.assignments import Assignment, JobId
 from holdfast_vault.limits import VaultLimits
 from holdfast_vault.local_session import LocalSession
 from holdfast_vault.node_vault import NodeVault
@@ -175,8 +178,80 @@ def test_steps_of_a_past_that_this_node_missed_do_not_hide_those_of_others(
     monkeypatch.setattr(node.fetcher, "steps", lambda *_: elsewhere)
     with rank(node) as first:
         first.ask(Save(step=1, objects=b""))
+        first.ask(Save(step=2, objects=b""))
     with rank(node, 2) as second:
-        assert second.steps() == (at(1),)
+        assert second.steps() == (at(2), at(1))
     # Generation 2 was another node's.
     with rank(node, 3) as third:
         assert third.steps() == tuple(elsewhere)
+
+
+def test_a_single_step_does_not_hide_those_of_others(node: NodeVault, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = [at(7), at(6)]
+    monkeypatch.setattr(node.fetcher, "steps", lambda *_: elsewhere)
+    with rank(node) as first:
+        first.ask(Save(step=8, objects=b""))
+    with rank(node, 2) as second:
+        assert second.steps() == tuple(elsewhere)
+        # A vault that knows of the generation's beginning has lost nothing since.
+        second.ask(KeepOnly(sealed=at(8)))
+        second.ask(Save(step=9, objects=b""))
+    with rank(node, 3) as third:
+        assert third.steps() == (at(9, 2), at(8))
+
+
+def test_the_first_save_of_an_empty_vault_is_answered_when_it_is_sealed(
+    node: NodeVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, sealed_first = threading.Event(), list[bool]()
+    seal = local_session.seal
+
+    def sealing(*arguments: Any) -> Any:
+        sealed_first.append(not answered.wait(0.1))
+        return seal(*arguments)
+
+    monkeypatch.setattr(local_session, "seal", sealing)
+    with rank(node) as asking:
+        for step in (1, 2):
+            answered.clear()
+            assert asking.ask(Save(step=step, objects=b"")) == Done()
+            answered.set()
+            asking.steps()
+    assert sealed_first == [True, False]
+
+
+def test_a_refused_save_waits_until_a_step_is_frozen_but_not_again_and_again(
+    node: NodeVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(interruptions, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    waits: list[float] = []
+    wait = node._assignments.wait_until_frozen
+
+    def waiting(job: JobId, timeout_s: float) -> None:
+        waits.append(timeout_s)
+        threading.Timer(0.05, node.assign, args=(Assignment(frozen, "token"),)).start()
+        wait(job, 30.0)
+        clock[0] += 0.5
+
+    monkeypatch.setattr(node._assignments, "wait_until_frozen", waiting)
+    keeper = VaultAddress(node="b", host="127.0.0.1", port=1)
+    order = BackupOrder(
+        node="a", job="job", submitted_ms=1, world_size=2, generation=1, node_rank=0, nproc_per_node=1, keeper=keeper
+    )
+    frozen = msgspec.structs.replace(order, number=1, frozen_step=3, frozen_generation=1)
+    node.assign(Assignment(order, "token"))
+
+    def claim(_: int) -> Segment:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with rank(node) as asking:
+        monkeypatch.setattr(node.join(NAME), "claim", claim)
+        assert isinstance(asking.ask(Save(step=5, objects=b"")), Refused)
+        assert waits == [interruptions.WAIT_S]
+        present = node._assignments.present
+        assert present is not None and present.order == frozen
+        for later_s, waited in ((1.0, 1), (5.0, 2)):
+            clock[0] += later_s
+            assert isinstance(asking.ask(Save(step=6, objects=b"")), Refused)
+            assert len(waits) == waited

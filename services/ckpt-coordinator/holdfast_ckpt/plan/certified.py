@@ -82,16 +82,17 @@ def still_held(held: HeldStep | None, restore_at_most: int | None) -> HeldStep |
 
 def made_by_all(plan: JobBackups, coming: int, kept: Mapping[int, int]) -> int | None:
     """Return the step that was made for the coming one, if all senders have the same one twice."""
-    steps = {kept.get(rank, -1) for rank in _senders(plan)}
+    steps = {kept.get(rank, -1) for rank in senders(plan)}
     return steps.pop() if len(steps) == 1 and min(steps) >= coming else None
 
 
 def _made(plan: JobBackups, coming: int, kept: Mapping[int, int], long_certified: int) -> int | None:
-    if _senders(plan):
+    if senders(plan):
         return made_by_all(plan, coming, kept)
     # No node reports copies: the step counts as made once it is long past.
     return coming if coming <= long_certified else None
 
 
-def _senders(plan: JobBackups) -> list[int]:
+def senders(plan: JobBackups) -> list[int]:
+    """Return the node ranks whose copies another node keeps."""
     return [rank for rank, keeper in enumerate(plan.layout.keepers) if keeper is not None]

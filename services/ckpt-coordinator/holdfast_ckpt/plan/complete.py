@@ -4,6 +4,10 @@ If several ranks and vaults are lost at once, the newest steps of the others may
 step is the floor: the job does not go back further. It is the coming step (see `certified`) as soon as all nodes have
 reported that their keepers have it, certified or not. While it waits to be certified, no other one takes its place for
 a while, because it would then never become the step to go back to after bad numbers.
+
+So the complete step may be half a minute old. When a node reports that its ranks keep no steps, the newest step that
+its keeper has is frozen: all nodes still have it, because training waits for a moment, and they keep it until every
+node has reported a later one.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from math import ceil
 
 import msgspec
 
-from holdfast_ckpt.plan.certified import made_by_all
+from holdfast.events import KeepingInterrupted
+from holdfast_ckpt.plan.certified import made_by_all, senders
 from holdfast_ckpt.plan.lead_time import lead_steps
-from holdfast_ckpt.plan.records import CertifiedSteps, HeldStep, JobBackups
+from holdfast_ckpt.plan.records import CertifiedSteps, HeldShards, HeldStep, JobBackups
 
 PATIENCE_LEADS = 8
 """Lead times for which a complete step waits to be certified: numbers that are only suspicious must not make it old."""
@@ -47,6 +52,31 @@ def advance(
     if (coming, complete) == (plan.coming, plan.complete):
         return plan
     return msgspec.structs.replace(plan, coming=coming, complete=complete, ordered_by=decision)
+
+
+def freeze(plan: JobBackups, event: KeepingInterrupted, decision: str) -> JobBackups:
+    """Return the plan with the event's step frozen, unless one of this generation is frozen already: that one all nodes
+    had, of a later one it is not known.
+    """
+    generation, frozen = event.generation or 0, plan.frozen
+    if generation != plan.generation or (frozen is not None and frozen.generation == generation):
+        return plan
+    return msgspec.structs.replace(
+        plan,
+        frozen=HeldStep(generation=generation, step=event.step),
+        frozen_until=event.step if event.not_kept is None else event.not_kept,
+        ordered_by=decision,
+    )
+
+
+def release(plan: JobBackups, held: Mapping[int, HeldShards], decision: str) -> JobBackups:
+    """Return the plan without its frozen step once all nodes have reported that they keep steps again."""
+    if plan.frozen is None:
+        return plan
+    until = plan.frozen.generation, plan.frozen_until
+    if not all(rank in held and held[rank].age > until for rank in senders(plan)):
+        return plan
+    return msgspec.structs.replace(plan, frozen=None, frozen_until=0, ordered_by=decision)
 
 
 def _awaits_certification(plan: JobBackups, newest_step: int, known: CertifiedSteps | None, lead: int) -> bool:

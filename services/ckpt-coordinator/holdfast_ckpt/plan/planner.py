@@ -19,6 +19,7 @@ from holdfast.events import (
     Event,
     GenerationStarted,
     JobFinished,
+    KeepingInterrupted,
     ShardsFetched,
     StepsCertified,
     StepTimeMeasured,
@@ -84,8 +85,21 @@ def copies_measured(state: CoordinatorState, job: str, event: CopiesMeasured, no
     newest, known = _newest_step(state, plan, event), state.certified.get(job)
     decision = derived_id(event.id, "complete")
     advanced = complete.advance(plan, newest, state.kept.get(job, {}), known, decision)
+    released = complete.release(advanced, state.shards.of_job(job), decision)
+    if released != advanced:
+        return _announced_change(state, released, event.id, now, "all nodes keep steps in memory again")
     adapted = _adapt_cadence(state, advanced, event, now)
     return _plan_change(state, plan, advanced) if adapted.is_nothing else adapted
+
+
+def keeping_interrupted(state: CoordinatorState, job: str, event: KeepingInterrupted, now: datetime) -> Effect:
+    """Have all nodes keep the newest step that all have, while one of them keeps none."""
+    plan = state.plans.get(job)
+    frozen = complete.freeze(plan, event, derived_id(event.id, "freeze")) if plan is not None else None
+    if frozen is None or frozen == plan:
+        return Effect()
+    reason = f"{event.node} keeps no steps ({event.reason}): all nodes keep step {event.step} until it does again"
+    return _announced_change(state, frozen, event.id, now, reason)
 
 
 def shards_fetched(state: CoordinatorState, job: str, event: ShardsFetched, now: datetime) -> Effect:
@@ -148,6 +162,7 @@ HANDLERS: dict[type[Event], Handler] = {
     CheckpointSaved: checkpoint_saved,
     GenerationStarted: generation_started,
     CopiesMeasured: copies_measured,
+    KeepingInterrupted: keeping_interrupted,
     ShardsFetched: shards_fetched,
     StepTimeMeasured: step_time_measured,
     StepsCertified: steps_certified,

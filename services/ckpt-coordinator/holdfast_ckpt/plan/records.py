@@ -84,6 +84,10 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """The step that is to replace `held` (see `certified`)."""
     complete: HeldStep | None = None
     """The newest step that all nodes are known to have twice (see `complete`)."""
+    frozen: HeldStep | None = None
+    """The step that all nodes keep while some node keeps none (see `complete`); until all report a later one than
+    `frozen_until`."""
+    frozen_until: int = 0
     certified_up_to: int | None = None
     """The newest certified step that the nodes' orders announced."""
     persist: str = "never"

@@ -15,15 +15,18 @@ from holdfast.events import (
     CopiesMeasured,
     CopiesRefused,
     Event,
+    KeepingInterrupted,
     ShardDamaged,
     ShardsBackedUp,
     StepNotPersisted,
 )
 from holdfast.fresh_ids import uuid7
 from holdfast.node.vault.messages import (
+    BackedUp,
     CopiesRefusal,
     DamageNotice,
     Fetched,
+    NotKept,
     NotPersisted,
     Persisted,
     SealedStep,
@@ -93,6 +96,55 @@ async def test_steps_on_the_disk_are_said_and_those_that_are_not_every_half_minu
         ("b", "expired"),
         ("b", "of another node"),
     ]
+
+
+async def test_an_interruption_is_reported_once_for_each_order_unless_a_step_is_frozen(tmp_path: Path) -> None:
+    said: list[Event] = []
+    vault = VaultLink(tmp_path, "127.0.0.1", 1.0, None)
+    backups = Backups("a", vault, said.append, lambda: START)
+    name = msgspec.structs.replace(NAME, job="job-1", world_size=4, submitted_ms=submission_ms(START))
+
+    def refuse(step: int) -> None:
+        vault.on_notice(NotKept(name=name, sealed=SealedStep(generation=2, step=step), reason="no memory"))
+
+    def copied(rank: int, step: int) -> None:
+        sealed = SealedStep(generation=2, step=step)
+        each = msgspec.structs.replace(name, rank=rank)
+        vault.on_notice(BackedUp(name=each, sealed=sealed, keeper="b", nbytes=1, took_s=0.1))
+
+    present = BackupOrder(
+        node="a",
+        job="job-1",
+        submitted_ms=submission_ms(START),
+        world_size=4,
+        generation=2,
+        node_rank=0,
+        nproc_per_node=2,
+        cause=uuid7(),
+    )
+    placed = order(2).placement
+    assert placed is not None
+    placement = msgspec.structs.replace(placed, submitted_at=START)
+    backups.placed(msgspec.structs.replace(order(2), placement=placement))
+    await backups.follow(signed_orders(present))
+    refuse(5)
+    assert said == [], "nothing is copied: there is no step to keep"
+    for rank, step in ((0, 5), (1, 5), (0, 6)):
+        copied(rank, step)
+    refuse(7)
+    refuse(8)
+    vault.on_lost()
+    (event,) = said
+    assert isinstance(event, KeepingInterrupted)
+    assert (event.job, event.node, event.generation, event.step, event.not_kept) == ("job-1", "a", 2, 5, 7)
+    await backups.follow(signed_orders(msgspec.structs.replace(present, number=1, frozen_step=5, frozen_generation=2)))
+    vault.on_lost()
+    assert said == [event]
+    await backups.follow(signed_orders(msgspec.structs.replace(present, number=2)))
+    copied(1, 6)
+    vault.on_lost()
+    _, lost = said
+    assert isinstance(lost, KeepingInterrupted) and (lost.step, lost.not_kept) == (6, None)
 
 
 def test_every_report_is_a_metric_and_a_keeper_that_has_the_first_whole_step_an_action(tmp_path: Path) -> None:

@@ -138,3 +138,27 @@ def test_a_floor_is_the_newest_of_what_is_known_to_be_everywhere() -> None:
     assert floor(there, Pins(certified=StepMark(2, 9), complete=StepMark(2, 12)), cut) == {at(12, 2)}
     assert floor(there, Pins(certified=StepMark(1, 2)), Cut(generation=2, at_ns=1, kept=None)) == frozenset()
     assert floor([at(9, 2)], None, cut) == frozenset()
+
+
+def test_a_frozen_step_stays_beside_the_newest_until_the_job_goes_on_from_another() -> None:
+    pins = Pins(certified=StepMark(1, 1), frozen=StepMark(1, 4))
+    shelf = shelf_with(*map(at, range(1, 10)), pins=pins)
+    assert {at(1), at(4), at(8), at(9)} <= {*shelf.steps()} and len(shelf._segments) == 5
+    assert not floor([at(5), at(6)], Pins(frozen=StepMark(1, 4)), None), "only that step is common to all ranks"
+    shelf.pin(pins._replace(frozen=None))
+    for step in (10, 11):
+        fill(shelf, at(step))
+    assert at(4) not in shelf.steps()
+    cut = Cut(generation=2, at_ns=1, kept=at(9))
+    assert floor([at(4), at(9)], pins, cut) == {at(9)}
+
+
+def test_two_steps_are_common_to_all_ranks_unless_an_older_one_should_be_here() -> None:
+    shelf = shelf_with(at(8), at(9), pins=Pins())
+    assert shelf.has_common_step(shelf.steps())
+    assert not shelf.has_common_step([at(9)])
+    for pins in (Pins(frozen=StepMark(1, 4)), Pins(complete=StepMark(1, 4))):
+        shelf.pin(pins)
+        assert not shelf.has_common_step(shelf.steps()), "this vault has lost what it held"
+        there = shelf_with(at(4), at(8), at(9), pins=pins)
+        assert there.has_common_step(there.steps())
