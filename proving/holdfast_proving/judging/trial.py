@@ -33,12 +33,3 @@ def new_complaints(policy: Policy, scenario: str, seed: int) -> list[Complaint]:
     """Return the complaints about a policy that are not known of today's."""
     known = load_scenario(scenario).known_wrong
     return [it for it in complaints(policy, scenario, seed) if it.wrong not in known]
-
-
-def caught(policy: Policy, seeds: range) -> tuple[str, int, Complaint] | None:
-    """Return the first complaint about a wrong policy, with scenario and seed; None if nothing shows it."""
-    for seed in seeds:
-        for scenario in TRIALS:
-            if found := new_complaints(policy, scenario, seed):
-                return scenario, seed, found[0]
-    return None
