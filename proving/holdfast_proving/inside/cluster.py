@@ -29,7 +29,7 @@ from holdfast_proving.world.findings import Findings
 from holdfast_proving.world.lives import Lives
 from holdfast_proving.world.machine import Machine
 from holdfast_proving.world.node_tests import NodeTests
-from holdfast_proving.world.training import Training, running
+from holdfast_proving.world.training import Training
 from holdfast_standby.service import Standby
 
 PARTS = 500
@@ -143,7 +143,7 @@ class Cluster:
         It ends early after `events_max` events: a policy that restarts a job without end would take as long.
         """
         until_s = (self.scenario.days if days is None else days) * DAY_S
-        with self.policy.in_force(Insight(self.ledger, self.agenda, self._thrown_away_s, self._training_members)):
+        with self.policy.in_force(Insight(self.ledger, self.agenda, tuple(self.trainings))):
             for part in range(1, PARTS + 1):
                 self.agenda.run(until_s * part / PARTS)
                 progress(part / PARTS)
@@ -153,14 +153,6 @@ class Cluster:
         for training in self.trainings:
             training.settle()
         return self
-
-    def _thrown_away_s(self, machine: str) -> float:
-        training = running(self.trainings, machine)
-        return training.thrown_away_s if training else 0.0
-
-    def _training_members(self, job: str | None) -> tuple[str, ...]:
-        training = self._by_job.get(job or "")
-        return training.run.nodes if training and training.run else ()
 
     # --- jobs -------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
 from holdfast_controller.plan.job import JobState
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 from holdfast_proving.truth.faults import Fault
+from holdfast_proving.world.training import Training
 
 RESTART_S = 40.0
 """About the price of a restart, which slowness has to exceed before a machine is replaced for it."""
@@ -49,11 +50,19 @@ def _choose(_: Callable[..., Any], insight: Insight) -> Callable[..., RungChoice
             return RungChoice(rung=Rung.EVICT, reason=f"{failure.text}; the oracle knows", nodes=at_fault)
         if failure.symptom is Symptom.SERVICE_ELSEWHERE:
             return RungChoice(rung=Rung.WAIT, reason=failure.text)
-        if any(fault.is_fatal for fault in insight.ledger.open()) and failure.error is not None:
+        if _is_lost(insight, options.members) and failure.error is not None:
             return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; no restart helps")
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
 
     return choose
+
+
+def _is_lost(insight: Insight, members: Iterable[str]) -> bool:
+    """Return True if the code or the data of the job on these machines has to change."""
+    training = insight.training_on(members)
+    return training is not None and any(
+        fault.is_fatal and fault.place == training.plan.name for fault in insight.ledger.open()
+    )
 
 
 def _alert_counts(original: Callable[..., Any], insight: Insight) -> Callable[..., Failure | None]:
@@ -72,17 +81,17 @@ def _alert_counts(original: Callable[..., Any], insight: Insight) -> Callable[..
     return failure
 
 
-def _slow_faults(insight: Insight, members: Iterable[str]) -> list[Fault]:
-    at_s = insight.agenda.seconds
+def _slow_faults(insight: Insight, training: Training) -> list[Fault]:
+    """Return the faults that slow a training down, and that will cost more than a restart."""
+    at_s, members = insight.agenda.seconds, training.run.up if training.run else ()
+    price_s = RESTART_S + training.thrown_away_s
     found = {
         fault.number: fault
         for member in members
         for fault in insight.ledger.of_machine(member, at_s)
         if fault.kind.effect == "slow" and fault.culprit == member
     }
-    return [
-        fault for fault in found.values() if cost_left_s(fault, at_s) > RESTART_S + insight.thrown_away_s(fault.place)
-    ]
+    return [fault for fault in found.values() if cost_left_s(fault, at_s) > price_s]
 
 
 def cost_left_s(fault: Fault, at_s: float) -> float:
@@ -93,7 +102,8 @@ def cost_left_s(fault: Fault, at_s: float) -> float:
 
 def _slow_suspects(_: Callable[..., Any], insight: Insight) -> Callable[..., tuple[str, ...]]:
     def suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
-        return tuple(sorted({fault.place for fault in _slow_faults(insight, insight.members(event.job))}))
+        training = next((it for it in insight.trainings if it.job == event.job), None)
+        return tuple(sorted({fault.place for fault in _slow_faults(insight, training)})) if training else ()
 
     return suspects
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 from holdfast.settings.load import Settings, load
 from holdfast_proving.truth.ledger import Ledger
 from holdfast_proving.world.agenda import Agenda
+from holdfast_proving.world.training import Training
 
 
 class Insight(msgspec.Struct, frozen=True):
@@ -18,10 +19,12 @@ class Insight(msgspec.Struct, frozen=True):
 
     ledger: Ledger
     agenda: Agenda
-    thrown_away_s: Callable[[str], float]
-    """Training time that a restart of a machine's job would give up."""
-    members: Callable[[str | None], tuple[str, ...]]
-    """Machines that train a job."""
+    trainings: tuple[Training, ...]
+
+    def training_on(self, machines: Iterable[str]) -> Training | None:
+        """Return the training whose run has one of these machines."""
+        wanted = frozenset(machines)
+        return next((it for it in self.trainings if it.run is not None and wanted & it.run.up.keys()), None)
 
 
 class Patch(msgspec.Struct, frozen=True):

@@ -74,6 +74,8 @@ class Machine:
         self.agent: AgentState | None = None
         self._disk = Durable()
         self._life = 0
+        self._key: NodeOrder | None = None
+        """The newest order for this machine on the bus."""
         self._order: NodeOrder | None = None
         """The order whose ranks run."""
         self._ranks: dict[int, int] = {}
@@ -117,6 +119,8 @@ class Machine:
         assert self.agent is not None
         self.tell(NodeRegistered, instance=self.agent.instance, facts=self._facts)
         self.report_fitness()
+        if self._key is not None:
+            self.obey(self._key)
 
     def report_fitness(self) -> None:
         """Report the self-check: failed while an alert proves a fault."""
@@ -129,7 +133,8 @@ class Machine:
     # --- the agent --------------------------------------------------------------------------------
 
     def obey(self, order: NodeOrder) -> None:
-        """Read the order under the machine's key."""
+        """Note the order under the machine's key; the agent reads it now, or when it starts."""
+        self._key = order
         if self.agent is not None and self.agent.zygote_ready:
             self.learn(OrderSeen(id=self.fresh_id(), order=order, signed_at=self.agenda.now()))
 

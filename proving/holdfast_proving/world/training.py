@@ -6,7 +6,7 @@ gone. Between two events a step number is a function of time, so a month costs a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
@@ -192,8 +192,3 @@ class Training:
         if self.poisoned_from is None:
             self.poisoned_from = self.step(self.run) + 1
         return self.poisoned_from
-
-
-def running(trainings: Iterable[Training], machine: str) -> Training | None:
-    """Return the training that makes steps on this machine."""
-    return next((it for it in trainings if it.run is not None and it.run.is_stepping and machine in it.run.up), None)
