@@ -54,7 +54,7 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
        historian.seconds(coalesce(f.at, g.at), d.at) as total_s,
        array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
        w.step as restore_step,
-       case when f.at is not null and not u.exists then greatest(0,
+       case when f.at is not null and not u.exists and w.has_begun then greatest(0,
             greatest(f.step, o.failed_step, -1) - coalesce(w.step, -1)) end as lost_steps,
        case when g.next is not null then coalesce(x.type, 'replaced')
             when j.outcome is not null then j.outcome
@@ -66,7 +66,8 @@ from (
     select e.job, e.generation, e.incident, e.id, e.cause, e.at, e.body,
            coalesce(lag(e.generation) over w, 0) as previous, lag(e.at) over w as previous_at,
            lead(e.generation) over w as next, lead(e.at) over w as next_at, row_number() over (
-               partition by e.job, e.incident order by e.generation) as nth_of_incident
+               partition by e.job, e.incident order by e.generation) as nth_of_incident,
+           min(e.generation) over (partition by e.job, e.incident) as first_of_incident
     from historian.events e
     where e.type = 'generation_started'
     window w as (partition by e.job order by e.generation)
@@ -75,7 +76,12 @@ left join lateral (
     select e.type from historian.events e where e.id = g.cause limit 1
 ) c on true
 left join lateral (
-    select e.cause, case when g.nth_of_incident = 1 then (e.body->>'failed_step')::bigint end as failed_step
+    -- The step of the fault counts until a generation has gone on from it.
+    select e.cause, case when not exists (
+        select from historian.events b
+        where b.type = 'first_step' and b.job = g.job
+          and b.generation >= g.first_of_incident and b.generation < g.generation
+    ) then (e.body->>'failed_step')::bigint end as failed_step
     from historian.events e
     where e.type = 'incident_opened' and e.incident = g.incident
     limit 1
@@ -151,7 +157,8 @@ left join lateral (
 ) j on true
 left join lateral (
     -- The step that the ranks restored. The order names the newest step that the controller knew, or an older one.
-    select nullif(coalesce(min((e.body->>'step')::bigint) - 1, (g.body->>'restore_step')::bigint), -1) as step
+    select nullif(coalesce(min((e.body->>'step')::bigint) - 1, (g.body->>'restore_step')::bigint), -1) as step,
+           count(*) > 0 as has_begun
     from historian.events e
     where e.type = 'first_step' and e.job = g.job and e.generation = g.generation
 ) w on true;

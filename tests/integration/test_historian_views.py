@@ -213,6 +213,23 @@ async def test_each_attempt_of_an_incident_counts_from_its_own_fault(urls: dict[
     assert (incident["outcome"], incident["attempts"], incident["seconds_to_recover"]) == ("open", 2, None)
 
 
+async def test_an_attempt_that_ends_before_its_first_step_loses_none(urls: dict[str, str]) -> None:
+    """Its ranks may have found that a vault was away: the next attempt goes on from the newest step."""
+    story = Story("short")
+    story.submit()
+    story.start(0.001, 0.5)
+    first = story.kill(10.0, step=350)
+    story.open(10.005, first, failed_step=350)
+    start = len(story.events)
+    story.start(10.006, 10.2)
+    story.events[start:] = [event for event in story.events[start:] if event.type != "first_step"]
+    second = story.kill(18.0, step=-1)
+    story.reattempt(18.003, second)
+    story.start(18.004, 20.3, restore=348)
+    await record(urls["historian"], story.events)
+    assert [row["lost_steps"] for row in await query(urls["reader"], GENERATIONS, "short")] == [None, None, 2]
+
+
 async def test_lost_steps_are_counted_from_what_the_ranks_restored(urls: dict[str, str]) -> None:
     """While a service was away the job made checkpoints that no order could name."""
     story = Story("behind")
