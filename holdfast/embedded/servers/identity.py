@@ -1,4 +1,6 @@
-"""The user that PostgreSQL runs as: it refuses to run as root, but root may start a cluster."""
+"""The user that PostgreSQL runs as: it refuses to run as root, and as a user without an entry in passwd (containers
+give such ones), but both may start a cluster.
+"""
 
 import ctypes
 import enum
@@ -18,7 +20,7 @@ class Identity(enum.Enum):
     """The user of a child; `enter` is called in the child, between fork and exec."""
 
     AS_IS = "the user who started the cluster"
-    USER_NAMESPACE = "root, seen as nobody inside a user namespace"
+    USER_NAMESPACE = "this user, seen as nobody inside a user namespace"
     NOBODY = "the user nobody"
 
     def enter(self) -> None:
@@ -59,12 +61,13 @@ class Identity(enum.Enum):
 
 def choose_identity(program: Path, directory: Path) -> Identity:
     """Return the first identity under which `program` runs without being root and may use `directory`. Raises
-    EmbeddedError if root may neither open a user namespace nor become the user nobody.
+    EmbeddedError if user namespaces are closed here, and this process may not become the user nobody.
     """
-    if os.geteuid() != 0:
+    is_root = os.geteuid() == 0
+    if not is_root and _has_name(os.geteuid()):
         return Identity.AS_IS
     refusals = []
-    for identity in (Identity.USER_NAMESPACE, Identity.NOBODY):
+    for identity in (Identity.USER_NAMESPACE, Identity.NOBODY) if is_root else (Identity.USER_NAMESPACE,):
         identity.own(directory)
 
         def become(identity: Identity = identity) -> None:
@@ -77,11 +80,23 @@ def choose_identity(program: Path, directory: Path) -> Identity:
             refusals.append(f"as {identity.value}: {refusal}")
         else:
             return identity
-    raise EmbeddedError(
-        "PostgreSQL does not run as root, and no other way is open here "
-        f"({'; '.join(refusals)}). Allow user namespaces, or choose a --dir and a Python environment that the user "
-        "nobody can reach, or start the cluster as an ordinary user."
+    whom = "root" if is_root else f"user {os.geteuid()}, which has no entry in passwd"
+    cures = (
+        "choose a --dir and a Python environment that the user nobody can reach, or start the cluster as an ordinary "
+        "user"
     )
+    raise EmbeddedError(
+        f"PostgreSQL does not run as {whom}, and no other way is open here ({'; '.join(refusals)}). Allow user "
+        f"namespaces, or {cures if is_root else 'add an entry'}."
+    )
+
+
+def _has_name(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _nobody() -> tuple[int, int]:
