@@ -40,7 +40,9 @@ def place() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def holdfast(place: Path) -> Iterator[Cluster]:
     (place / "holder").mkdir()
-    with cluster(place / "cluster", 2, prefix=opened(place / "holder")) as one:
+    # A new agent may take longer to come than the default, on a busy machine, and its node is not lost.
+    patience = {"HOLDFAST_TIMEOUTS_NODE_LOST_S": "30"}
+    with cluster(place / "cluster", 2, patience, prefix=opened(place / "holder")) as one:
         yield one
 
 
@@ -75,7 +77,7 @@ def until_ended(holdfast: Cluster, job: str) -> int:
     return int(rows[0]["exit_code"])
 
 
-def test_a_job_reaches_nothing_beyond_its_own_and_goes_on_after_a_kill(holdfast: Cluster, place: Path) -> None:
+def test_a_job_reaches_nothing_beyond_its_own_and_goes_on_after_kills(holdfast: Cluster, place: Path) -> None:
     finish = str(place / "finish")
     submit(holdfast, place, "other", "", finish)
     other = seen(holdfast, "other", 1)
@@ -91,7 +93,11 @@ def test_a_job_reaches_nothing_beyond_its_own_and_goes_on_after_a_kill(holdfast:
     holdfast.until("the start is recorded", lambda: started(holdfast, "curious"))
     (event,) = started(holdfast, "curious")
     assert event["user"] == first["user"] and "root_because" not in event
-    os.kill(event["ranks"][0]["pid"], signal.SIGKILL)
+    killed = holdfast.kill(event["node"])
+    holdfast.until_mended(event["node"], killed)
+    (pid,) = {rank["pid"] for rank in event["ranks"]}
+    assert Path(f"/proc/{pid}").stat().st_uid == first["uid"], "the next agent lets its ranks train on"
+    os.kill(pid, signal.SIGKILL)
     second = seen(holdfast, "curious", 2)
     step, weight = second["restored"]
     assert step == weight > 0

@@ -63,6 +63,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     root_because: str = ""
     """Reason why its ranks run as root, though it should have a user of its own."""
+    users: tuple[str, ...] = ()
+    """Users of its ranks; "": that of an agent. More than one: its nodes have different settings."""
 
 
 class MachineLoss(msgspec.Struct, frozen=True, kw_only=True):

@@ -314,6 +314,16 @@ def _users(facts: Facts) -> Iterator[Finding]:
                 cure="open it to other users and submit the job again; if that is meant so, `holdfast up --run-as "
                 "agent` or [jobs] run_as says it (docs/security.md)",
             )
+        if len(job.users) > 1:
+            named = " and ".join(user or "the agent's user" for user in sorted(job.users))
+            yield Finding(
+                kind="user",
+                severity=Severity.WARNING,
+                about=job.job,
+                what=f"its ranks run as different users, {named}, and cannot write each other's checkpoints",
+                cure="give all nodes the same [jobs] run_as, start their agents with it, and `chown -R` the job's "
+                "directory to its user (docs/security.md)",
+            )
 
 
 def _waits_for_nodes(job: JobRow) -> Finding:

@@ -40,7 +40,7 @@ _JOBS = """
 select j.key as job, j.phase, extract(epoch from clock_timestamp() - j.updated_at)::float8 as unchanged_s, c.wanted,
        (select count(*) from standby.nodes where state = 'standby') as free,
        extract(epoch from clock_timestamp() - s.at)::float8 as step_seen_s, t.step_s,
-       coalesce(r.root_because, '') as root_because
+       coalesce(r.root_because, '') as root_because, coalesce(u.users, '{}') as users
 from controller.jobs j
 left join standby.claims c on c.job = j.key and c.granted_at is null
 left join lateral (
@@ -56,6 +56,10 @@ left join lateral (
     where e.type = 'ranks_started' and e.job = j.key and e.generation = j.generation
     order by e.body ? 'root_because' desc, e.at desc limit 1
 ) r on true
+left join lateral (
+    select array_agg(distinct coalesce(e.body->>'user', '')) as users from historian.events e
+    where e.type = 'ranks_started' and e.job = j.key and e.generation = j.generation and not e.body ? 'adopted'
+) u on true
 where j.exit_code is null
 order by j.submitted_at
 """

@@ -85,6 +85,8 @@ class TrainingJobFollower(JobFollower[int]):
         self._interrupts = 0
         self.first_node: str | None = None
         self._user: str | None = None
+        self._user_of: tuple[int | None, str] = (None, "")
+        self._users_differ = False
 
     async def run(self) -> int:
         try:
@@ -110,9 +112,20 @@ class TrainingJobFollower(JobFollower[int]):
             self.finish(event.exit_code)
 
     def _show_user(self, event: RanksStarted) -> None:
-        """Report once that the script may do everything on its machines."""
+        """Report once that the script may do everything on its machines, or that its ranks have different users."""
+        if event.adopted:
+            return
         if event.root_because and self._user is None:
             self.line.print(f"the ranks of {self.job} run as root: {event.root_because}. {CURE}")
+        generation, user = self._user_of
+        if generation == event.generation and user != event.user and not self._users_differ:
+            self._users_differ = True
+            both = " and ".join(name or "the agent's user" for name in sorted((user, event.user)))
+            self.line.print(
+                f"the ranks of {self.job} run as different users, {both}, and cannot write each other's checkpoints: "
+                "give all nodes the same [jobs] run_as"
+            )
+        self._user_of = event.generation, event.user
         self._user = event.user
 
     async def interrupt(self) -> None:

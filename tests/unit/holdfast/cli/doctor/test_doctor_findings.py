@@ -269,6 +269,13 @@ def test_jobs_that_have_time(job: dict[str, Any]) -> None:
     assert findings_of(_with(database={"jobs": (_job(**job),)})) == []
 
 
+def test_a_job_whose_ranks_cannot_write_each_others_files() -> None:
+    finding = _only(_with(database={"jobs": (_job(users=("", "job-2015355125")),)}))
+    assert (finding.kind, finding.about, finding.severity) == ("user", "gpt", Severity.WARNING)
+    assert "the agent's user and job-2015355125" in finding.what and "run_as" in finding.cure
+    assert findings_of(_with(database={"jobs": (_job(users=("job-2015355125",)),)})) == []
+
+
 def test_a_job_that_would_lose_a_shard_with_one_machine() -> None:
     finding = _only(_with(database={"losses": (MachineLoss(job="gpt", machines=4, survived=3, reason="no vault"),)}))
     assert finding.kind == "copies" and "1 of 4" in finding.what and "ckpt plan gpt" in finding.cure
