@@ -156,7 +156,8 @@ def wait_for(condition: Callable[[], Any], what: str, machine: Machine) -> None:
         assert time.monotonic() < until, (
             what + "\n" + "\n".join(log.read_text()[-800:] for log in machine.logs.iterdir())
         )
-        time.sleep(0.1)
+        # A look is a process of its own, which takes from those that start.
+        time.sleep(0.5)
 
 
 @pytest.fixture
