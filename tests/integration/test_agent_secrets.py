@@ -80,13 +80,17 @@ async def run(it: Node, job: JobSpec, generation: int) -> list[int]:
     return [process.pid for process in started.ranks]
 
 
+def name_of(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        # The store of the generation before ends beside everything else.
+        return None
+
+
 async def reserve(it: Node, count: int, taken: list[int]) -> list[int]:
     def ahead() -> list[int]:
-        return [
-            pid
-            for pid in children(it.zygote)
-            if pid not in taken and "rank-to-be" in Path(f"/proc/{pid}/comm").read_text()
-        ]
+        return [pid for pid in children(it.zygote) if pid not in taken and name_of(pid) == "rank-to-be"]
 
     await until(lambda: len(ahead()) == count)
     return ahead()
