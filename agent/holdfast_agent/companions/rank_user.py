@@ -108,22 +108,21 @@ class RankUsers:
         except (own_users.NotOwned, _Closed, OSError) as error:
             begin(job, order.fence, own)
             if run_as.may_fall_back:
-                reason = self._fall_back(order, placement, script, own, error)
+                reason = self._fall_back(job, placement, script, own, error)
                 begin(job, order.fence)
                 return RankUser(None, reason)
             log.warning("ranks may not use the job's directory", job=job, reason=str(error))
         return RankUser(own)
 
-    def _fall_back(self, order: NodeOrder, placement: Placement, script: str, own: JobUser, error: Exception) -> str:
+    def _fall_back(self, job: str, placement: Placement, script: str, own: JobUser, error: Exception) -> str:
         """Return why ranks run as root, and have the job's directory record it for the next generation."""
-        job, directory = order.job or "", placement.job.directory
-        reason = str(error)
+        directory, reason = placement.job.directory, str(error)
         if isinstance(error, own_users.NotOwned):
             reason += f" (`chown -R {own.uid} {directory}` gives it to a user of the job's own)"
             if self._last[0] == job:
                 reason = self._last[1]
-            elif order.generation == 1:
-                # Another node of the job may have made it a moment ago.
+            else:
+                # Another node of the job may have made it a moment ago, or this one before its agent was started again.
                 with contextlib.suppress(OSError):
                     reason = self._closed_first(placement, script, own) or reason
         with contextlib.suppress(OSError):
