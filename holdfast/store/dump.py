@@ -92,8 +92,8 @@ async def _create(admin_url: str, name: str, fresh: str) -> None:
         owner = await connection.fetchval(_OWNER, name)
         if owner is None:
             raise DumpFailed(
-                f"the server has no database {name}. On a new server create it and run `holdfast migrate`, which makes "
-                "the roles of the services with their passwords; then restore"
+                f"the server has no database {name}. On a new server, with the services stopped, create it and run "
+                "`holdfast migrate`, which makes the roles of the services with their passwords; then restore"
             )
         await connection.execute(f"create database {_quoted(fresh)} template template0 owner {owner}")
         await connection.execute(f"revoke all on database {_quoted(fresh)} from public")
