@@ -214,8 +214,8 @@ def _equal(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_equal(value, other[name]) for name, value in one.items())
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, float) or isinstance(other, float):
-        return one is not None and other is not None and abs(one - other) <= TIMES_DIFFER_S
+    if isinstance(one, float | int) and isinstance(other, float | int):
+        return one == other or (float in (type(one), type(other)) and abs(one - other) <= TIMES_DIFFER_S)
     if isinstance(one, datetime) and isinstance(other, datetime):
         return abs((one - other).total_seconds()) <= TIMES_DIFFER_S
     return bool(one == other)
