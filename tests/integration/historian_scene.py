@@ -224,3 +224,13 @@ def killed_and_restarted(job: str) -> tuple[Story, str]:
 def as_body(event: Event, **fields: Any) -> bytes:
     """An event's body with additional or changed fields."""
     return msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(event)) | fields)
+
+
+async def explained(urls: dict[str, str], text: str) -> str:
+    """Return the plan of a query as the reader."""
+    connection = await asyncpg.connect(urls["reader"])
+    try:
+        await connection.execute("set enable_seqscan = off")
+        return "\n".join(row[0] for row in await connection.fetch(f"explain {text}"))
+    finally:
+        await connection.close()

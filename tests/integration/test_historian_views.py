@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -32,7 +31,7 @@ from holdfast.events.parts.job import Grant
 from holdfast.events.parts.ranks import RankException, RankProcess
 from holdfast.events.parts.samples import LoggedSample, StepSample
 from holdfast.fresh_ids import uuid7
-from tests.integration.historian_scene import Story, killed_and_restarted, new_database, one, query, record
+from tests.integration.historian_scene import Story, explained, killed_and_restarted, new_database, one, query, record
 
 pytestmark = pytest.mark.integration
 
@@ -400,12 +399,3 @@ async def test_a_timeline_stays_fast_beside_a_million_other_events(urls: dict[st
     ):
         plan = await explained(urls, text)
         assert "Seq Scan" not in plan, f"{text}\n{plan}"
-
-
-async def explained(urls: dict[str, str], text: str) -> str:
-    connection = await asyncpg.connect(urls["reader"])
-    try:
-        await connection.execute("set enable_seqscan = off")
-        return "\n".join(row[0] for row in await connection.fetch(f"explain {text}"))
-    finally:
-        await connection.close()
