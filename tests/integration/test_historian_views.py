@@ -397,5 +397,4 @@ async def test_a_timeline_stays_fast_beside_a_million_other_events(urls: dict[st
         "select * from historian.throughput where job = 'gpt' and generation = 2 order by at desc limit 1",
         "select * from historian.logged_numbers where job = 'gpt' and generation = 2",
     ):
-        plan = await explained(urls, text)
-        assert "Seq Scan" not in plan, f"{text}\n{plan}"
+        assert "Seq Scan" not in (plan := await explained(urls, text)), f"{text}\n{plan}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -207,8 +208,13 @@ def exchanges_its_files(scene: Scene) -> Any:
 
 
 def _waits_at_a_pipe(pid: int) -> bool:
-    """Whether a thread of the process waits for another one to open a pipe."""
-    return any(place.read_text() == "wait_for_partner" for place in Path(f"/proc/{pid}/task").glob("*/wchan"))
+    """Return True if a thread of the process waits for another one to open a pipe."""
+    for place in Path(f"/proc/{pid}/task").glob("*/wchan"):
+        # A thread may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if place.read_text() == "wait_for_partner":
+                return True
+    return False
 
 
 @attempt(JOB, "print what a terminal obeys (titles, the clipboard, cursor, a second line)", "it is shown as text")
