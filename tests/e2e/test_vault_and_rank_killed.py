@@ -35,9 +35,15 @@ def test_a_rank_dies_while_another_ranks_vault_has_just_died(holdfast: Cluster) 
     assert vault_of(holdfast, node) != vault
 
     vault = vault_of(holdfast, node)
+    reached = job.step()
     lose(vault)
     holdfast.until("there is another vault", lambda: vault_pid(holdfast, node) not in (0, vault))
     job.until_step(job.step() + COPIED_WITHIN_STEPS)
+    # All nodes kept the last common step, until all kept steps again.
+    (interrupted, *_) = holdfast.until("it is reported", lambda: holdfast.events(job, "keeping_interrupted"))
+    assert interrupted["node"] == node and interrupted["step"] > reached - KEPT_WITHIN_STEPS
+    holdfast.until("it is kept no longer", lambda: any("memory again" in it for it in plans(holdfast, job)))
+    assert any(f"all nodes keep step {interrupted['step']} until" in it for it in plans(holdfast, job))
     killed = job.kill_rank(0)
     job.until_step(killed.step + COPIED_WITHIN_STEPS, generation=3)
     began = first_note(job, 3).step
@@ -82,6 +88,10 @@ def test_a_job_whose_only_copies_are_lost_starts_from_scratch_only_if_its_owner_
     (shown,) = json.loads(holdfast.command("incidents", "--job", allowed.name, "--json").stdout)
     assert shown["lost_steps"] == lost_steps
     allowed.finish()
+
+
+def plans(cluster: Cluster, job: Job) -> list[str]:
+    return [event["reason"] for event in cluster.events(job, "backups_planned")]
 
 
 def vault_of(cluster: Cluster, node: str) -> int:
