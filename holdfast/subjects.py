@@ -75,6 +75,16 @@ def type_filter(event_type: type[Event]) -> str:
     return f"{ROOT}.{event_type.event_class}.{event_type.__struct_config__.tag}.>"
 
 
+def bucket_stream(bucket: str) -> str:
+    """Return the name of the stream of a key bucket."""
+    return f"KV_{bucket}"
+
+
+def object_stream(bucket: str) -> str:
+    """Return the name of the stream of an object bucket."""
+    return f"OBJ_{bucket}"
+
+
 def kv_subject(bucket: str, key: str) -> str:
     return f"$KV.{bucket}.{key}"
 

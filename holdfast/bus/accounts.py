@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.bus.streams import bucket_stream, object_stream
 from holdfast.events import Action, EventClass
 from holdfast.events.actions import (
     CheckpointSaved,
@@ -36,10 +35,12 @@ from holdfast.subjects import (
     JOBS_BUCKET,
     ROOT,
     agent_ping_subject,
+    bucket_stream,
     heartbeat_subject,
     holder_subject,
     kv_subject,
     log_subject,
+    object_stream,
     request_subject,
     stored_subject,
     stream_info_subject,

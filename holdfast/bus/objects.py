@@ -19,9 +19,9 @@ import msgspec
 from holdfast.bus import BusUnavailable, Message, NoResponder
 from holdfast.bus.link import Link, status_of
 from holdfast.bus.nats_py import Msg
-from holdfast.bus.streams import object_stream
 from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
+from holdfast.subjects import object_stream
 
 CHUNK_BYTES = 128 * 1024
 AT_ONCE_MAX = 64

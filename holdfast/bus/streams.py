@@ -18,7 +18,9 @@ from holdfast.subjects import (
     KEY_BUCKETS,
     STREAMS,
     StreamSpec,
+    bucket_stream,
     kv_subject,
+    object_stream,
     stored_subject,
     stream_info_subject,
 )
@@ -49,10 +51,6 @@ def stream_config(spec: StreamSpec) -> dict[str, Any]:
     }
 
 
-def bucket_stream(bucket: str) -> str:
-    return f"KV_{bucket}"
-
-
 def bucket_config(bucket: str) -> dict[str, Any]:
     """Return the configuration of a key bucket (NATS ADR-8): one value per key, on disk, for some days."""
     return {
@@ -72,10 +70,6 @@ def bucket_config(bucket: str) -> dict[str, Any]:
         # Watches hear of new values by this: a consumer's deliver subject would be any that its maker names.
         "republish": {"src": kv_subject(bucket, ">"), "dest": stored_subject(bucket, ">")},
     }
-
-
-def object_stream(bucket: str) -> str:
-    return f"OBJ_{bucket}"
 
 
 def object_bucket_config(bucket: str, *, keep_s: int, bytes_max: int) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import msgspec
 from holdfast.bus import KeyUpdate, NoResponder
 from holdfast.bus.link import Inflow, Link, status_of
 from holdfast.bus.nats_py import Msg
-from holdfast.bus.streams import StreamMissing, bucket_stream
-from holdfast.subjects import kv_subject, stored_subject
+from holdfast.bus.streams import StreamMissing
+from holdfast.subjects import bucket_stream, kv_subject, stored_subject
 
 LOOK_AGAIN_S = 30.0
 """Interval at which a key without news is read again: what the server publishes on storing may get lost."""
