@@ -7,6 +7,7 @@ printed; `pytest tests/sim/test_power_cuts.py --seed N` runs that one alone. HOL
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -50,6 +51,16 @@ RECIPE = Recipe(
 )
 INDEX = msgspec.msgpack.encode(((), RECIPE))
 OBJECTS = msgspec.msgpack.encode(())
+
+
+@contextlib.contextmanager
+def _memory_file(content: Bytes) -> Iterator[int]:
+    descriptor = os.memfd_create("shard")
+    try:
+        os.write(descriptor, content.tobytes())
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class Job:
@@ -144,15 +155,14 @@ class Job:
         writing = [rank for rank in reversed(RANKS) if self.chance.random() < 0.9]
         for rank in writing:
             self.story.append(f"rank {rank} writes {self.step} of generation {self.generation}")
-            for outcome in persist_writer.run(self._task(rank)):
-                self.story.append(f"  {type(outcome).__name__}")
-                if isinstance(outcome, StepPublished):
-                    self.durable = max(self.durable, outcome.step)
+            with _memory_file(_content(self.generation, self.step, rank)) as descriptor:
+                for outcome in persist_writer.run(self._task(rank, descriptor)):
+                    self.story.append(f"  {type(outcome).__name__}")
+                    if isinstance(outcome, StepPublished):
+                        self.durable = max(self.durable, outcome.step)
 
-    def _task(self, rank: int) -> PersistTask:
+    def _task(self, rank: int, descriptor: int) -> PersistTask:
         memory = _content(self.generation, self.step, rank)
-        descriptor = os.memfd_create("shard")
-        os.write(descriptor, memory.tobytes())
         shard = ShardToWrite(
             rank=rank,
             descriptor=descriptor,
