@@ -20,7 +20,8 @@ from holdfast.bus import BusUnavailable, NoResponder, event_message
 from holdfast.bus.link import Link
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.cli.doctor.facts import SERVICES
-from holdfast.cli.doctor.findings import Finding, findings_of
+from holdfast.cli.doctor.finding import Finding
+from holdfast.cli.doctor.findings import findings_of
 from holdfast.cli.doctor.reading import read_cluster
 from holdfast.cli.doctor.reading_machine import read_health_error
 from holdfast.cli.doctor.whereabouts import Whereabouts

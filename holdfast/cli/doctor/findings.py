@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 
-import msgspec
-
-from holdfast.cli.doctor.facts import SERVICES, Facts, JobRow
+from holdfast.cli.doctor import job_findings
+from holdfast.cli.doctor.facts import SERVICES, Facts
+from holdfast.cli.doctor.finding import Finding, Severity
 
 OUTBOX_S_MAX = 15.0
 """A relay publishes at once, and tries again within half a second; its slowest poll is 5 s."""
@@ -18,14 +17,9 @@ WAITING_MAX = 20_000
 CLOCKS_APART_S_MAX = 5.0
 """Incidents are timed by the clocks of nodes. A heartbeat may be under way for a moment on a busy machine."""
 DEAD_LETTER_S_MAX = 24 * 3600.0
-CLAIM_S_MAX = 60.0
 NOT_READY_S_MAX = 300.0
 """A node checks itself and imports torch before it is a standby."""
 RESTARTS_MAX = 5
-PHASE_S_MAX = {"starting": 1800.0, "checking": 1800.0, "replaying": 7200.0, "waiting": 3600.0, "stopping": 120.0}
-"""More than the default limits that the controller itself sets to each phase."""
-STEP_S_MAX = 600.0
-STEP_MULTIPLE = 20.0
 CERTIFICATE_S_MIN = 30 * 86400.0
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05
@@ -37,22 +31,6 @@ PROCESS_OF_SERVICE = {"ckpt-coordinator": "ckpt"}
 
 def _process_of(service: str) -> str:
     return PROCESS_OF_SERVICE.get(service, service)
-
-
-class Severity(StrEnum):
-    ERROR = "error"  # something does not work now, or work is lost
-    WARNING = "warning"  # it will not with the next failure, or needs a person
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong with a cluster."""
-
-    kind: str
-    severity: Severity = Severity.ERROR
-    about: str
-    """The process, node, job or directory."""
-    what: str
-    cure: str
 
 
 def findings_of(facts: Facts) -> list[Finding]:
@@ -277,84 +255,6 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _jobs(facts: Facts) -> Iterator[Finding]:
-    for job in facts.database.jobs if facts.database else ():
-        if job.phase == "claiming" and job.unchanged_s > CLAIM_S_MAX:
-            yield _waits_for_nodes(job)
-        elif job.unchanged_s > PHASE_S_MAX.get(job.phase, float("inf")):
-            # A script without optimizer steps never leaves this phase.
-            may_stay = job.phase == "starting"
-            yield Finding(
-                kind="job",
-                severity=Severity.WARNING if may_stay else Severity.ERROR,
-                about=job.job,
-                what=f"it is {job.phase} since {job.unchanged_s:.0f} s, and nothing about it has changed",
-                cure=f"`holdfast jobs {job.job}` shows its ranks, `holdfast logs controller` what is decided"
-                + ("; a script that makes no optimizer steps stays in this phase" if may_stay else ""),
-            )
-        elif job.phase == "running" and job.step_seen_s is not None:
-            limit_s = max(STEP_S_MAX, STEP_MULTIPLE * (job.step_s or 0.0))
-            if job.step_seen_s > limit_s:
-                yield Finding(
-                    kind="job",
-                    about=job.job,
-                    what=f"it is running, but no step was recorded for {job.step_seen_s:.0f} s",
-                    cure=f"`holdfast hang {job.job}` traces its ranks; if they train, the bus or the historian lags",
-                )
-
-
-def _users(facts: Facts) -> Iterator[Finding]:
-    for job in facts.database.jobs if facts.database else ():
-        if job.root_because:
-            yield Finding(
-                kind="user",
-                severity=Severity.WARNING,
-                about=job.job,
-                what=f"its script runs as root and may do everything on its machines: {job.root_because}",
-                cure="open it to other users and submit the job again; if that is meant so, `holdfast up --run-as "
-                "agent` or [jobs] run_as says it (docs/security.md)",
-            )
-        if len(job.users) > 1:
-            named = " and ".join(user or "the agent's user" for user in sorted(job.users))
-            yield Finding(
-                kind="user",
-                severity=Severity.WARNING,
-                about=job.job,
-                what=f"its ranks run as different users, {named}, and cannot write each other's checkpoints",
-                cure="give all nodes the same [jobs] run_as, start their agents with it, and `chown -R` the job's "
-                "directory to its user (docs/security.md)",
-            )
-
-
-def _waits_for_nodes(job: JobRow) -> Finding:
-    since = f"it waits for nodes since {job.unchanged_s:.0f} s"
-    if job.wanted is None:
-        what = f"{since}, but the standby service knows no claim of it: the claim was lost on the bus"
-        cure = "restart the controller, which claims again"
-    elif job.free >= job.wanted:
-        what = f"{since}: {job.wanted} wanted, {job.free} free, but none granted"
-        cure = "another job may be before it (`holdfast status`); else `holdfast logs standby` shows the reason"
-    else:
-        what = f"{since}: {job.wanted} wanted, {job.free} free"
-        cure = "start more agents, or take repaired nodes off the blocklist: `holdfast nodes release`"
-    return Finding(kind="job", severity=Severity.WARNING, about=job.job, what=what, cure=cure)
-
-
-def _losses(facts: Facts) -> Iterator[Finding]:
-    for loss in facts.database.losses if facts.database else ():
-        # A job on one machine has no other that could keep a copy.
-        if loss.survived < loss.machines and loss.machines > 1:
-            yield Finding(
-                kind="copies",
-                severity=Severity.WARNING,
-                about=loss.job,
-                what=f"the loss of one machine, for {loss.machines - loss.survived} of {loss.machines}, would lose "
-                f"what its memory holds: {loss.reason}",
-                cure=f"`holdfast ckpt plan {loss.job}` shows the nodes without a copy: each needs a vault and "
-                "another node to keep its copies; or bring steps to the disk more often (--persist-every)",
-            )
-
-
 def _disks(facts: Facts) -> Iterator[Finding]:
     for disk in facts.disks:
         if disk.free_bytes is None:
@@ -398,9 +298,9 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _outboxes,
     _consumers,
     _nodes,
-    _jobs,
-    _users,
-    _losses,
+    job_findings.lasting_phases,
+    job_findings.users_of_ranks,
+    job_findings.machines_without_copies,
     _dead_letters,
     _disks,
     _certificates,

@@ -12,7 +12,8 @@ from holdfast.cli.connect.addresses import database_option, nats_option
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import json_option
 from holdfast.cli.doctor.facts import Facts
-from holdfast.cli.doctor.findings import Finding, findings_of
+from holdfast.cli.doctor.finding import Finding
+from holdfast.cli.doctor.findings import findings_of
 from holdfast.cli.doctor.reading import read_now
 from holdfast.cli.doctor.whereabouts import whereabouts
 from holdfast.cli.output.tables import json_text, printable

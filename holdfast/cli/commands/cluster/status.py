@@ -10,7 +10,8 @@ import msgspec
 
 from holdfast.cli.connect.addresses import both_elsewhere, database_option, nats_option
 from holdfast.cli.connect.directory import as_typed, cluster_errors, directory_option
-from holdfast.cli.doctor.findings import Finding, Severity, findings_of
+from holdfast.cli.doctor.finding import Finding, Severity
+from holdfast.cli.doctor.findings import findings_of
 from holdfast.cli.doctor.reading import read_cluster
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section

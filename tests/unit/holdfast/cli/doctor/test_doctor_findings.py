@@ -26,7 +26,8 @@ from holdfast.cli.doctor.facts import (
     SupervisedProcess,
     WentBack,
 )
-from holdfast.cli.doctor.findings import Finding, Severity, findings_of
+from holdfast.cli.doctor.finding import Finding, Severity
+from holdfast.cli.doctor.findings import findings_of
 
 GB = 1_000_000_000
 
