@@ -5,12 +5,8 @@ A new rung of the ladder brings its mutant here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
 
-from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.settings.timeouts import Timeouts
 from holdfast.symptoms import Symptom
@@ -29,48 +25,21 @@ from holdfast_controller.plan.incident import (
     slow,
 )
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
-from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
+from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
 from holdfast_controller.plan.incident.rungs import ABSENT
 from holdfast_controller.plan.job import JobState
-from holdfast_proving.policies.policy import Insight, Patch, Policy
-
-Function = Callable[..., Any]
-Change = Callable[[Function, Insight], Any]
-
-
-def _always(value: Any) -> Change:
-    """Replace a function by one that returns this."""
-    return lambda original, insight: lambda *args, **named: value
-
-
-def _value(value: Any) -> Change:
-    """Replace what is no function."""
-    return lambda original, insight: value
-
-
-def _choosing(change: Callable[[RungChoice, Failure, LadderOptions], RungChoice]) -> Patch:
-    """Change what the ladder chooses."""
-
-    def make(original: Function, insight: Insight) -> Function:
-        def choose(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
-            return change(original(incident, failure, options, policy), failure, options)
-
-        return choose
-
-    return Patch(recovery, "choose", make)
-
-
-def _taking(change: Callable[[JobDraft, Failure, RungChoice], RungChoice]) -> Patch:
-    """Change the rung that is taken, whoever chose it."""
-
-    def make(original: Function, insight: Insight) -> Function:
-        def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderOptions) -> None:
-            original(draft, failure, change(draft, failure, choice), options)
-
-        return take
-
-    return Patch(recovery, "take", make)
+from holdfast_proving.policies.mutation import (
+    always,
+    blames,
+    but_for,
+    choosing,
+    ladder_of,
+    taking,
+    value,
+    with_option,
+)
+from holdfast_proving.policies.policy import Patch, Policy
 
 
 def _gives_up(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
@@ -108,107 +77,77 @@ def _stops_at_bad_numbers(choice: RungChoice, failure: Failure, options: LadderO
     return RungChoice(rung=Rung.STOP, reason=failure.text) if failure.bad_step else choice
 
 
-def _blames(*symptoms: Symptom) -> Patch:
-    """Evict the node that reports one of these symptoms."""
-
-    def change(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
-        if failure.symptom in symptoms and failure.node in options.members:
-            return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(failure.node,))
-        return choice
-
-    return _choosing(change)
-
-
-def _but_for(symptom: Symptom) -> Change:
-    """Leave failures of one symptom out."""
-
-    def make(original: Function, insight: Insight) -> Function:
-        def handle(draft: JobDraft, failure: Failure) -> None:
-            if failure.symptom is not symptom:
-                original(draft, failure)
-
-        return handle
-
-    return make
-
-
-def _without_checks(original: Function, insight: Insight) -> Function:
-    return lambda draft, failure: msgspec.structs.replace(original(draft, failure), can_check=False)
-
-
-def _ladder(**changes: Any) -> Settings:
-    return Settings(ladder=LadderPolicy(**changes))
-
-
 WRONG: tuple[Policy, ...] = (
-    Policy(name="gives_up", about="stops at the first failure", patches=(_choosing(_gives_up),)),
-    Policy(name="evicts_others", about="evicts another node than the suspect", patches=(_taking(_evicts_others),)),
-    Policy(name="evicts_at_once", about="evicts at the first crash", patches=(_choosing(_evicts_at_once),)),
-    Policy(name="evicts_nobody", about="restarts in place of evictions", patches=(_taking(_evicts_nobody),)),
-    Policy(name="ignores_alerts", about="no alert matters", patches=(Patch(alerts, "failure", _always(None)),)),
-    Policy(name="ignores_hangs", about="no hang matters", patches=(Patch(hangs, "handle_failure", _always(None)),)),
-    Policy(name="ignores_slowness", about="no slow node matters", patches=(Patch(slow, "is_due", _always(False)),)),
+    Policy(name="gives_up", about="stops at the first failure", patches=(choosing(_gives_up),)),
+    Policy(name="evicts_others", about="evicts another node than the suspect", patches=(taking(_evicts_others),)),
+    Policy(name="evicts_at_once", about="evicts at the first crash", patches=(choosing(_evicts_at_once),)),
+    Policy(name="evicts_nobody", about="restarts in place of evictions", patches=(taking(_evicts_nobody),)),
+    Policy(name="ignores_alerts", about="no alert matters", patches=(Patch(alerts, "failure", always(None)),)),
+    Policy(name="ignores_hangs", about="no hang matters", patches=(Patch(hangs, "handle_failure", always(None)),)),
+    Policy(name="ignores_slowness", about="no slow node matters", patches=(Patch(slow, "is_due", always(False)),)),
     Policy(
         name="ignores_bad_numbers",
         about="no bad number matters",
-        patches=(Patch(bad_numbers, "handle_failure", _always(None)),),
+        patches=(Patch(bad_numbers, "handle_failure", always(None)),),
     ),
     Policy(
-        name="ignores_losses", about="no lost node matters", patches=(Patch(members, "handle_failure", _always(None)),)
+        name="ignores_losses", about="no lost node matters", patches=(Patch(members, "handle_failure", always(None)),)
     ),
-    Policy(name="no_breaker", about="evicts as many as are blamed", patches=(Patch(breaker, "opens", _always(False)),)),
-    Policy(name="open_breaker", about="evicts nobody by evidence", patches=(Patch(breaker, "opens", _always(True)),)),
-    Policy(name="never_checks", about="tests no node", patches=(Patch(recovery, "_options", _without_checks),)),
+    Policy(name="no_breaker", about="evicts as many as are blamed", patches=(Patch(breaker, "opens", always(False)),)),
+    Policy(name="open_breaker", about="evicts nobody by evidence", patches=(Patch(breaker, "opens", always(True)),)),
+    Policy(
+        name="never_checks", about="tests no node", patches=(Patch(recovery, "_options", with_option(can_check=False)),)
+    ),
     Policy(
         name="disbelieves_checks",
         about="ignores what checks find",
-        patches=(Patch(checks, "named_by_checks", _always(None)),),
+        patches=(Patch(checks, "named_by_checks", always(None)),),
     ),
     Policy(
         name="keeps_suspects",
         about="tests nobody of a group that was evicted",
-        patches=(Patch(suspect_test, "follow_up", _always(None)),),
+        patches=(Patch(suspect_test, "follow_up", always(None)),),
     ),
     Policy(
         name="blames_for_services",
         about="takes a service's failure for the script's own",
-        patches=(Patch(classify, "_OF_SERVICE", _value(frozenset())),),
+        patches=(Patch(classify, "_OF_SERVICE", value(frozenset())),),
     ),
     Policy(
         name="starts_from_scratch",
         about="restores no step",
-        patches=(Patch(JobState, "next_limit", _value(property(lambda state: 0))),),
+        patches=(Patch(JobState, "next_limit", value(property(lambda state: 0))),),
     ),
     Policy(
         name="restores_spoiled_steps",
         about="restores the newest step, certified or not",
-        patches=(Patch(JobState, "next_limit", _value(property(lambda state: None))),),
+        patches=(Patch(JobState, "next_limit", value(property(lambda state: None))),),
     ),
-    Policy(name="guesses_one", about="evicts one of a group, and stops there", patches=(_taking(_guesses_one),)),
+    Policy(name="guesses_one", about="evicts one of a group, and stops there", patches=(taking(_guesses_one),)),
     Policy(
         name="ignores_lost_peers",
         about="a rank that lost its peer is no failure",
-        patches=(Patch(rank_exit, "handle_failure", _but_for(Symptom.PEER_LOST)),),
+        patches=(Patch(rank_exit, "handle_failure", but_for(Symptom.PEER_LOST)),),
     ),
     Policy(
         name="blames_the_messenger",
         about="evicts whoever reports the loss of a peer",
-        patches=(_blames(Symptom.PEER_LOST),),
+        patches=(blames(Symptom.PEER_LOST),),
     ),
     Policy(
         name="blames_for_the_script",
         about="evicts for errors of the script",
-        patches=(_blames(Symptom.USER_EXCEPTION),),
+        patches=(blames(Symptom.USER_EXCEPTION),),
     ),
-    Policy(name="never_waits", about="restarts at once though a service is away", patches=(_choosing(_never_waits),)),
-    Policy(name="stops_at_bad_numbers", about="gives up at NaN", patches=(_choosing(_stops_at_bad_numbers),)),
-    Policy(name="waits_out_slowness", about="tolerates days of it", settings=_ladder(slow_cost_max_s=6 * 86400.0)),
+    Policy(name="never_waits", about="restarts at once though a service is away", patches=(choosing(_never_waits),)),
+    Policy(name="stops_at_bad_numbers", about="gives up at NaN", patches=(choosing(_stops_at_bad_numbers),)),
+    Policy(name="waits_out_slowness", about="tolerates days of it", settings=ladder_of(slow_cost_max_s=6 * 86400.0)),
     Policy(name="blocks_nobody", about="a node is back at once", settings=Settings(timeouts=Timeouts(block_s=1.0))),
-    Policy(name="evicts_at_a_blink", about="one alert that may pass evicts", settings=_ladder(alerts_max=1)),
+    Policy(name="evicts_at_a_blink", about="one alert that may pass evicts", settings=ladder_of(alerts_max=1)),
     Policy(
         name="never_stops",
         about="restarts a job that cannot go on",
-        settings=_ladder(attempts_max=100_000, same_failures_max=100_000),
-        patches=(Patch(ladder, "_recurs", _always("")),),
+        settings=ladder_of(attempts_max=100_000, same_failures_max=100_000),
+        patches=(Patch(ladder, "_recurs", always("")),),
     ),
 )
