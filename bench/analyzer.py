@@ -23,7 +23,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,20 +31,18 @@ from typing import Any
 
 import machine
 import msgspec
+from flight_dumps import dump_of
 from report import final_line, median, rounded, table, tell
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast.engines.hang.dumps.flight_recorder import read_flight_recorder
 from holdfast.engines.hang.graph.wait_for import judge_collectives
 from holdfast.engines.hang.stacks.stack_groups import judge_stacks
 from holdfast.events.parts.traces import ProcessStacks, RankTrace
 from holdfast.topology import Mesh
-from tests.emulated_hangs.dumps import dump_of
-from tests.emulated_hangs.places import STUCK, WAITS, thread
-from tests.emulated_hangs.programs import megatron
-from tests.emulated_hangs.running import Faults, Run
-from tests.emulated_hangs.scenes import Scene, Standing, observe
+from holdfast_proving.emulated_hangs.places import STUCK, WAITS, thread
+from holdfast_proving.emulated_hangs.programs import megatron
+from holdfast_proving.emulated_hangs.running import Faults, Run
+from holdfast_proving.emulated_hangs.scenes import Scene, Standing, observe
 
 STACKS = ((9_600, 1.0), (100_000, 5.0))
 GRAPH = (32_768, 5.0)

@@ -6,11 +6,12 @@
 
 Ctrl-C ends it early; what was done is told.
 
-Each hang is a job with a mesh and a fault drawn by a seed (`tests/emulated_hangs`): Megatron's 1F1B with tensor, expert
-and data parallelism, or FSDP with replicas. A small simulation runs the programs of all ranks, hosts ahead of their
-devices, until nothing goes on; who blocks where is found by it. What is seen then, stacks of ranks and data loaders and
-records of collectives, is judged as production does (`judge_hang`), and the machines that are suspected are compared
-with the truth. In a quarter of the hangs one in a hundred of the healthy ranks has lost its trace, and one its stack.
+Each hang is a job with a mesh and a fault drawn by a seed (`holdfast_proving.emulated_hangs`): Megatron's 1F1B with
+tensor, expert and data parallelism, or FSDP with replicas. A small simulation runs the programs of all ranks, hosts
+ahead of their devices, until nothing goes on; who blocks where is found by it. What is seen then, stacks of ranks and
+data loaders and records of collectives, is judged as production does (`judge_hang`), and the machines that are
+suspected are compared with the truth. In a quarter of the hangs one in a hundred of the healthy ranks has lost its
+trace, and one its stack.
 
 Each hang is looked at three times. `launched`: by agents, which have kernels timed or marked, and which tell what their
 nodes know of the network (half of the jobs speak TCP, half RDMA). `not marked`: the same where kernels are not timed
@@ -24,18 +25,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import machine
 from report import final_line, median, percentile, rounded, table, tell
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from holdfast.engines.hang.hang_verdict import judge_hang
-from tests.emulated_hangs.scenes import HOW, KINDS, How, Seen, observe, stand
+from holdfast_proving.emulated_hangs.scenes import HOW, KINDS, How, Seen, observe, stand
 
 WORLDS = (256,) * 16 + (512,) * 6 + (1024,) * 2 + (2048,)
 AIM_ALONE = 0.978

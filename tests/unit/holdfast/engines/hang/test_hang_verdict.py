@@ -7,7 +7,7 @@ import pytest
 from holdfast.engines.hang.hang_verdict import judge_hang
 from holdfast.events.parts.traces import CollectiveRecord, Frame, ProcessGroup, ProcessStacks, RankTrace, ThreadStack
 from holdfast.topology import Mesh
-from tests.emulated_hangs.scenes import KINDS, How, emulate, observe, stand
+from holdfast_proving.emulated_hangs.scenes import KINDS, How, emulate, observe, stand
 
 WORLD = ProcessGroup(name="0", description="default_pg", ranks=tuple(range(8)))
 MESH = Mesh(("dp",), (8,))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from holdfast.events.parts.traces import CollectiveRecord, NodeLinks, ProcessGroup, ProcessStacks, RankTrace
-from tests.emulated_hangs.networks import links_of
-from tests.emulated_hangs.places import COMPUTES, LOADER_STUCK, LOADER_WAITS, STUCK, WAITS, thread
-from tests.emulated_hangs.programs import Layout, Op, fsdp, megatron
-from tests.emulated_hangs.running import Faults, Rank, Run
+from holdfast_proving.emulated_hangs.networks import links_of
+from holdfast_proving.emulated_hangs.places import COMPUTES, LOADER_STUCK, LOADER_WAITS, STUCK, WAITS, thread
+from holdfast_proving.emulated_hangs.programs import Layout, Op, fsdp, megatron
+from holdfast_proving.emulated_hangs.running import Faults, Rank, Run
 
 KINDS = (
     "process stopped",
@@ -88,8 +88,14 @@ def emulate(kind: str, seed: int, world: int, how: How = "strangers") -> Seen | 
 def stand(kind: str, seed: int, world: int) -> Standing | None:
     """One hang among `world` ranks; None: this fault does not stop this job."""
     chance = random.Random(f"{kind} {seed} {world}")
-    layout = _layout(chance, world, kind)
-    scene = _SCENES[kind](chance, layout)
+    return stand_in(kind, seed, chance, _layout(chance, world, kind))
+
+
+def stand_in(
+    kind: str, seed: int, chance: random.Random, layout: Layout, where: Sequence[int] | None = None
+) -> Standing | None:
+    """One hang of a given job with its cause in the ranks `where` (default: any); None: this fault does not stop it."""
+    scene = _SCENES[kind](chance, layout, range(layout.ranks) if where is None else where)
     if scene is None:
         return None
     run = Run(layout, scene.faults)
@@ -118,17 +124,19 @@ def _at(layout: Layout, chance: random.Random, rank: int, suits: Callable[[Op], 
     return chance.choice(found) if found else None
 
 
-def _host_stops(chance: random.Random, layout: Layout, suits: Callable[[Op], bool], stuck: str) -> Scene | None:
+def _host_stops(
+    chance: random.Random, layout: Layout, where: Sequence[int], suits: Callable[[Op], bool], stuck: str
+) -> Scene | None:
     for _ in range(50):
-        rank = chance.randrange(layout.ranks)
+        rank = chance.choice(where)
         index = _at(layout, chance, rank, suits)
         if index is not None:
             return Scene(chance, layout, Faults(host_stops={rank: index}), {rank}, stuck)
     return None
 
 
-def _stopped(chance: random.Random, layout: Layout) -> Scene | None:
-    scene = _host_stops(chance, layout, lambda op: True, "")
+def _stopped(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
+    scene = _host_stops(chance, layout, where, lambda op: True, "")
     if scene is not None:
         scene.state = "T"
         # A stopped process writes no dump of its own; its ring can be read from outside.
@@ -136,20 +144,20 @@ def _stopped(chance: random.Random, layout: Layout) -> Scene | None:
     return scene
 
 
-def _user_code(chance: random.Random, layout: Layout) -> Scene | None:
-    return _host_stops(chance, layout, lambda op: True, "user_code")
+def _user_code(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
+    return _host_stops(chance, layout, where, lambda op: True, "user_code")
 
 
-def _data_loader(chance: random.Random, layout: Layout) -> Scene | None:
-    return _host_stops(chance, layout, lambda op: op.place == "data", "data_loader")
+def _data_loader(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
+    return _host_stops(chance, layout, where, lambda op: op.place == "data", "data_loader")
 
 
-def _storage(chance: random.Random, layout: Layout) -> Scene | None:
-    return _host_stops(chance, layout, lambda op: op.place == "checkpoint", "checkpoint")
+def _storage(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
+    return _host_stops(chance, layout, where, lambda op: op.place == "checkpoint", "checkpoint")
 
 
-def _skipped(chance: random.Random, layout: Layout) -> Scene | None:
-    rank = chance.randrange(layout.ranks)
+def _skipped(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
+    rank = chance.choice(where)
     index = _at(layout, chance, rank, lambda op: bool(op.role) and not op.is_p2p)
     if index is None:
         return None
@@ -158,17 +166,18 @@ def _skipped(chance: random.Random, layout: Layout) -> Scene | None:
     return Scene(chance, layout, Faults(), {rank})
 
 
-def _mismatch(chance: random.Random, layout: Layout) -> Scene | None:
-    rank = chance.randrange(layout.ranks)
+def _mismatch(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
+    rank = chance.choice(where)
     index = _at(layout, chance, rank, lambda op: bool(op.role) and not op.is_p2p and op.elements > 1)
     return None if index is None else Scene(chance, layout, Faults(other_elements={rank: index}), {rank})
 
 
-def _cut(chance: random.Random, layout: Layout) -> Scene | None:
+def _cut(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
     pairs: set[tuple[int, int]] = set()
+    ends = {layout.node(rank) for rank in where}
     for members in layout.members[1:]:
         nodes = [layout.node(rank) for rank in members]
-        pairs |= {(a, b) for a, b in itertools.pairwise(nodes) if a < b}
+        pairs |= {(a, b) for a, b in itertools.pairwise(nodes) if a < b and ends & {a, b}}
     if not pairs:
         return None
     a, b = chance.choice(sorted(pairs))
@@ -179,29 +188,29 @@ def _cut(chance: random.Random, layout: Layout) -> Scene | None:
     return Scene(chance, layout, faults, ranks)
 
 
-def _kernel(chance: random.Random, layout: Layout) -> Scene | None:
-    rank = chance.randrange(layout.ranks)
+def _kernel(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
+    rank = chance.choice(where)
     index = _at(layout, chance, rank, lambda op: bool(op.role))
     return None if index is None else Scene(chance, layout, Faults(device_stops={rank: index}), {rank})
 
 
-def _gpu_error(chance: random.Random, layout: Layout) -> Scene | None:
+def _gpu_error(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
     """The device is lost and the host with it; what had ended just before is not noticed any more."""
-    scene = _host_stops(chance, layout, lambda op: bool(op.role), "")
+    scene = _host_stops(chance, layout, where, lambda op: bool(op.role), "")
     if scene is not None:
         scene.lags = chance.randrange(0, 12)
     return scene
 
 
-def _dead(chance: random.Random, layout: Layout) -> Scene | None:
-    node = chance.randrange(layout.ranks // layout.ranks_per_node)
+def _dead(chance: random.Random, layout: Layout, where: Sequence[int]) -> Scene | None:
+    node = chance.choice(sorted({layout.node(rank) for rank in where}))
     ranks = {rank for rank in range(layout.ranks) if layout.node(rank) == node}
     index = len(layout.programs[0]) // 2 + chance.randrange(len(layout.programs[0]) // 2 - 4)
     stops = {rank: min(index + chance.randrange(-2, 3), len(layout.programs[rank]) - 1) for rank in ranks}
     return Scene(chance, layout, Faults(host_stops=stops, device_stops=dict(stops)), ranks, "", "", ranks, ranks)
 
 
-_SCENES: dict[str, Callable[[random.Random, Layout], Scene | None]] = dict(
+_SCENES: dict[str, Callable[[random.Random, Layout, Sequence[int]], Scene | None]] = dict(
     zip(
         KINDS,
         (_stopped, _user_code, _data_loader, _skipped, _mismatch, _cut, _kernel, _gpu_error, _dead, _storage),

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 
 from holdfast.events.parts.traces import NodeLinks, SilentPeer
-from tests.emulated_hangs.running import Run
+from holdfast_proving.emulated_hangs.running import Run
 
 _TIMED_OUT = 0.9
 """An acknowledgement is given up after some four seconds, and who looks may come before that at one end or both."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tests.emulated_hangs.programs import JOIN, Layout, Op
+from holdfast_proving.emulated_hangs.programs import JOIN, Layout, Op
 
 NEVER = 1 << 60
 
