@@ -76,7 +76,8 @@ class InspectionPolicy(Section, frozen=True, kw_only=True):
     """Network interfaces and InfiniBand devices that this node needs, separated by commas; "": those that it finds."""
 
     switches: str = ""
-    """Addresses that must answer, separated by commas; "": the default gateway."""
+    """Addresses that are asked and must answer, separated by commas; "": none is asked, and the kernel's neighbour
+    table tells whether the node's own traffic finds its default gateway."""
 
     mounts: str = ""
     """Mount points that must be present and answer, separated by commas, beside the network file systems that are

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -178,17 +179,24 @@ def test_a_process_that_the_kernel_kills_for_memory_is_the_nodes_whose_it_was() 
 # --- links and switches ---
 
 WATCH = """
-import json, sys
+import json, socket, sys
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.node.machine import Machine
 from holdfast_agent.inspections.sources.network import Network
 from holdfast_agent.inspections.sources.reachability import Reachability
 policy = InspectionPolicy(interfaces="eth0", switches="10.77.0.1")
-checks = {"network": Network(Machine(), policy), "switch": Reachability(Machine(), policy)}
+checks = {
+    "network": Network(Machine(), policy),
+    "switch": Reachability(Machine(), policy),
+    "gateway": Reachability(Machine(), InspectionPolicy()),
+}
 for line in sys.stdin:
+    if line.startswith("send"):
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"", ("10.77.0.1", 9))
+        line = "gateway"
     reading = checks[line.strip()].read()
     told = [[one.kind, one.times] for one in reading.troubles]
-    print(json.dumps({"told": told, "unread": reading.unread}), flush=True)
+    print(json.dumps({"told": told, "unread": reading.unread, "seen": reading.seen}), flush=True)
 """
 NUMBERS = itertools.count()
 
@@ -215,8 +223,8 @@ class Watcher:
         ip("-n", self.namespace, *words)
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -252,7 +260,7 @@ def watcher() -> Iterator[Watcher]:
 
 
 def test_a_link_that_goes_down_or_flaps_is_seen(watcher: Watcher) -> None:
-    assert watcher.read("network") == {"told": [], "unread": {}}
+    assert watcher.read("network")["told"] == []
     watcher.at_switch("link", "set", "port0", "down")
     assert watcher.read("network")["told"] == [["link", 1]]
     watcher.at_switch("link", "set", "port0", "up")
@@ -268,11 +276,46 @@ def test_a_link_that_goes_down_or_flaps_is_seen(watcher: Watcher) -> None:
 
 
 def test_a_switch_that_stops_to_answer_is_seen(watcher: Watcher) -> None:
-    assert watcher.read("switch") == {"told": [], "unread": {}}
+    first = watcher.read("switch")
+    assert (first["told"], first["unread"]) == ([], {})
     watcher.at_switch("address", "delete", "10.77.0.1/24", "dev", "port0")
     assert watcher.read("switch")["told"] == [["reach", 1]]
     watcher.at_switch("address", "add", "10.77.0.1/24", "dev", "port0")
     assert watcher.read("switch")["told"] == []
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def sent_packets(watcher: Watcher) -> int:
+    statistics = ip("-n", watcher.namespace, "-s", "-j", "link", "show", "eth0")
+    return int(json.loads(statistics)[0]["stats64"]["tx"]["packets"])
+
+
+def test_a_gateway_is_looked_up_in_the_neighbour_table_and_nothing_is_sent(watcher: Watcher) -> None:
+    def told_after(words: str) -> bool:
+        return watcher.read(words)["told"] == [["reach", 1]]
+
+    # Without IPv6 only what this test sends crosses the link.
+    watcher.at_node("link", "set", "eth0", "addrgenmode", "none")
+    watcher.at_node("-6", "address", "flush", "dev", "eth0")
+    watcher.at_node("route", "add", "default", "via", "10.77.0.1")
+    before = sent_packets(watcher)
+    for _ in range(3):
+        assert "nothing is known" in str(watcher.read("gateway")["seen"])
+    assert sent_packets(watcher) == before
+    watcher.read("send")
+    wait_until(lambda: "hardware address is known" in str(watcher.read("gateway")["seen"]))
+    watcher.at_switch("address", "delete", "10.77.0.1/24", "dev", "port0")
+    watcher.at_node("neigh", "flush", "dev", "eth0")
+    wait_until(lambda: told_after("send"))
+    assert told_after("gateway")
+    watcher.at_switch("address", "add", "10.77.0.1/24", "dev", "port0")
+    wait_until(lambda: watcher.read("send")["told"] == [])
 
 
 # --- disks and mounts ---

@@ -20,6 +20,7 @@ ENTRY_POINTS = "holdfast.inspections"
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """A fault: device, kind, description, and lines that were read; None: the check's own value. `is_momentary`: it
     happened `times` times since the last reading and is over; other troubles last until a reading lacks them.
+    `shared`: what is at fault if it is not the node's own, in words that are equal on all nodes ("address 10.0.0.1").
     """
 
     device: str = ""
@@ -31,6 +32,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope | None = None
     is_momentary: bool = False
     times: int = 1
+    shared: str = ""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

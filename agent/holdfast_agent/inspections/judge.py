@@ -43,6 +43,7 @@ class InspectionReport(msgspec.Struct, frozen=True, kw_only=True):
     is_momentary: bool = False
     detail: str = ""
     lines: tuple[str, ...] = ()
+    shared: str = ""
 
 
 class LastingTrouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +161,7 @@ def _report(check: Check, state: Literal["alert", "cleared"], trouble: Trouble) 
         is_momentary=trouble.is_momentary,
         detail=trouble.detail[:DETAIL_CHARS_MAX],
         lines=tuple(line[:LINE_CHARS_MAX] for line in trouble.lines[:LINES_MAX]),
+        shared=trouble.shared[:DETAIL_CHARS_MAX],
     )
 
 

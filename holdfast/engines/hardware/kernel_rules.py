@@ -16,6 +16,9 @@ Confidence = Literal["evict", "tolerate", "hint"]
 About = Literal["gpu", "nic", "pci", "disk", "process", "machine"]
 Reads = Literal["", "xid", "severity", "switch", "pcie", "anybody"]
 
+FILE_SERVER = "server"
+"""Kind of lines about a file server, which other machines use as well."""
+
 
 class KernelRule(msgspec.Struct, frozen=True):
     """One rule. `about`: which names identify the affected part; `reads`: what else of the line matters."""
@@ -286,7 +289,7 @@ _DISKS = (
         ),
     ),
     KernelRule(
-        "server",
+        FILE_SERVER,
         "machine",
         "tolerate",
         Symptom.FILESYSTEM_MOUNT,

@@ -9,6 +9,7 @@ import sys
 import msgspec
 
 from holdfast.engines.hardware.kernel_lines import read_line
+from holdfast.engines.hardware.kernel_rules import FILE_SERVER
 from holdfast.node.machine import Machine
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.symptoms import Symptom
@@ -108,6 +109,7 @@ class KernelLog:
                         symptom=found.symptom,
                         scope=owner.scope,
                         is_momentary=True,
+                        shared=f"file server {found.device}" if found.kind == FILE_SERVER else "",
                     )
                 )
         if lost:

@@ -39,6 +39,11 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
         """True if a server may keep it waiting."""
         return self.kind in _REMOTE or (self.kind.startswith("fuse.") and self.kind not in _LOCAL_FUSE)
 
+    @property
+    def shared(self) -> str:
+        """The name by which all nodes know it; "" if it is this node's own."""
+        return f"file system {self.source}" if self.is_remote else ""
+
 
 class _Question:
     """A call to one mount, in its own thread."""
@@ -96,8 +101,9 @@ class Mounts:
 
     def _gone(self, point: str) -> Trouble:
         detail = f"nothing is mounted at {point}"
+        shared = self._shared(point)
         if point in self._named:
-            return Trouble(device=point, kind="gone", detail=detail, confidence="evict")
+            return Trouble(device=point, kind="gone", detail=detail, confidence="evict", shared=shared)
         # Unmounting may be intended, except where the node writes.
         is_needed = any(Path(point) in (path, *path.parents) for path in self._paths())
         return Trouble(
@@ -105,7 +111,11 @@ class Mounts:
             kind="gone",
             detail=f"{detail}, before it was {self._known[point].source}",
             confidence="tolerate" if is_needed else "hint",
+            shared=shared,
         )
+
+    def _shared(self, point: str) -> str:
+        return self._known[point].shared if point in self._known else ""
 
     def _hanging(self, points: list[str]) -> list[Trouble]:
         for point in points:
@@ -118,12 +128,12 @@ class Mounts:
             if not question.answered.wait(max(0.0, deadline - time.monotonic())):
                 waited_s = time.monotonic() - question.asked_at
                 detail = f"{point} has not answered for {waited_s:.0f} s"
-                troubles.append(Trouble(device=point, kind="hang", detail=detail))
+                troubles.append(Trouble(device=point, kind="hang", detail=detail, shared=self._shared(point)))
                 continue
             del self._out[point]
             if question.error is not None:
                 detail = f"{point} cannot be used: {question.error.strerror}"
-                troubles.append(Trouble(device=point, kind="error", detail=detail))
+                troubles.append(Trouble(device=point, kind="error", detail=detail, shared=self._shared(point)))
         return troubles
 
 

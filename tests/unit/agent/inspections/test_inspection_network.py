@@ -11,7 +11,7 @@ from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.check import Reading
 from holdfast_agent.inspections.sources.infiniband import InfiniBand
 from holdfast_agent.inspections.sources.network import Network
-from holdfast_agent.inspections.sources.reachability import Reachability
+from holdfast_agent.inspections.sources.reachability import Neighbour, Reachability
 from tests.scenes.inspected_machine import interface, machine_at, port, write
 
 POLICY = InspectionPolicy()
@@ -186,7 +186,6 @@ def test_a_machine_of_the_field_is_well(tmp_path: Path) -> None:
 # --- the switch ---
 
 ROUTE = "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000"
-ARP = "IP address HW type Flags HW address Mask Device\n10.0.0.1 0x1 {} 02:fc:00:00:00:05 * eth0"
 
 
 class Answers:
@@ -201,9 +200,35 @@ class Answers:
         return self.now & set(addresses)
 
 
-def test_the_default_gateway_must_go_on_answering(tmp_path: Path) -> None:
+def table(*, is_known: bool, age_s: float = 1.0) -> dict[str, Neighbour]:
+    return {"10.0.0.1": Neighbour(is_known=is_known, age_s=age_s)}
+
+
+def nothing_known() -> dict[str, Neighbour]:
+    return {}
+
+
+def test_a_gateway_is_not_asked_but_looked_up(tmp_path: Path) -> None:
+    answers, entries = Answers("10.0.0.1"), table(is_known=True)
+    machine = machine_at(tmp_path, {"proc/net/route": ROUTE})
+    reachability = Reachability(machine, POLICY, answers, lambda: entries)
+    assert reachability.read().seen == {"10.0.0.1": "its hardware address is known"}
+    entries |= table(is_known=False)
+    reading = reachability.read()
+    assert told(reading) == [("10.0.0.1", "reach", 1)] and reading.troubles[0].shared == "address 10.0.0.1"
+    # The kernel keeps the failure though nothing was sent since.
+    entries |= table(is_known=False, age_s=3600.0)
+    assert "nothing is known" in reachability.read().seen["10.0.0.1"]
+    entries.clear()
+    assert told(reachability.read()) == [] and answers.asked == 0
+
+
+NAMED = InspectionPolicy(switches="10.0.0.1")
+
+
+def test_a_named_address_must_go_on_answering(tmp_path: Path) -> None:
     answers = Answers("10.0.0.1")
-    reachability = Reachability(machine_at(tmp_path, {"proc/net/route": ROUTE}), POLICY, answers)
+    reachability = Reachability(machine_at(tmp_path), NAMED, answers, nothing_known)
     assert reachability.read().seen == {"10.0.0.1": "answers"} and answers.asked == 1
     answers.now.clear()
     assert told(reachability.read()) == [("10.0.0.1", "reach", 1)]
@@ -213,23 +238,23 @@ def test_the_default_gateway_must_go_on_answering(tmp_path: Path) -> None:
 
 def test_one_that_has_answered_is_held_to_it_though_the_table_still_has_it(tmp_path: Path) -> None:
     answers = Answers("10.0.0.1")
-    machine = machine_at(tmp_path, {"proc/net/route": ROUTE, "proc/net/arp": ARP.format("0x2")})
-    reachability = Reachability(machine, POLICY, answers)
+    reachability = Reachability(machine_at(tmp_path), NAMED, answers, lambda: table(is_known=True))
     reachability.read()
     answers.now.clear()
     assert told(reachability.read()) == [("10.0.0.1", "reach", 1)]
 
 
 def test_of_one_that_never_answers_the_neighbour_table_tells(tmp_path: Path) -> None:
-    machine = machine_at(tmp_path, {"proc/net/route": ROUTE, "proc/net/arp": ARP.format("0x2")})
-    reachability = Reachability(machine, POLICY, Answers())
+    entries = table(is_known=True)
+    reachability = Reachability(machine_at(tmp_path), NAMED, Answers(), lambda: entries)
     assert told(reachability.read()) == []
-    write(tmp_path, {"proc/net/arp": ARP.format("0x0")})
+    entries |= table(is_known=False)
     assert told(reachability.read()) == [("10.0.0.1", "reach", 1)]
 
 
 def test_one_of_which_nothing_is_known_is_not_called_down(tmp_path: Path) -> None:
-    reading = Reachability(machine_at(tmp_path), InspectionPolicy(switches="10.9.9.9"), Answers()).read()
+    policy = InspectionPolicy(switches="10.9.9.9")
+    reading = Reachability(machine_at(tmp_path), policy, Answers(), nothing_known).read()
     assert not reading.troubles and "has never answered" in reading.unread["10.9.9.9"]
 
 
@@ -237,16 +262,16 @@ def test_without_the_right_to_ask_nothing_is_guessed(tmp_path: Path) -> None:
     def refused(addresses: Iterable[str], limit_s: float) -> set[str]:
         raise PermissionError
 
-    reading = Reachability(machine_at(tmp_path, {"proc/net/route": ROUTE}), POLICY, refused).read()
+    reading = Reachability(machine_at(tmp_path), NAMED, refused, nothing_known).read()
     assert not reading.troubles and "CAP_NET_RAW" in reading.unread[""]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.3.0.9", "::1", "localhost"])
 def test_a_node_with_a_loopback_address_asks_named_switches_only(tmp_path: Path, address: str) -> None:
     machine, answers = machine_at(tmp_path, {"proc/net/route": ROUTE}), Answers("10.9.9.9")
-    reading = Reachability(machine, POLICY, answers, address=address).read()
+    reading = Reachability(machine, POLICY, answers, nothing_known, address=address).read()
     assert "loopback" in reading.absent and answers.asked == 0
-    named = Reachability(machine, InspectionPolicy(switches="10.9.9.9"), answers, address=address)
+    named = Reachability(machine, InspectionPolicy(switches="10.9.9.9"), answers, nothing_known, address=address)
     assert named.read().seen == {"10.9.9.9": "answers"}
 
 
