@@ -1,5 +1,5 @@
-"""System calls that may never return, as on a network file system that is away: each runs in a thread of its own, which
-the caller does not wait for.
+"""System calls that may never return, as on a network file system that is away: each runs in its own thread, which the
+caller does not wait for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Orders that this node carries out: those under a key of its own, and those to whoever runs a job.
+"""Orders that this node carries out: those under its own key, and those to all nodes that run a job.
 
 Only what the service that writes such orders has signed for this key is passed on.
 """

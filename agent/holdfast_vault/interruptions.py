@@ -1,4 +1,4 @@
-"""What a vault does when it cannot keep a rank's step.
+"""The interruption of a job when a vault cannot keep a rank's step.
 
 All other vaults of the job are to keep the last step that all ranks had, by an order that follows the notice. The rank
 waits for the order: meanwhile no other rank gets so far ahead that its vault gives that step up.

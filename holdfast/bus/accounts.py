@@ -3,7 +3,7 @@
 Permissions alone do not suffice, because NATS does not check the subject for a reply: a client that may send a request
 can have the answer published under any subject of its account. So each node and the readers have separate accounts,
 joined to that of the services by these exports and imports only. Services are not kept from each other's events, but
-from requests, which are the operator's: `NatsBus.serve` takes none that came any other way than published as one.
+from requests, which are the operator's: `NatsBus.serve` accepts only what was published as a request.
 
 Passwords are made elsewhere: by `embedded/servers/credentials.py`, or `deploy/make_secrets.py` for compose.
 """

@@ -16,7 +16,7 @@ def hide_values(entries: Iterable[str]) -> None:
         shown = Path("/proc/self/cmdline").read_bytes()
         begin = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_ARGUMENTS_BEGIN])
     except (OSError, ValueError, IndexError):
-        return  # Without /proc nobody sees them there.
+        return  # Without /proc no other user sees them.
     for entry in entries:
         name, equals, value = entry.partition("=")
         secret, at = value.encode(errors="surrogateescape"), 0

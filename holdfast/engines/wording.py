@@ -22,7 +22,7 @@ def ranks_in_words(numbers: Sequence[int]) -> str:
 
 
 def machines_in_words(nodes: Sequence[str]) -> str:
-    """Return machines as text: `machine node-3`, `machines 12-15`; of names at most 16."""
+    """Return machines as text: `machine node-3`, `machines 12-15`; at most 16 names, and the number of the others."""
     if len(nodes) > 1 and all(node.isdecimal() for node in nodes):
         return f"machines {in_ranges(map(int, nodes))}"
     shown = ", ".join(nodes[:16]) + (f" and {len(nodes) - 16} more" if len(nodes) > 16 else "")

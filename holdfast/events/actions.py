@@ -36,7 +36,7 @@ class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
     user: str = ""
     """User of the ranks; "": the agent's."""
     root_because: str = ""
-    """Reason why they run as root, though the job should have a user of its own."""
+    """Reason why they run as root, though the job should have its own user."""
 
 
 class RanksFinished(Action, frozen=True, kw_only=True, omit_defaults=True):

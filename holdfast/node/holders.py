@@ -1,4 +1,4 @@
-"""Root's work in directories of others: with the rights of whoever could lead it elsewhere, by links or renames."""
+"""Root's work in directories of others: with the rights of the user who could redirect it by links or renames."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def holder(path: Path) -> JobUser | None:
     """Return the user with whose rights root works below a path; None: this process's own rights.
 
-    It is the last user but root to whom a part of the path belongs. Who has made a link in it decides what follows.
+    It is the last user but root who owns a part of the path. The owner of a link in it decides where the rest leads.
     Raises Exchanged, OSError.
     """
     if os.geteuid() != 0:

@@ -90,7 +90,7 @@ class Link(Generic[M]):
         return self._received.popleft()
 
     def close(self) -> None:
-        """Close the connection, and the descriptors that nobody has taken."""
+        """Close the connection, and the descriptors that were not taken."""
         unsent = [piece.descriptor for piece in self._outgoing if piece.descriptor is not None]
         for descriptor in (*unsent, *self._received):
             os.close(descriptor)

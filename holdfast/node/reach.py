@@ -1,4 +1,4 @@
-"""What a user can reach. As a program (`python -I -S reach.py`) it is run as that user, with nothing but this file.
+"""Paths that a user can reach. `python -I -S reach.py` runs this file as that user, with the standard library alone.
 
 Standard input is a JSON list of [what, path, mode]; standard output the first that is closed, as [what, path, part].
 """
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 LASTING = -1
-"""Mode: the path must be passable as far as it exists, and nobody else may exchange a part of it."""
+"""Mode: the path must be passable as far as it exists, and this user must not be able to replace a part of it."""
 
 
 def closed_part(path: Path, mode: int = os.R_OK) -> Path | None:

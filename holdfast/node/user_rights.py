@@ -1,4 +1,4 @@
-"""Which user ranks run as, how a fork becomes that user, and what of the agent's files it may reach."""
+"""The user of ranks: its choice, how a fork becomes it, and the agent's files that it may reach."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class JobUserRefused(Exception):
 
 
 class RunAs(msgspec.Struct, frozen=True, kw_only=True):
-    """What `[jobs] run_as` means on this machine. Without a user and ids, ranks run as the agent's user."""
+    """The meaning of `[jobs] run_as` on this machine. Without a user and ids, ranks run as the agent's user."""
 
     user: JobUser | None = None
     """The one user of all jobs."""
     ids: IdRange | None = None
-    """Each job has a user of its own, with one of these ids."""
+    """Each job has its own user, with one of these ids."""
     may_fall_back: bool = False
     """A job whose user could not reach what it needs runs as the agent's user."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 SIGNERS = ("controller", "analyzer", "ckpt")
-"""The services that write orders; each has a key of its own."""
+"""The services that write orders; each has its own key."""
 
 _CONTEXT = b"holdfast order 1"
 """No signature of this key for anything else is one of an order."""

@@ -119,7 +119,7 @@ _SECTIONS: dict[str, type[Section]] = {
     field.name: field.type for field in msgspec.structs.fields(Settings) if field.name not in ADDRESSES
 }
 SECRETS = ("network.order_key",)
-"""Settings whose value nobody is shown."""
+"""Settings whose value is never shown."""
 _TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))
 _KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
 

@@ -29,7 +29,7 @@ class NetworkPolicy(Section, frozen=True, kw_only=True):
     """Name of the node's rack: nodes of a rack share power or a switch. Copies of checkpoints go to another rack."""
 
     order_key: str = ""
-    """Private key by which this service (controller, analyzer or ckpt) signs its orders; in a file of its own, named by
+    """Private key by which this service (controller, analyzer or ckpt) signs its orders; in its own file, named by
     HOLDFAST_NETWORK_ORDER_KEY_FILE. `holdfast credentials keys` makes it."""
 
     order_keys: str = ""

@@ -1,7 +1,7 @@
 """Upgrade of a database to this version's schema: migrations of tables, the views, and the passwords of roles.
 
-Tables change by alembic's migrations. Views are one script, `views.sql`: it is run as a whole when it differs from the
-one that the database had last, which its digest in `public.holdfast_views` tells.
+Tables change by alembic's migrations. Views are one script, `views.sql`: it is run as a whole when its
+digest differs from the one in `public.holdfast_views`, which is that of the script that the database ran last.
 """
 
 from __future__ import annotations

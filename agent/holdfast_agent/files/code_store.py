@@ -112,7 +112,7 @@ class CodeStore:
         self._add(need)
 
     def in_use(self, order: NodeOrder | None) -> None:
-        """Keep the code of this order, whatever is said of its job's versions: ranks may run it."""
+        """Keep the code of this order, also when its job drops the version: ranks may run it."""
         placement = order.placement if order is not None else None
         if placement is not None and placement.code_version is not None:
             key = code_key(placement.job.name, placement.code_version)

@@ -18,7 +18,7 @@ from holdfast.events.parts.traces import RankTrace
 ANSWER_S = 0.5
 ANSWER_BYTES_MAX = 32 << 20
 OBJECTS_MAX, LISTS_MAX = 50_000, 1_000_000
-"""Of an answer. They need memory in this process: the script may answer in its recorder's place, with anything."""
+"""Limits of an answer, which needs memory in this process: a script may answer in its recorder's place."""
 _HOST: Final = "fr_trace_json"
 _DEVICE: Final = "dump_nccl_trace_json"
 

@@ -14,7 +14,7 @@ from holdfast.decoding import UNREADABLE
 from holdfast.events.parts.traces import Frame, ProcessKind, ThreadStack
 
 TRIES = 2
-"""Stacks read without a pause may change meanwhile, so that a read sometimes fails."""
+"""A process is not paused while its stacks are read. They may change meanwhile, and then a read fails."""
 
 THREADS_MAX = 64
 FRAMES_MAX = 80

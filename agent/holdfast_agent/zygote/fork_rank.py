@@ -57,7 +57,7 @@ def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
     set_process_name("rank-to-be")
     rehearse()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as link:
-        # Raises WireError when the zygote ends: nobody waits for this process then.
+        # Raises WireError when the zygote ends: no process waits for this one then.
         slot, plans = receive(link, msgspec.msgpack.Decoder(RankSlot))
     assert plans is not None
     _run(slot, plans, parent)

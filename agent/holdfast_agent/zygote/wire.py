@@ -57,7 +57,7 @@ class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
 
 
 class RankSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the zygote itself has to know of a rank. `plan` is the place of its RankPlan in the file."""
+    """The part of a rank's plan that the zygote itself needs. `plan` is the place of the whole RankPlan in the file."""
 
     rank: int
     local_rank: int

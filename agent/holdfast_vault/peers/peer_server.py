@@ -41,7 +41,7 @@ class PeerServer:
         trust: PeerTrust,
         listening: socket.socket | None = None,
     ) -> None:
-        """`listening` replaces a socket of its own."""
+        """`listening` is the socket to accept connections on; None: the server opens one."""
         self._token_of = token_of
         self._serve = serve
         self._trust = trust

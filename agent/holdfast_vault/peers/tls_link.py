@@ -71,7 +71,7 @@ def needs_new_keys(link: socket.socket) -> bool:
 
 
 class Shown(NamedTuple):
-    """What the other side of a connection has shown: the names of its certificate, and when that was made."""
+    """The certificate of the other side of a connection: its names, and when it was made."""
 
     names: tuple[str, ...]
     made_at: datetime | None

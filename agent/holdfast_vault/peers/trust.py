@@ -1,4 +1,4 @@
-"""Which other vaults may be talked to, and how: with certificates by TLS, without in plain text on loopback only."""
+"""The trust between vaults: by TLS with certificates; without certificates in plain text, on loopback only."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class MakeSegment(Protocol):
 
 
 class ShelfContents(NamedTuple):
-    """What a shelf has that another process could go on with."""
+    """The contents of a shelf with which another process could go on."""
 
     held: tuple[tuple[Segment, SealedContents], ...]
     cut: Cut | None

@@ -1,4 +1,4 @@
-"""What a successor makes of the shards that it inherits.
+"""The shards that a successor inherits, taken over at once and checked afterwards.
 
 Whatever leaves a shelf (to a rank, another vault, the disk) is compared with its seal on the way. So a successor goes
 on at once, and compares the rest of what it has beside its work.
@@ -39,7 +39,7 @@ def segments_of(name: ShardName, shards: Iterable[InheritedShard]) -> list[Segme
 
 
 def drop_damaged(shelf: Shelf, name: ShardName, steps: Iterable[SealedStep], notices: Notices) -> None:
-    """Compare shards with their seals; drop those that differ. On a thread of its own."""
+    """Compare shards with their seals; drop those that differ. Runs in its own thread."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
     for sealed in steps:
         with shelf.holding(sealed) as held:

@@ -1,4 +1,4 @@
-"""The vault's side of its succession: it gives a waiting process all that it would take to go on in its place."""
+"""The vault's side of its succession: it sends its successor every change of what it holds, as it happens."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Handover:
         cut: Cut | None,
         sent: tuple[SealedStep, ...],
     ) -> None:
-        """Record what a shelf has from now on. On return the successor has no part in anything else of it."""
+        """Record what a shelf has from now on. On return the successor holds no other shard of it."""
         with self._lock:
             before = self._shelves.get(name)
             known = before.shards if before is not None else {}
@@ -144,7 +144,7 @@ class Handover:
             self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        """Do without one. It must not go on with a state that is not the vault's any more, so it is ended first."""
+        """End the successor and start another one later: its state is not the vault's any more."""
         successor, self._successor = self._successor, None
         if successor is None:
             return

@@ -1,4 +1,4 @@
-"""What a vault tells its successor, and what the successor has of it when the vault ends.
+"""Records from a vault to its successor, and the inheritance that they add up to when the vault ends.
 
 The vault records every change of its shelves before it acts on it: a step that is about to be overwritten is not the
 successor's any more. So what the successor has is what the vault had sealed, wherever the vault was when it ended.

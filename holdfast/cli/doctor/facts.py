@@ -62,7 +62,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Age of the newest recorded step of this generation; None before the first, or without reports of steps."""
     step_s: float | None = None
     root_because: str = ""
-    """Reason why its ranks run as root, though it should have a user of its own."""
+    """Reason why its ranks run as root, though it should have its own user."""
     users: tuple[str, ...] = ()
     """Users of its ranks; "": that of an agent. More than one: its nodes have different settings."""
 

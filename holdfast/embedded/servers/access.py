@@ -1,4 +1,4 @@
-"""Who is let in while a cluster runs: passwords that are renewed, nodes that are revoked.
+"""Access to a running cluster: passwords that are renewed, nodes that are revoked.
 
 All follows from `secrets.json`: the roles of the database, the users of nats-server, and the files in which services
 and agents find their addresses. They read these for every connection, so none of them starts again.
@@ -134,7 +134,7 @@ class Access:
     # --- what follows from it --------------------------------------------------------------------
 
     def hand_out(self, nodes: Iterable[str]) -> None:
-        """Write the addresses and keys of services and agents, each in a file of its own."""
+        """Write the addresses and keys of services and agents, each in its own file."""
         urls = self.database_urls
         self._write_refused()
         for service in SERVICES:

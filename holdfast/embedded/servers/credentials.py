@@ -26,7 +26,7 @@ ADMIN = "admin"
 KEYS = "keys"
 """Stands among the names of users for the keys that sign orders."""
 _UNRECORDED_MAX = 1000
-"""Changes kept while the bus takes none; the oldest above it are dropped."""
+"""Maximum number of changes kept while the bus is away; older ones are dropped."""
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):

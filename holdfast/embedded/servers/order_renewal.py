@@ -1,4 +1,4 @@
-"""What follows when the keys of orders are replaced: services sign again, and what they did not sign again goes.
+"""Replacement of the keys of orders: services sign their orders again; orders under an old key are deleted.
 
 The supervisor has all private keys and yet signs no order: what stands on the bus under an old key may be forged.
 """

@@ -22,7 +22,7 @@ EVENTS_MAX = 200_000
 """Maximum number of events, the newest ones: a day of seventy nodes."""
 
 TESTED_ON = 0.25
-"""Share of the time, the newest, that a model is tested on."""
+"""Share of the healthy windows, the newest ones, that a model is tested on and not learned from."""
 
 SILENT = ("job_hang", "mfu_decline", "fail_slow")
 """Symptoms that metrics can show before any error is reported."""

@@ -1,1 +1,1 @@
-"""Sections of the settings that say when the analyzer finds something."""
+"""Sections of the settings with the limits from which the analyzer emits a finding."""

@@ -1,7 +1,7 @@
 """Orders on the bus that give ranks to a job that does not exist: a restored database forgot it.
 
-The nodes that obeyed such an order would run its ranks until another job gets them. What this controller did not sign
-is left alone: no node obeys it, and a signature for what somebody else wrote would be one for his fence.
+The nodes that obeyed such an order would run its ranks until another job gets them. Orders that this controller
+did not sign are left alone: no node obeys them, and an answer to one would sign a fence that it chose.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Dcgm:
 
 
 def dcgm_check(policy: InspectionPolicy) -> Check:
-    """Return the check by DCGM, which is a hint."""
+    """Return the check by DCGM. What it finds is only a hint."""
     return Check(
         name="dcgm",
         source="dcgmi health",

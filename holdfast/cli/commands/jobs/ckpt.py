@@ -139,9 +139,9 @@ def plan(job: str, lost: str | None, directory: Path, database_url: str | None, 
         holdfast ckpt plan my-job
         holdfast ckpt plan my-job --lost node-4,node-5,node-6
 
-    A share is of all losses of one, two or three machines, or of a parallel group with all machines that it is on: how
-    many leave every shard in the memory of some node. They are counted, not sampled, for this plan and for others.
-    Ranks are taken to have nothing in common; with replicas the odds are at least these.
+    A share counts the losses after which every shard is still in the memory of some node, out of all losses of one, two
+    or three machines, or of a parallel group with all machines that it is on. It is exact, not sampled. Other plans are
+    shown for comparison. Ranks are taken to have nothing in common; with replicas the odds are at least these.
     """
     require_name(job, "job name")
     names = [] if lost is None else [require_name(name.strip(), "node name") for name in lost.split(",")]
@@ -300,8 +300,8 @@ def export(
     State marked PerShard or PerRank is not merged, because it does not record whether its tensors are slices or stages.
     It is exported under separate keys, such as "shard/pp=0/model.weight"; --shard exports one shard under plain names.
 
-    Of values that are not tensors those are exported that need no code of the checkpoint: numbers, texts, containers,
-    arrays. --trust exports the others too.
+    Values that are not tensors are exported if they load without running code that the checkpoint names: numbers,
+    texts, containers, arrays. --trust exports the others too.
     """
     place = one_location(CheckpointQuery(job, path, directory, database_url))
     with checkpoint_errors():
@@ -337,7 +337,8 @@ def import_command(
         holdfast ckpt import out --path /shared/new-job/checkpoints --step 1
 
     A script restores it if its state has the same keys: entry, dot, name of the tensor. Checkpoints of other programs
-    often lack the entry; `--entry model` adds it. One whose values need code of it is refused without --trust.
+    often lack the entry; `--entry model` adds it. A checkpoint that names code to run is refused without
+    --trust.
     """
     from holdfast.cli.checkpoints.ckpt_exchange import StepExists, import_step
 

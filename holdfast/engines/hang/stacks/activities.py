@@ -1,7 +1,7 @@
 """Activity of a process, by its stack: waiting for others, or busy with something else. Pure.
 
-A collective call has no code of the program above it, so a collective anywhere on a stack is what the process waits in.
-The other signs count only near the innermost call.
+A collective never calls back into the program, so a process with a collective anywhere on its stack waits in it. The
+other signs count only near the innermost call.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from holdfast.trainer.checkpoint.layout.manifest import (
 from holdfast.trainer.checkpoint.layout.manifest_checks import check_manifest
 
 _GET_BYTES_MAX = 1 << 29
-"""Of a whole file that is read at once. A manifest has some 200 bytes for each part."""
+"""Maximum size of a file that is read at once. A manifest has some 200 bytes for each part."""
 
 
 class Folder(Protocol):

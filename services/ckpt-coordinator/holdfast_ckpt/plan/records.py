@@ -81,12 +81,12 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     held: HeldStep | None = None
     """The certified step that vaults keep."""
     coming: int | None = None
-    """The step that is to replace `held` (see `certified`)."""
+    """The step that is to replace `held` (see `certified.py`)."""
     complete: HeldStep | None = None
-    """The newest step that all nodes are known to have twice (see `complete`)."""
+    """The newest step of which each node and its keeper have a copy (see `complete.py`)."""
     frozen: HeldStep | None = None
-    """The step that all nodes keep while some node keeps none (see `complete`); until all report a later one than
-    `frozen_until`."""
+    """The step that all nodes keep because some node cannot keep steps now (see `complete.py`). It is released once all
+    have reported a step above `frozen_until`."""
     frozen_until: int = 0
     certified_up_to: int | None = None
     """The newest certified step that the nodes' orders announced."""

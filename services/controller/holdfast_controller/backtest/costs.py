@@ -27,7 +27,7 @@ RESPONSES = (JobStopping, Eviction, ReplayStarted, ChecksStarted, Rollback, Susp
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a parting cost, and what the other decision costs as a rule. None: not known."""
+    """The cost of a parting, and the usual cost of the other decision. None: not known."""
 
     recorded_s: float | None
     """Seconds from the parting to the end of the incident."""

@@ -54,7 +54,7 @@ class Input(NamedTuple):
     request: AnyRequest | None
     decided: tuple[Event, ...]
     had_effect: bool | None = None
-    """Whether the controller changed anything for it; None: not known."""
+    """True if the controller changed anything for it; None: not known."""
 
 
 def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
@@ -96,7 +96,7 @@ def _came_later(group: _Group, cause: Seen) -> bool:
 
 
 class _Group(NamedTuple):
-    """What was decided together."""
+    """Decisions that were made together."""
 
     cause: str
     at: datetime

@@ -1,7 +1,7 @@
 """Two policies over the same recorded inputs, side by side until their decisions part. Pure.
 
-After a parting the record goes on as the one policy decided; what would have followed from the other decision nobody
-knows. So the comparison rests until the job trains again without an incident, and both go on from there.
+After a parting the record goes on as the one policy decided, and what would have followed from the other decision is
+not known. So the comparison rests until the job trains again without an incident, and both go on from there.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     decisions: int
     """Recorded events of the controller."""
     reproduced: int
-    """Of these, those that follow to the letter from the settings that are taken to be the recorded ones."""
+    """Number of them that the settings taken to be the recorded ones give to the letter."""
     unexplained: tuple[Unexplained, ...]
     partings: tuple[Parting, ...]
 
