@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.engines.crash.cascade import FirstFailure, Key, find_first_failure
-from holdfast.engines.crash.launcher_reports import RankEnd, of_signal, rank_ends
+from holdfast.engines.crash.launcher_reports import ENDED_BY_LAUNCHER, RankEnd, of_signal, rank_ends
 from holdfast.engines.crash.log import LogLine
 from holdfast.engines.crash.rule_matches import RuleMatch, rule_matches
 from holdfast.engines.crash.rules import Rule, RuleBook, rule_book
@@ -32,7 +32,6 @@ EVIDENCE_LINES_MAX = 8
 TEXT_CHARS_MAX = 400
 OVERTAKEN_BY_MAX = 10
 _LAUNCHER = "(launcher)"
-_BY_LAUNCHER = -15
 _CANCELLED = "slurm_cancelled"
 _SIGNALLED = 128
 """Exit codes below this are the process's own, not a signal's."""
@@ -55,8 +54,9 @@ def diagnose(
     found: dict[Key, list[RuleMatch]] = {}
     mixed: set[Key] = set()
     ranks: set[int] = set(codes)
+    has_raised = set(codes.values()) <= {0, 1, ENDED_BY_LAUNCHER} and 1 in codes.values()
     for scan in scans:
-        streams = _attempt(book, scan, has_raised=set(codes.values()) <= {0, 1, _BY_LAUNCHER} and 1 in codes.values())
+        streams = _attempt(book, scan, has_raised=has_raised)
         ranks |= {rank for rank, local in streams if rank is not None and not local}
         named = {rank for rank, _ in streams if rank is not None}
         for (rank, local), said in streams.items():
@@ -79,7 +79,7 @@ def diagnose(
     first = [
         ended
         for ended in told
-        if ended.is_first and ended.rank is not None and ended.code != _BY_LAUNCHER and _is_alone(ended, told)
+        if ended.is_first and ended.rank is not None and ended.code != ENDED_BY_LAUNCHER and _is_alone(ended, told)
     ]
     decided = find_first_failure(
         found,
@@ -147,7 +147,7 @@ def _all_lines(scan: ScannedLog) -> list[LogLine]:
 def _is_alone(first: RankEnd, told: Sequence[RankEnd]) -> bool:
     """True if no other rank ended in the same second; torchrun measures whole seconds and picks the lowest rank."""
     return all(
-        ended.rank == first.rank or ended.at is None or ended.at != first.at or ended.code == _BY_LAUNCHER
+        ended.rank == first.rank or ended.at is None or ended.at != first.at or ended.code == ENDED_BY_LAUNCHER
         for ended in told
     )
 

@@ -22,6 +22,8 @@ _SRUN_TASK = re.compile(
     r"Floating point exception|Exited with exit code (\d+))"
 )
 _TASKS_MAX = 65536
+ENDED_BY_LAUNCHER = -15
+"""Exit code of ranks that their launcher ended: after the first failure it sends SIGTERM to the others."""
 _MPIRUN = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 _SIGNALS = {
     "Segmentation fault": -11,
@@ -46,7 +48,7 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proof(self) -> LogLine:
-        """The reported line, without a collector's stamp: the line of a table has the time when it was printed."""
+        """The reported line. A line of a table loses its log collector's time, which is when the table was printed."""
         return self.line if self.at is None else self.line._replace(at=None)
 
 
