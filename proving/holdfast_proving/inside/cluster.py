@@ -69,7 +69,7 @@ class Cluster:
     """One simulation: a scenario, a seed, a policy."""
 
     def __init__(self, scenario: Scenario, seed: int, policy: Policy = TODAY, every_tick: bool = False) -> None:
-        self.scenario = scenario
+        self.scenario = scenario = policy.conditions(scenario)
         self.seed = seed
         self.policy = policy
         self.is_cut_short = False

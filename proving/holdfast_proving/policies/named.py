@@ -1,4 +1,4 @@
-"""Policies by name: today's, the oracle, the wrong ones, and files with settings."""
+"""Policies by name: today's, the oracle, the papers', the wrong ones, and files with settings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from difflib import get_close_matches
 
 from holdfast.settings.load import ConfigRefused
 from holdfast_proving.policies.oracle import ORACLE
+from holdfast_proving.policies.papers import PAPERS
 from holdfast_proving.policies.policy import TODAY, Policy, load_policy
 from holdfast_proving.policies.wrong import WRONG
 
-NAMED = {policy.name: policy for policy in (TODAY, ORACLE, *WRONG)}
+NAMED = {policy.name: policy for policy in (TODAY, ORACLE, *PAPERS, *WRONG)}
 
 
 def policy_of(name_or_file: str) -> Policy:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.settings.load import Settings, load
+from holdfast_proving.scenario.scenario import Scenario
 from holdfast_proving.truth.ledger import Ledger
 from holdfast_proving.world.agenda import Agenda
 from holdfast_proving.world.training import Training
@@ -40,6 +41,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
     patches: tuple[Patch, ...] = ()
     about: str = ""
+    conditions: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    """What is different under this policy in the world: how long restarts take, when failures are noticed. Never which
+    faults there are."""
 
     @contextmanager
     def in_force(self, insight: Insight) -> Iterator[None]:

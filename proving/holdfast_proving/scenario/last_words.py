@@ -48,6 +48,7 @@ LAST_WORDS: dict[str, LastWords] = {
         "dist.all_reduce(grad)",
     ),
     "read_only": _raised("OSError", "[Errno 30] Read-only file system: '/data/cache/shard-0012'", "open(path, 'wb')"),
+    "disk_full": _raised("OSError", "[Errno 28] No space left on device: '/data/cache/shard-0012'", "file.write(a)"),
     "peer": _raised(
         "torch.distributed.DistBackendError",
         "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.5]:41876",

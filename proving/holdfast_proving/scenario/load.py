@@ -23,14 +23,16 @@ class ScenarioRefused(ValueError):
 
 def shipped() -> list[str]:
     """Return the names of the scenarios that come with the package."""
-    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+    return sorted(_shipped())
+
+
+def _shipped() -> dict[str, Path]:
+    return {path.stem: path for path in SHIPPED.rglob("*.toml")}
 
 
 def load_scenario(name_or_path: str) -> Scenario:
     """Return a shipped scenario by its name, or the one in a file. Raises ScenarioRefused."""
-    path = SHIPPED / f"{name_or_path}.toml"
-    if "/" in name_or_path or name_or_path.endswith(".toml") or not path.is_file():
-        path = Path(name_or_path)
+    path = _shipped().get(name_or_path) or Path(name_or_path)
     if not path.is_file():
         raise ScenarioRefused(f"there is no scenario {name_or_path!r}: give a file, or one of {', '.join(shipped())}")
     try:
