@@ -14,6 +14,7 @@ from holdfast.events import (
     JobFinished,
     NodeLost,
     NodesRequested,
+    NodeStateChanged,
     Suspension,
 )
 from holdfast_proving.world.agenda import Agenda
@@ -50,6 +51,10 @@ class Lives:
 
     def watch(self, event: Event) -> None:
         if isinstance(event, Eviction | NodeLost) and event.node:
+            self._effects.taken_out(event.node)
+        is_left_out = isinstance(event, NodeStateChanged) and event.new_state == "registered"
+        if is_left_out and event.node and self._machines[event.node].unfit:
+            # People repair a spare machine that fails its self-check, too.
             self._effects.taken_out(event.node)
         training = next((it for it in self._trainings if it.job == event.job), None)
         if training is None:
