@@ -106,6 +106,15 @@ def stand_in(
     return Standing(kind, seed, scene, run)
 
 
+def stand_late(chance: random.Random, layout: Layout, where: Sequence[int]) -> Standing:
+    """A moment of a job that goes on: all wait for one of the ranks `where`, which is late and still computes."""
+    scene = _host_stops(chance, layout, where, lambda op: op.place in ("forward", "backward") and not op.is_sync, "")
+    assert scene is not None, "every program computes"
+    run = Run(layout, scene.faults)
+    run.until_it_stands()
+    return Standing("late", chance.getrandbits(32), scene, run)
+
+
 def _layout(chance: random.Random, world: int, kind: str) -> Layout:
     if kind not in ("link cut",) and chance.random() < 0.3:
         shard = chance.choice([size for size in (32, 64, 128, 256) if size <= world])

@@ -15,9 +15,15 @@ from holdfast.bus import Message, StreamPosition, event_message
 from holdfast.events import Event
 from holdfast.events.base import EventClass
 from holdfast.orders.node import NodeOrder
+from holdfast.orders.slow import SlowOrder
+from holdfast.orders.trace import TraceOrder
+from holdfast.subjects import kv_subject
 from holdfast_proving.world.agenda import Agenda
 
 _NODE_ORDERS = "$KV.desired.node."
+_JOB_ORDERS: dict[str, type[TraceOrder] | type[SlowOrder]] = {
+    kv_subject(kind.bucket(), kind.key_of("")): kind for kind in (TraceOrder, SlowOrder)
+}
 _KEYS = "$KV."
 DELAY_S = (0.002, 0.01)
 
@@ -61,6 +67,8 @@ class ProvingBus:
         """Called at once for each event: the world's bookkeeping, no part of production."""
         self.receivers: dict[type[Event], list[Callable[[Delivery], None]]] = {}
         self.obey: Callable[[str, NodeOrder], None] = lambda node, order: None
+        self.answer: Callable[[TraceOrder | SlowOrder], None] = lambda order: None
+        """Called for orders of the analyzer to all nodes of a job."""
 
     async def publish(self, message: Message) -> None:
         await self.publish_all([message])
@@ -84,6 +92,9 @@ class ProvingBus:
             self._agenda.after(self._noise.uniform(*DELAY_S), partial(self.obey, node, order))
         elif not message.subject.startswith(_KEYS):
             self._deliver(events.decode(message.body), message)
+        elif kind := next((kind for start, kind in _JOB_ORDERS.items() if message.subject.startswith(start)), None):
+            asked = kind.decode(message.body)
+            self._agenda.after(self._noise.uniform(*DELAY_S), lambda: self.answer(asked))
 
     def _deliver(self, event: Event, message: Message) -> None:
         self._published += 1

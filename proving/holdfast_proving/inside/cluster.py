@@ -14,8 +14,11 @@ from holdfast.ids import named_id
 from holdfast.orders.node import NodeOrder
 from holdfast.orders.signatures import OrderSigner
 from holdfast.requests import SubmitJob
+from holdfast_analyzer.register import engines_of
+from holdfast_analyzer.service import Analyzer
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
+from holdfast_proving.evidence.evidence import FOR_THE_ANALYZER, Evidence
 from holdfast_proving.inside.bus import ProvingBus
 from holdfast_proving.inside.due import due_of_jobs, due_of_nodes
 from holdfast_proving.inside.service import Service
@@ -24,6 +27,7 @@ from holdfast_proving.scenario.scenario import JobPlan, Scenario
 from holdfast_proving.truth.generator import DAY_S, HOUR_S, racks_of, true_faults
 from holdfast_proving.truth.ledger import Ledger
 from holdfast_proving.world.agenda import EPOCH, Agenda
+from holdfast_proving.world.analysis import Analysis
 from holdfast_proving.world.effects import Effects
 from holdfast_proving.world.findings import Findings
 from holdfast_proving.world.lives import Lives
@@ -90,16 +94,31 @@ class Cluster:
                 self.machines[name] = Machine(
                     name, rack, self.agenda, noise, settings.timeouts, self._by_job, tests, self.bus.tell
                 )
-        findings = Findings(self.agenda, self.bus.tell)
-        self.effects = Effects(scenario, self.agenda, self.ledger, self.machines, self.trainings, findings, noise)
+        analysis = self._analysis(every_tick)
+        self.effects = Effects(scenario, self.agenda, self.ledger, self.machines, self.trainings, analysis, noise)
         self.controller, self.standby = self._services(every_tick)
         self.bus.obey = self._obey
         self.bus.watchers.append(self._note)
-        self.lives = Lives(self.agenda, self.trainings, self.machines, findings, self.effects, self._submit_later)
+        self.lives = Lives(self.agenda, self.trainings, self.machines, analysis, self.effects, self._submit_later)
         self.bus.watchers.append(self.lives.watch)
         self.effects.on_power.append(self._look_for_nodes)
         self.agenda.after(READY_S, self._submit_all)
         self.effects.expect(true_faults(scenario, seed))
+
+    def _analysis(self, every_tick: bool) -> Analysis:
+        """Return the model of the analyzer, or start the production one and return what feeds it."""
+        if self.scenario.analyzer == "model":
+            return Findings(self.agenda, self.bus.tell)
+        settings, noise = self.policy.settings, Random(f"{self.seed}/evidence")
+        evidence = Evidence(
+            self.agenda, self.machines, self.trainings, settings, self.bus.tell, noise, is_full=every_tick
+        )
+        self.analyzer = Service(
+            Analyzer(engines_of(settings)), evidence.due, self.agenda, self.bus, signer_of("analyzer"), every_tick
+        )
+        self.bus.answer = evidence.answer
+        self.bus.watchers.append(evidence.watch)
+        return evidence
 
     def _services(self, every_tick: bool) -> tuple[Service, Service]:
         settings, now = self.policy.settings, self.agenda.now
@@ -113,15 +132,13 @@ class Cluster:
         controller = Controller(rules, settings.retention)
         standby = Standby(settings.timeouts, settings.pool, settings.retention)
         standby.last_heard = Heard(self.machines, self.agenda)
-        key = base64.urlsafe_b64encode(hashlib.sha256(b"proving").digest()).decode().rstrip("=")
-        signer = OrderSigner("controller", key)
         return (
             Service(
                 controller,
                 lambda: due_of_jobs(controller.jobs.values(), now()),
                 self.agenda,
                 self.bus,
-                signer,
+                signer_of("controller"),
                 every_tick,
             ),
             Service(standby, lambda: due_of_nodes(standby.inventory, now()), self.agenda, self.bus, None, every_tick),
@@ -187,9 +204,15 @@ class Cluster:
         self.machines[node].obey(order)
 
     def _note(self, event: Event) -> None:
-        self.log.append((self.agenda.seconds, event))
+        if not isinstance(event, FOR_THE_ANALYZER):
+            self.log.append((self.agenda.seconds, event))
         if isinstance(event, GenerationStarted | ChecksStarted):
             self._members[event.job or "", event.generation or 0] = event.nodes
+
+
+def signer_of(service: str) -> OrderSigner:
+    key = base64.urlsafe_b64encode(hashlib.sha256(b"proving").digest()).decode().rstrip("=")
+    return OrderSigner(service, key)
 
 
 def _spec(plan: JobPlan, job: str) -> JobSpec:
@@ -198,6 +221,7 @@ def _spec(plan: JobPlan, job: str) -> JobSpec:
         script="train.py",
         nnodes=plan.nodes,
         nproc_per_node=plan.ranks_per_node,
+        mesh=plan.mesh or None,
         cwd="/",
         directory="/jobs",
         allow_scratch=plan.keeps == "nothing",

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.ids import checked_name
+from holdfast_proving.scenario.forms import refusals
 from holdfast_proving.scenario.last_words import LAST_WORDS
 from holdfast_proving.scenario.scenario import Scenario
 
@@ -63,6 +64,8 @@ def read_scenario(text: str) -> Scenario:
             raise ScenarioRefused(
                 f"fault {kind.name}: only machines are repaired: lasts = 'while', or place = 'machine'"
             )
+    for refusal in refusals(scenario):
+        raise ScenarioRefused(refusal)
     needed = sum(job.nodes for job in scenario.jobs)
     if needed > sum(machines.count for machines in scenario.machines):
         raise ScenarioRefused(f"the jobs need {needed} nodes, and there are fewer machines")

@@ -38,6 +38,8 @@ class JobPlan(Section, frozen=True, kw_only=True):
     name: str
     nodes: Annotated[int, Within(1, 100_000)]
     ranks_per_node: Annotated[int, Within(1, 64)] = 1
+    mesh: str = ""
+    """Its parallel groups, as `pp=2,dp=4,tp=2`; "": its ranks are data-parallel."""
     step_s: Annotated[float, Within(0.01, 3600.0)] = 5.0
     steps: Annotated[int, Within(0, 1_000_000_000)] = 0
     """Length of the training; 0: it trains until the simulation ends."""
@@ -66,7 +68,7 @@ class AlertPlan(Section, frozen=True, kw_only=True):
 
 
 class Naming(Section, frozen=True, kw_only=True):
-    """Whom the analyzer names for a hang or slowness. The rest of the shares names nobody."""
+    """Whom the model of the analyzer names for a hang or slowness. The rest of the shares names nobody."""
 
     machine: Share = 0.7
     """The machine at fault alone."""
@@ -99,6 +101,9 @@ class FaultKind(Section, frozen=True, kw_only=True):
     same_step: bool = False
     """A fault of code or data: it shows whenever the job comes to the same step."""
     slowdown: Annotated[float, Within(1.0, 100.0)] = 1.5
+    form: str = ""
+    """Form of a hang (`deadlock in user code`, `link cut`, ...), of slowness (`link`, `hidden`; "": a machine that
+    computes slowly) or of bad numbers (`loss nan`, `norm jump`, ...), for the production analyzer; "": by chance."""
     alert: AlertPlan | None = None
     alert_share: Share = 1.0
     """Share of the machines of its place that raise the alert."""
@@ -137,6 +142,9 @@ class Scenario(Section, frozen=True, kw_only=True):
     faults: tuple[FaultKind, ...]
     strikes: tuple[Strike, ...] = ()
     repairs: Repairs = Repairs()
+    analyzer: Literal["model", "engines"] = "model"
+    """`engines`: the production analyzer, with evidence of each fault. `model`, for thousands of machines: findings
+    after `found_after_s`, with the shares of `naming`."""
     resubmitted_after_h: Hours = 2.0
     """Time until people notice that a job ended, and submit it again."""
     cascade_share: Share = 0.5

@@ -23,7 +23,7 @@ class Agenda:
     def now(self) -> datetime:
         at, now = self._now
         if at != self.seconds:
-            now = EPOCH + timedelta(seconds=self.seconds)
+            now = moment_of(self.seconds)
             self._now = (self.seconds, now)
         return now
 
@@ -41,6 +41,10 @@ class Agenda:
             self.done += 1
             action()
         self.seconds = until_s
+
+
+def moment_of(seconds: float) -> datetime:
+    return EPOCH + timedelta(seconds=seconds)
 
 
 def seconds_of(moment: datetime) -> float:

@@ -19,7 +19,7 @@ from holdfast_proving.truth.faults import Fault
 from holdfast_proving.truth.generator import HOUR_S
 from holdfast_proving.truth.ledger import Ledger, Showing
 from holdfast_proving.world.agenda import Agenda
-from holdfast_proving.world.findings import Findings
+from holdfast_proving.world.analysis import Analysis
 from holdfast_proving.world.machine import Machine
 from holdfast_proving.world.training import Run, Training
 
@@ -51,7 +51,7 @@ class Effects:
         ledger: Ledger,
         machines: Mapping[str, Machine],
         trainings: Iterable[Training],
-        findings: Findings,
+        analysis: Analysis,
         noise: Random,
     ) -> None:
         self._scenario = scenario
@@ -59,7 +59,7 @@ class Effects:
         self._ledger = ledger
         self._machines = machines
         self._trainings = tuple(trainings)
-        self._findings = findings
+        self._analysis = analysis
         self._noise = noise
         self._live: dict[int, Live] = {}
         self.on_power: list[Callable[[float], None]] = []
@@ -109,7 +109,7 @@ class Effects:
             if training.run is not None and fault.number in training.run.slowed_by:
                 training.slow_down(training.run, fault.number, None)
                 if training.run.is_stepping:
-                    self._findings.relief(training, training.run, fault)
+                    self._analysis.relief(training, training.run, fault)
 
     def mended(self, job: str) -> None:
         """Note that people have mended the code and the data of a job that ended."""
@@ -179,7 +179,7 @@ class Effects:
         if fault.kind.effect == "slow":
             training.slow_down(run, fault.number, fault.kind.slowdown)
             self._note(fault, run, fault.machines[0] if fault.machines else "")
-            self._findings.slowness(training, run, fault, fault.culprit)
+            self._analysis.slowness(training, run, fault, fault.culprit)
             return
         if fault.kind.effect in ("lost", "alert"):
             return
@@ -215,11 +215,12 @@ class Effects:
                 self._note(fault, run, machine)
                 training.halt()
                 self._report_last_step(run, ())
-                self._findings.hang(training, run, fault, machine if fault.machines else None)
+                self._analysis.hang(training, run, fault, machine if fault.machines else None)
             case "bad_numbers":
                 self._note(fault, run, machine)
-                if (step := training.poison()) is not None:
-                    self._findings.bad_numbers(training, run, fault, step)
+                step = training.step(run) + 1 if fault.kind.is_false else training.poison()
+                if step is not None:
+                    self._analysis.bad_numbers(training, run, fault, step)
             case "slow" | "lost" | "alert":
                 return
 

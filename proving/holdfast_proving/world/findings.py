@@ -1,7 +1,7 @@
 """The analyzer's findings, modelled: when they come, and how often they name the right machine.
 
-The analyzer's engines are not inside yet: they read stacks and samples that the world does not make. A scenario gives
-their delays and shares (`found_after_s`, `naming`).
+A scenario gives delays and shares (`found_after_s`, `naming`), as `bench/findings.py` measures them of the engines.
+With `analyzer = "engines"` the production analyzer finds, from `evidence/`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ CERTIFIED_AFTER = 10
 
 
 class Findings:
+    """The model, as `Analysis`."""
+
     def __init__(self, agenda: Agenda, publish: Callable[[Event], None]) -> None:
         self._agenda = agenda
         self._publish = publish
@@ -127,6 +129,8 @@ class Findings:
 
     def bad_numbers(self, training: Training, run: Run, fault: Fault, step: int) -> None:
         """Find bad numbers some steps after the state was spoiled."""
+        if fault.kind.is_false:
+            return
         after_s = max(fault.kind.found_after_s, 2 * training.plan.step_s)
 
         def found() -> None:
@@ -135,6 +139,9 @@ class Findings:
                 self._find(BadNumber, run, step=step, quantity="loss", kind="nan", certified=certified)
 
         self._agenda.after(after_s, found)
+
+    def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
+        """Nothing follows: no decision uses anomalies of telemetry."""
 
     def certify(self, training: Training, run: Run, past: int) -> None:
         """Certify steps up to `past` once enough sound ones followed."""

@@ -18,8 +18,8 @@ from holdfast.events import (
     Suspension,
 )
 from holdfast_proving.world.agenda import Agenda
+from holdfast_proving.world.analysis import Analysis
 from holdfast_proving.world.effects import Effects
-from holdfast_proving.world.findings import Findings
 from holdfast_proving.world.machine import Machine
 from holdfast_proving.world.training import Run, Training
 
@@ -33,14 +33,14 @@ class Lives:
         agenda: Agenda,
         trainings: Iterable[Training],
         machines: Mapping[str, Machine],
-        findings: Findings,
+        analysis: Analysis,
         effects: Effects,
         ended: Callable[[Training], None],
     ) -> None:
         """`ended` is called when a job was given up."""
         self._agenda = agenda
         self._machines = machines
-        self._findings = findings
+        self._analysis = analysis
         self._effects = effects
         self._ended = ended
         self._trainings = tuple(trainings)
@@ -97,12 +97,12 @@ class Lives:
         for node in nodes:
             self._agenda.at(first_s, self._machines[node].observe)
         self._machines[nodes[0]].report_restore(run, training.plan.keeps)
-        self._findings.pace(training, run)
+        self._analysis.pace(training, run)
         if reached >= run.from_step:
             self._agenda.at(training.when(run, reached + 2), self._machines[nodes[0]].observe)
         self._agenda.after(REPORTED_EVERY_S, partial(self._report, training, run))
         if (bad := self._bad_from.get(run.job)) is not None:
-            self._findings.certify(training, run, bad)
+            self._analysis.certify(training, run, bad)
         if training.plan.steps:
             self._finish_at_last(training, run)
 

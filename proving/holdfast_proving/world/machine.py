@@ -29,7 +29,7 @@ from holdfast_agent.plan.node_state import AgentState, Durable, RankStatus
 from holdfast_agent.plan.planner import plan
 from holdfast_agent.zygote.wire import Fence, RankExit
 from holdfast_proving.scenario.last_words import LastWords
-from holdfast_proving.world.agenda import Agenda
+from holdfast_proving.world.agenda import Agenda, moment_of
 from holdfast_proving.world.node_tests import NodeTests
 from holdfast_proving.world.training import Run, Training
 
@@ -222,7 +222,16 @@ class Machine:
         if training is None or run is None or run.began_s is None or self._order is None:
             return {}
         step = training.step(run)
-        status = RankStatus(step=step, steps_done=step - run.from_step, first_step_at=self.agenda.now())
+        # A rank that trains writes to its ledger many times a step.
+        last = self.agenda.now() if run.halted_s is None else moment_of(run.halted_s)
+        status = RankStatus(
+            step=step,
+            steps_done=step - run.from_step,
+            phase="train",
+            first_step_at=self.agenda.now(),
+            changed_at=last,
+            stepped_at=last,
+        )
         return dict.fromkeys(self._ranks, status)
 
     def report_restore(self, run: Run, kept: str) -> None:

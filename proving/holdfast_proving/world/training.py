@@ -168,7 +168,8 @@ class Training:
         if run.began_s is None:
             return -1
         until_s = self.agenda.seconds if run.halted_s is None else run.halted_s
-        return run.mark_step + int((until_s - run.mark_s) / (self.plan.step_s * run.slowdown) + 1e-9)
+        # While training stands still, the mark lies ahead.
+        return run.mark_step + max(0, int((until_s - run.mark_s) / (self.plan.step_s * run.slowdown) + 1e-9))
 
     def when(self, run: Run, step: int) -> float:
         """Return the time at which the run completes this step, at its present pace."""
@@ -184,6 +185,11 @@ class Training:
         else:
             run.slowed_by[fault] = factor
             run.was_slowed = True
+
+    def stand_still(self, run: Run, seconds: float) -> None:
+        """Make no step for a while; the one under way is begun again."""
+        run.mark_step = self.step(run)
+        run.mark_s = max(run.mark_s, self.agenda.seconds) + seconds
 
     def poison(self) -> int | None:
         """Spoil the state from the next step on; return that step, None if no step is made now."""

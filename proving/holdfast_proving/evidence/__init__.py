@@ -1,0 +1,1 @@
+"""The evidence that agents publish for the analyzer, made from the truth."""

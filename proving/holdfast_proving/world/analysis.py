@@ -1,0 +1,33 @@
+"""What leads from the truth about a run to findings: a model of them, or evidence for the production analyzer."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast_proving.truth.faults import Fault
+from holdfast_proving.world.training import Run, Training
+
+
+class Analysis(Protocol):
+    """Called when something happens that the analyzer should find, or find over."""
+
+    def pace(self, training: Training, run: Run) -> None:
+        """A run began to make steps."""
+
+    def hang(self, training: Training, run: Run, fault: Fault, machine: str | None) -> None:
+        """No step follows."""
+
+    def slowness(self, training: Training, run: Run, fault: Fault, machine: str | None) -> None:
+        """Steps take longer from now on."""
+
+    def relief(self, training: Training, run: Run, fault: Fault) -> None:
+        """This fault slows the run down no longer."""
+
+    def bad_numbers(self, training: Training, run: Run, fault: Fault, step: int) -> None:
+        """Numbers are wrong from this step on; of a false alarm for a step or two."""
+
+    def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
+        """A machine's use of resources drifts from now on."""
+
+    def certify(self, training: Training, run: Run, past: int) -> None:
+        """Numbers were wrong up to this step in an earlier run."""
