@@ -9,6 +9,8 @@ import msgspec
 
 from holdfast.events import NodesAwaited, NodesGranted, NodesReleased, NodesRequested
 from holdfast.events.parts.job import Grant
+from holdfast.settings.pool import PoolPolicy
+from holdfast_standby import sizing
 from holdfast_standby.draft import InventoryDraft
 from holdfast_standby.state import WATCHED, Claim, Node, NodeState
 
@@ -49,26 +51,32 @@ def withdrawn(draft: InventoryDraft, event: NodesReleased) -> None:
     )
 
 
-def grant(draft: InventoryDraft, reserved: int) -> None:
+def grant(draft: InventoryDraft, pool_policy: PoolPolicy) -> None:
     """Serve waiting claims: those of running jobs first, then by time. A claim is met as a whole or waits.
 
     Small claims must not starve a large one, so later claims wait behind an earlier one, except behind a claim for more
     nodes than exist: it may never be served. Claims for named nodes neither wait for other claims nor block them, but
-    get no witnesses while an earlier one is short of nodes. `reserved` standbys are left to running jobs.
+    get no witnesses while an earlier one is short of nodes. Some standbys are left to running jobs.
     """
+    waiting = sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn)
+    if not waiting:
+        return
     nodes_watched = sum(node.state in WATCHED for node in draft.nodes.values())
     behind: str | None = None
     is_short = False
-    for claim in sorted((claim for claim in draft.claims.values() if claim.over_at is None), key=_turn):
-        if claim.only or claim.witnesses:
+    for claim in waiting:
+        is_named = bool(claim.only or claim.witnesses)
+        reserved = 0
+        if is_named or not claim.replaces:
+            reserved = sizing.reserve(draft.nodes.values(), pool_policy, draft.now)
+        if is_named:
             _grant_named(draft, claim, nodes_watched if is_short else reserved)
             continue
         pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
-        reserve = 0 if claim.replaces else reserved
-        if behind or len(pool) - reserve < claim.count:
+        if behind or len(pool) - reserved < claim.count:
             is_short = True
-            _announce(draft, claim, max(0, len(pool) - reserve), behind)
-            if not behind and claim.count + reserve <= nodes_watched:
+            _announce(draft, claim, max(0, len(pool) - reserved), behind)
+            if not behind and claim.count + reserved <= nodes_watched:
                 behind = claim.job
             continue
         _hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])

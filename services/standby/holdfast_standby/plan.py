@@ -32,7 +32,7 @@ from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.subjects import STREAMS
-from holdfast_standby import claims
+from holdfast_standby import claims, sizing
 from holdfast_standby.draft import InventoryChange, InventoryDraft
 from holdfast_standby.state import WATCHED, Inventory, Node, NodeLiveness, NodeState
 
@@ -91,10 +91,12 @@ class InventoryPlanner:
             case EvictionRevoked():
                 node = draft.nodes.get(event.node or "")
                 if node and node.blocked_until and node.epoch == event.epoch:
-                    draft.nodes[node.id] = msgspec.structs.replace(node, blocked_until=draft.now, reason=event.reason)
+                    draft.nodes[node.id] = msgspec.structs.replace(
+                        node, blocked_until=draft.now, reason=event.reason, failures=node.failures[:-1]
+                    )
             case _:
                 pass
-        claims.grant(draft, self.pool.size)
+        claims.grant(draft, self.pool)
         return draft.outcome()
 
     def release(
@@ -114,7 +116,7 @@ class InventoryPlanner:
         reason = f"released by {request.asked_by}"
         draft.emit(NodeReleaseRequested, node=node.id, reason=reason)
         self._unblock(draft, node, liveness, reason)
-        claims.grant(draft, self.pool.size)
+        claims.grant(draft, self.pool)
         return msgspec.structs.replace(draft.outcome(), note=_release_note(draft.nodes[node.id]))
 
     def time(self, inventory: Inventory, liveness: NodeLiveness, now: datetime) -> InventoryChange:
@@ -134,7 +136,8 @@ class InventoryPlanner:
                     silent_s=silent_s,
                     is_unheard=_is_unheard(node, liveness),
                 )
-                draft.move(node, NodeState.LOST, f"no heartbeat for {silent_s:.1f} s", job=None)
+                failures = sizing.after_failure(node.failures, now)
+                draft.move(node, NodeState.LOST, f"no heartbeat for {silent_s:.1f} s", job=None, failures=failures)
             elif node.state is NodeState.LOST and self._is_alive(node, liveness, now):
                 self._take_back(draft, node, "its heartbeats are back")
             elif self._is_outdated(node, liveness, now):
@@ -142,7 +145,7 @@ class InventoryPlanner:
         for claim in inventory.claims.values():
             if claim.over_at and now - claim.over_at >= CLAIMS_REMEMBERED:
                 del draft.claims[claim.job]
-        claims.grant(draft, self.pool.size)
+        claims.grant(draft, self.pool)
         return draft.outcome()
 
     def _with_living_instance(self, draft: InventoryDraft, node: Node, liveness: NodeLiveness, now: datetime) -> Node:
@@ -199,6 +202,7 @@ class InventoryPlanner:
                 id=event.node,
                 state=NodeState.REGISTERED,
                 since=draft.now,
+                known_since=draft.now,
                 instance=event.instance,
                 facts=facts,
                 epoch=_remembered_epoch(event),
@@ -255,6 +259,7 @@ class InventoryPlanner:
         if node is None or 0 < event.epoch < node.epoch or (node.job is not None and node.job != event.job):
             return  # a later grant has given it to another job, which may have released it since
         until = draft.now + timedelta(seconds=event.blocked_for_s)
+        node = msgspec.structs.replace(node, failures=sizing.after_failure(node.failures, draft.now))
         if node.state is NodeState.EVICTED:
             draft.nodes[node.id] = msgspec.structs.replace(node, blocked_until=until, reason=event.reason)
             return

@@ -62,6 +62,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Failures of its last self-check."""
     blocked_until: datetime | None = None
     """Set while it is on the blocklist."""
+    known_since: datetime | None = None
+    """Its first registration; None: before the inventory kept it, or as long as its present state."""
+    failures: tuple[datetime, ...] = ()
+    """Its evictions and losses, one for each day, oldest first."""
 
     def become(self, state: NodeState, now: datetime, reason: str, **changes: object) -> Node:
         """Return the node in its next state; raise ImpossibleTransition if the table does not have it."""
