@@ -17,6 +17,7 @@ import pytest
 from holdfast.events.parts.job import JobSpec
 from holdfast.faults import mounts
 from holdfast.node.own_users import WIDE
+from holdfast.node.ranks_file import open_ranks_file
 from holdfast.node.reach import closed_to_others, unsafe_part
 from holdfast.node.user_rights import RunAs, become
 from holdfast.orders.node import NodeOrder, Placement
@@ -106,6 +107,18 @@ def test_a_closed_directory_makes_it_root_which_the_directory_records(place: Pat
     user, reason = chosen(place, place / "closed" / "job")
     assert user is None and "closed to a user of the job's own" in reason
     assert (place / "closed" / "job").stat().st_uid == 0
+
+
+def test_the_agent_writes_into_what_ranks_make_that_became_root(place: Path) -> None:
+    (place / "closed").mkdir(mode=0o700)
+    users = users_of(place)
+    # Their directories are prepared for a user of the job's own first: whether it reaches what it needs is tried.
+    assert users.choose(order_of(place, place / "job", "closed/train.py"), "train.py").user is None
+    directories = Directories(place / "state", AUTO)
+    files = directories.rank_files("job-1", (1, 2), 0)
+    for path in (files.ledger, files.error):
+        path.touch()
+        os.close(open_ranks_file(path, os.O_RDWR))
 
 
 def test_a_directory_that_does_not_answer_holds_up_nothing_and_makes_nobody_root(place: Path) -> None:

@@ -37,7 +37,9 @@ dist.destroy_process_group()
 
 
 def _run(command: Sequence[str | Path], cwd: Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PYTHON"))}
+    # Settings of this machine's pip may name places with wheels, which pip would take as well.
+    foreign = ("HOLDFAST_", "PYTHON", "PIP_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     done = subprocess.run(
         [*map(str, command)],
         capture_output=True,
@@ -45,7 +47,7 @@ def _run(command: Sequence[str | Path], cwd: Path) -> str:
         check=False,
         timeout=COMMAND_LIMIT_S,
         cwd=cwd,
-        env=environment | {"HOLDFAST_INSPECTIONS_DISABLED": "kernel"},
+        env=environment | {"HOLDFAST_INSPECTIONS_DISABLED": "kernel", "PIP_CONFIG_FILE": os.devnull},
     )
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
     return done.stdout
