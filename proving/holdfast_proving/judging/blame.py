@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from holdfast.events import Eviction, FailSlowLocated, Inspection
+from holdfast.events import Eviction, FailSlowLocated
 from holdfast.settings.ladder import LadderPolicy
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
-from holdfast_proving.truth.generator import HOUR_S
+from holdfast_proving.scenario.scenario import ABSENCES
+from holdfast_proving.truth.generator import DAY_S, HOUR_S
 
 GRACE_S = 600.0
 """A fault that ended so shortly before may still be acted on."""
@@ -17,25 +18,49 @@ BACK_WITHIN_S = HOUR_S
 """Innocent nodes of a group are back, and nodes that were away unblocked, within this time."""
 SHOWINGS_MAX = 3
 """Times that one fault may stop a job before its machine is gone: the second is checked, the third evicts."""
-ALERT_ANSWERED_S = 300.0
 STORM_S = HOUR_S
+KEPT_OUT_S_MAX = 3 * DAY_S
+"""A machine that was at fault and is repaired is off the blocklist within this time."""
 
 
 def innocents(history: History) -> Iterator[Complaint]:
     """Complain about evictions of nodes that were not at fault."""
     for at_s, event in history.evictions:
-        if history.ledger.is_at_fault(event.node or "", at_s, GRACE_S):
-            continue
-        if history.ledger.was_away(event.node or "", at_s, GRACE_S):
+        if _is_at_fault(history, at_s, event.job, event.node or ""):
+            yield from _kept_out(history, at_s, event)
+        elif history.ledger.was_away(event.node or "", at_s, GRACE_S):
             yield from _still_blocked(history, at_s, event)
         elif (wrong := _wrong(history, at_s, event)) is not None:
             yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=event.node or "", text=event.reason)
 
 
+def _is_at_fault(history: History, at_s: float, job: str | None, node: str) -> bool:
+    """Return True if the node is at fault, or was until a moment ago, and production could not know that it is over."""
+    for fault in history.ledger.of_machine(node, at_s, GRACE_S):
+        ended_s = history.ledger.records[fault.number].ended_s
+        is_over = ended_s is not None and ended_s < at_s
+        is_relieved = is_over and fault.kind.effect == "slow" and history.was_relieved(job, ended_s or 0.0, at_s)
+        if fault.culprit == node and not is_relieved:
+            return True
+    return False
+
+
+def _kept_out(history: History, at_s: float, event: Eviction) -> Iterator[Complaint]:
+    """Complain if a machine that was rightly evicted is blocked long after its repair."""
+    node = event.node or ""
+    numbers = [fault.number for fault in history.ledger.of_machine(node, at_s, GRACE_S) if fault.culprit == node]
+    ended = [history.ledger.records[number].ended_s for number in numbers]
+    back_s = max((at_s if it is None else it for it in ended), default=at_s)
+    if None not in ended and history.blocked_until_s(at_s, event) > max(at_s, back_s) + KEPT_OUT_S_MAX:
+        text = f"it is blocked for {event.blocked_for_s / DAY_S:.0f} days, and well since {back_s:.0f} s"
+        yield Complaint(wrong=Wrong.BLOCKED_THOUGH_BACK, at_s=at_s, job=event.job or "", node=node, text=text)
+
+
 def _wrong(history: History, at_s: float, event: Eviction) -> Wrong | None:
     """Return what is wrong with the eviction of a node that is not at fault."""
     ledger = history.ledger
-    if any(ledger.is_at_fault(other, at_s, GRACE_S) for other in event.together):
+    is_named = event.node in history.named(event.job, at_s)
+    if is_named and any(_is_at_fault(history, at_s, event.job, other) for other in event.together):
         is_kept_out = history.blocked_until_s(at_s, event) > at_s + BACK_WITHIN_S < history.end_s
         return Wrong.INNOCENT_KEPT_OUT if is_kept_out else None
     return Wrong.BLAMED_FOR_SHARED if ledger.shared(event.node or "", at_s, GRACE_S) else Wrong.INNOCENT_EVICTED
@@ -47,7 +72,7 @@ def _still_blocked(history: History, at_s: float, event: Eviction) -> Iterator[C
     records = [
         history.ledger.records[fault.number]
         for fault in history.ledger.of_machine(node, at_s, GRACE_S)
-        if fault.kind.effect == "lost"
+        if fault.kind.effect in ABSENCES
     ]
     back_s = max((record.ended_s or float("inf") for record in records), default=at_s)
     late_s = max(back_s, at_s) + BACK_WITHIN_S
@@ -71,6 +96,15 @@ def storms(history: History) -> Iterator[Complaint]:
                 break
 
 
+def exchanges(history: History) -> Iterator[Complaint]:
+    """Complain about nodes that left a job without being evicted, lost or shut down."""
+    for it in history.departures:
+        if not history.was_evicted(it) and not history.was_gone(it):
+            is_bad = history.ledger.is_at_fault(it.node, it.until_s)
+            text = "it is at fault, and free for the next job" if is_bad else "nothing was wrong with it"
+            yield Complaint(wrong=Wrong.EXCHANGED, at_s=it.until_s, job=it.job, node=it.node, text=text)
+
+
 def culprits(history: History) -> Iterator[Complaint]:
     """Complain about faults that stop one job again and again."""
     times: dict[tuple[int, str], set[int]] = defaultdict(set)
@@ -88,20 +122,6 @@ def culprits(history: History) -> Iterator[Complaint]:
                 node=fault.culprit,
                 text=f"its fault {fault.kind.name} stopped the job for the {len(seen)}th time",
             )
-
-
-def alerts(history: History) -> Iterator[Complaint]:
-    """Complain about alerts that were right and certain, and whose node stayed."""
-    for at_s, event in history.of(Inspection):
-        node = event.node or ""
-        if event.state != "alert" or event.confidence != "evict" or not history.ledger.is_at_fault(node, at_s):
-            continue
-        late_s = at_s + ALERT_ANSWERED_S
-        for job in history.jobs_at(at_s):
-            was_member = node in history.members(job, at_s)
-            if was_member and late_s < history.end_s and not history.left(node, job, at_s - 60.0, late_s):
-                text = f"{event.check} found it"
-                yield Complaint(wrong=Wrong.ALERT_IGNORED, at_s=late_s, job=job, node=node, text=text)
 
 
 def slow_ones(history: History) -> Iterator[Complaint]:

@@ -19,6 +19,8 @@ SPOILED_S_MAX = 900.0
 OUTAGE_S = HOUR_S
 """A service that is away for longer may end a job (`[ladder] service_wait_s_max`)."""
 RETRIES_MAX = 6
+PAUSE_S_MAX = 400.0
+"""A service is tried again within this time (`[ladder] service_pause_s_max`, and the restart)."""
 
 
 def given_up(history: History) -> Iterator[Complaint]:
@@ -38,6 +40,32 @@ def _must_end(history: History, plan: str, at_s: float) -> bool:
         if is_long_outage or (record.fault.is_fatal and record.fault.place == plan):
             return True
     return False
+
+
+def false_ends(history: History) -> Iterator[Complaint]:
+    """Complain about jobs that are said to have completed, before their last step."""
+    for at_s, event in history.of(JobFinished):
+        training = _training(history, event.job or "")
+        if training is None or event.outcome != "completed":
+            continue
+        if not training.plan.steps or training.reached < training.plan.steps:
+            text = f"it is said to have completed at step {training.reached} of {training.plan.steps or 'no end'}"
+            yield Complaint(wrong=Wrong.NOT_COMPLETED, at_s=at_s, job=event.job or "", text=text)
+
+
+def pauses(history: History) -> Iterator[Complaint]:
+    """Complain about pauses that go on though no service is away any more."""
+    outages = [it for it in history.ledger.records.values() if it.fault.kind.prints == "service"]
+    for training in history.cluster.trainings:
+        for stretch in training.book.stretches:
+            if stretch.cause != "pause":
+                continue
+            ends = [it.ended_s or history.end_s for it in outages if it.began_s <= stretch.until_s]
+            back_s = max([stretch.since_s, *(end_s for end_s in ends if end_s <= stretch.until_s)])
+            is_away = any(end_s > stretch.until_s for end_s in ends)
+            if not is_away and stretch.until_s - back_s > PAUSE_S_MAX:
+                text = f"it paused for {stretch.until_s - back_s:.0f} s, and no service was away"
+                yield Complaint(wrong=Wrong.STARVED, at_s=back_s + PAUSE_S_MAX, job=training.plan.name, text=text)
 
 
 def retries(history: History) -> Iterator[Complaint]:

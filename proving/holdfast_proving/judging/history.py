@@ -4,12 +4,40 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from holdfast.events import ChecksStarted, Event, Eviction, EvictionRevoked, GenerationStarted, JobFinished
+from holdfast.events import (
+    ChecksStarted,
+    DiagnosticResult,
+    Event,
+    Eviction,
+    EvictionRevoked,
+    FailSlowLocated,
+    FailSlowRelieved,
+    GenerationStarted,
+    HangFound,
+    JobFinished,
+    NodeDeparted,
+    NodeLost,
+    ReplayEnded,
+)
 from holdfast_proving.inside.cluster import Cluster
+from holdfast_proving.truth.generator import HOUR_S
 
 E = TypeVar("E", bound=Event)
+
+
+NAMED_S = 2 * HOUR_S
+"""Evidence that is older does not justify an eviction."""
+
+
+class Departure(NamedTuple):
+    """A node that was a member of a job when a generation started, and no more at the next start."""
+
+    since_s: float
+    until_s: float
+    job: str
+    node: str
 
 
 class History:
@@ -19,6 +47,13 @@ class History:
         self.ledger = cluster.ledger
         self.end_s = cluster.agenda.seconds
         self.evictions = [(at_s, it) for at_s, it in self.of(Eviction)]
+        self.departures: list[Departure] = []
+        self._named = [(at_s, event.job, names) for at_s, event in cluster.log if (names := _names(event))]
+        self._relieved = [(at_s, it.job) for at_s, it in self.of(FailSlowRelieved) if it.is_over]
+        self._gone: dict[str, list[float]] = {}
+        for kind in (NodeLost, NodeDeparted):
+            for at_s, it in self.of(kind):
+                self._gone.setdefault(it.node or "", []).append(at_s)
         self._revoked = [(at_s, it.node) for at_s, it in self.of(EvictionRevoked)]
         scratch = {plan.name for plan in self.scenario.jobs if plan.keeps == "nothing"}
         self.without_checkpoints = {it.job for _, it in cluster.log if (it.job or "").rpartition("-")[0] in scratch}
@@ -27,7 +62,10 @@ class History:
         self._members: dict[str, list[tuple[float, tuple[str, ...]]]] = {}
         for at_s, event in cluster.log:
             if isinstance(event, GenerationStarted | ChecksStarted):
-                self._members.setdefault(event.job or "", []).append((at_s, event.nodes))
+                known = self._members.setdefault(event.job or "", [])
+                for node in sorted(frozenset(known[-1][1]) - frozenset(event.nodes)) if known else ():
+                    self.departures.append(Departure(known[-1][0], at_s, event.job or "", node))
+                known.append((at_s, event.nodes))
 
     def of(self, kind: type[E]) -> Iterator[tuple[float, E]]:
         return ((at_s, event) for at_s, event in self.cluster.log if isinstance(event, kind))
@@ -55,3 +93,38 @@ class History:
         """Return the end of the block that began with this eviction."""
         revoked = (since_s for since_s, node in self._revoked if node == event.node and since_s >= at_s)
         return min(at_s + event.blocked_for_s, next(revoked, float("inf")))
+
+    def named(self, job: str | None, at_s: float) -> frozenset[str]:
+        """Return the nodes that any evidence about a job had named lately."""
+        return frozenset[str]().union(
+            *(names for since_s, of, names in self._named if of == job and 0.0 <= at_s - since_s < NAMED_S)
+        )
+
+    def was_relieved(self, job: str | None, since_s: float, until_s: float) -> bool:
+        """Return True if it was found in this time that a job is slow no longer."""
+        return any(of == job and since_s <= at_s < until_s for at_s, of in self._relieved)
+
+    def was_gone(self, it: Departure) -> bool:
+        """Return True if the node was lost, or its agent shut down, before it left the job."""
+        return any(it.since_s <= at_s <= it.until_s for at_s in self._gone.get(it.node, ()))
+
+    def was_evicted(self, it: Departure) -> bool:
+        return any(
+            it.since_s <= at_s <= it.until_s and (event.node, event.job) == (it.node, it.job)
+            for at_s, event in self.evictions
+        )
+
+
+def _names(event: Event) -> frozenset[str]:
+    """Return the nodes that an event names as possibly at fault."""
+    match event:
+        case HangFound():
+            return frozenset(event.nodes)
+        case FailSlowLocated():
+            return frozenset((*event.nodes, *event.one_of, *(end for link in event.links for end in link)))
+        case DiagnosticResult() if event.status == "failed":
+            return frozenset((event.node or "", *event.peers))
+        case ReplayEnded():
+            return frozenset(event.suspects)
+        case _:
+            return frozenset()

@@ -40,6 +40,9 @@ from holdfast_proving.policies.mutation import (
     with_option,
 )
 from holdfast_proving.policies.policy import Patch, Policy
+from holdfast_proving.policies.wrong_belief import BELIEVES, REMEMBERS
+from holdfast_proving.policies.wrong_course import COURSES
+from holdfast_proving.policies.wrong_rungs import SWAPPED
 
 
 def _gives_up(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
@@ -150,4 +153,8 @@ WRONG: tuple[Policy, ...] = (
         settings=ladder_of(attempts_max=100_000, same_failures_max=100_000),
         patches=(Patch(ladder, "_recurs", always("")),),
     ),
+    *BELIEVES,
+    *REMEMBERS,
+    *COURSES,
+    *SWAPPED,
 )

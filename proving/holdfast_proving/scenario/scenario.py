@@ -11,9 +11,11 @@ import msgspec
 
 from holdfast.settings import Section, Within
 
-Effect = Literal["crash", "hang", "slow", "bad_numbers", "lost", "alert"]
+Effect = Literal["crash", "hang", "slow", "bad_numbers", "lost", "drained", "alert"]
 """What a fault does to a job: a rank ends; no step follows; steps take longer; the state is spoiled; the machines are
-away; nothing but an alert of an inspection."""
+away; people shut their agents down; nothing but an alert of an inspection."""
+
+ABSENCES: frozenset[Effect] = frozenset({"lost", "drained"})
 
 Place = Literal["machine", "rack", "job", "cluster"]
 Lasts = Literal["moment", "while", "repair"]

@@ -28,7 +28,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def culprit(self) -> str | None:
         """The machine without which the fault is gone; None: no machine is at fault."""
-        is_one = self.kind.place == "machine" and not self.kind.is_false
+        is_one = self.kind.place == "machine" and not self.kind.is_false and self.kind.effect != "drained"
         return self.place if is_one and self.kind.lasts != "moment" else None
 
     @property

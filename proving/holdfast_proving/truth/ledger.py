@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from holdfast_proving.scenario.scenario import ABSENCES
 from holdfast_proving.truth.faults import Fault
 
 
@@ -70,7 +71,7 @@ class Ledger:
 
     def was_away(self, machine: str, at_s: float, grace_s: float = 0.0) -> bool:
         """Return True if the machine was gone, whatever the reason."""
-        return any(fault.kind.effect == "lost" for fault in self.of_machine(machine, at_s, grace_s))
+        return any(fault.kind.effect in ABSENCES for fault in self.of_machine(machine, at_s, grace_s))
 
     def shared(self, machine: str, at_s: float, grace_s: float = 0.0) -> list[Fault]:
         """Return the faults that it had together with others, which are no fault of its own."""

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast_proving.scenario.last_words import LAST_WORDS
-from holdfast_proving.scenario.scenario import Scenario
+from holdfast_proving.scenario.scenario import ABSENCES, Scenario
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.truth.generator import HOUR_S
 from holdfast_proving.truth.ledger import Ledger, Showing
@@ -89,6 +89,9 @@ class Effects:
         self._live[fault.number] = live
         if kind.effect == "lost":
             self._take_away(live)
+        elif kind.effect == "drained":
+            for machine in fault.machines:
+                self._machines[machine].shut_down()
         if kind.lasts == "while":
             self._agenda.after(fault.lasts_s, partial(self._end, live, "passed"))
         for training in self._concerned(fault):
@@ -102,7 +105,7 @@ class Effects:
         del self._live[fault.number]
         self._ledger.end(fault, self._agenda.seconds, how)
         for machine in fault.machines:
-            if fault.kind.effect == "lost":
+            if fault.kind.effect in ABSENCES:
                 self._agenda.after(self._noise.uniform(0.0, BACK_WITHIN_S), partial(self._bring_back, machine))
             self._clear(fault, self._machines[machine])
         for training in self._trainings:
@@ -181,7 +184,7 @@ class Effects:
             self._note(fault, run, fault.machines[0] if fault.machines else "")
             self._analysis.slowness(training, run, fault, fault.culprit)
             return
-        if fault.kind.effect in ("lost", "alert"):
+        if fault.kind.effect in ("lost", "drained", "alert"):
             return
         after_s = live.left_s
         if live.bad_step is not None:
@@ -221,7 +224,7 @@ class Effects:
                 step = training.step(run) + 1 if fault.kind.is_false else training.poison()
                 if step is not None:
                     self._analysis.bad_numbers(training, run, fault, step)
-            case "slow" | "lost" | "alert":
+            case "slow" | "lost" | "drained" | "alert":
                 return
 
     def _place_in(self, live: Live, run: Run) -> str:

@@ -80,7 +80,7 @@ class Lives:
                 self._stop_steps(training)
                 training.book.enter(None if event.outcome == "completed" else "ended", at_s)
                 if event.outcome == "completed":
-                    training.is_complete = True
+                    training.completed_s = at_s
                 else:
                     self._ended(training)
             case _:
@@ -88,7 +88,7 @@ class Lives:
 
     def _stop_steps(self, training: Training) -> None:
         """A decision ends the run, though its ranks get to know of it a moment later."""
-        training.halt()
+        training.stopped()
 
     def _began(self, training: Training, run: Run) -> None:
         """Report the first step on every machine, then the step that the job had reached, then now and then."""

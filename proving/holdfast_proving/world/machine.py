@@ -23,8 +23,17 @@ from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.ids import uuid7_of
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan.actions import Action, Emit, Fork, Stop
-from holdfast_agent.plan.inputs import Input, Observed, OrderSeen, RankEnded, RanksRun, StopDone, ZygoteFound
+from holdfast_agent.plan.actions import Action, Emit, EndZygote, Fork, Stop
+from holdfast_agent.plan.inputs import (
+    Input,
+    Observed,
+    OrderSeen,
+    RankEnded,
+    RanksRun,
+    ShutdownRequested,
+    StopDone,
+    ZygoteFound,
+)
 from holdfast_agent.plan.node_state import AgentState, Durable, RankStatus
 from holdfast_agent.plan.planner import plan
 from holdfast_agent.zygote.wire import Fence, RankExit
@@ -105,6 +114,10 @@ class Machine:
         self._life += 1
         self._lose_ranks()
 
+    def shut_down(self) -> None:
+        """Have people shut the agent down, which stops the ranks and says so."""
+        self.learn(ShutdownRequested(id=self.fresh_id()))
+
     def _of_this_life(self, action: Callable[[], Any]) -> Callable[[], None]:
         life = self._life
 
@@ -158,6 +171,8 @@ class Machine:
                 stop_s = self.training.plan.stop_s if self.training else 1.0
                 self._lose_ranks()
                 self.agenda.after(stop_s, self._of_this_life(lambda: self._stopped(action.number)))
+            case EndZygote():
+                self.switch_off()
             case _:
                 pass
 

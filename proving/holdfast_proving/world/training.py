@@ -13,6 +13,7 @@ import msgspec
 from holdfast_proving.scenario.scenario import JobPlan
 from holdfast_proving.world.agenda import Agenda
 from holdfast_proving.world.time_book import Cause, TimeBook
+from holdfast_proving.world.turns import Start, Stop
 
 
 class Run(msgspec.Struct, eq=False):
@@ -62,9 +63,15 @@ class Training:
         self.in_memory = 0
         self.on_disk = 0
         self.poisoned_from: int | None = None
-        self.is_complete = False
+        self.completed_s: float | None = None
+        self.starts: list[Start] = []
+        self.stops: list[Stop] = []
         self.on_begin: list[Callable[[Run], None]] = []
         self.on_halt: list[Callable[[Run], None]] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self.completed_s is not None
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -99,6 +106,7 @@ class Training:
             return
         newest = {"memory": self.in_memory, "disk": self.on_disk, "nothing": 0}[self.plan.keeps]
         run.from_step = newest if run.at_most is None else min(newest, run.at_most)
+        self._note_start(run, newest)
         self.in_memory = min(self.in_memory, run.from_step) if self.plan.keeps == "memory" else 0
         self.on_disk = min(self.on_disk, run.from_step)
         if self.poisoned_from is not None and run.from_step < self.poisoned_from:
@@ -108,6 +116,20 @@ class Training:
         self.book.enter(None, self.agenda.seconds)
         for listener in self.on_begin:
             listener(run)
+
+    def _note_start(self, run: Run, newest: int) -> None:
+        bad = self.poisoned_from
+        sound = newest if bad is None else min(newest, bad - 1)
+        is_spoiled = bad is not None and run.from_step >= bad
+        self.starts.append(Start(self.agenda.seconds, run.job, run.generation, run.from_step, sound, is_spoiled))
+
+    def stopped(self) -> None:
+        """Note that a decision ends the run, and end it."""
+        run = self.run
+        if run is not None and run.is_stepping:
+            is_spoiled, is_slow = self.poisoned_from is not None, bool(run.slowed_by)
+            self.stops.append(Stop(self.agenda.seconds, run.job, run.nodes, is_spoiled, is_slow))
+        self.halt()
 
     def halt(self) -> None:
         """No step follows in the present run. What was sealed stays."""

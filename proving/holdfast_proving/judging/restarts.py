@@ -1,0 +1,64 @@
+"""Judges of restarts: each has a reason, goes on from a sound step, and throws away no more than it must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.events import BadNumber, CodeJudged, Eviction, UpdatePlanned
+from holdfast_proving.judging.complaints import Complaint, Wrong
+from holdfast_proving.judging.history import History
+from holdfast_proving.world.findings import CERTIFIED_AFTER
+
+REASON_S = 120.0
+"""A fault that ended so shortly before a restart may still be its reason."""
+SAME_DECISION_S = 1.0
+BACK_STEPS_MAX = 3 * CERTIFIED_AFTER
+"""Sound steps that a restart may give up because none of them was certified."""
+BACK_S_MAX = 600.0
+"""The same as time, for short steps."""
+
+
+def needless(history: History) -> Iterator[Complaint]:
+    """Complain about restarts of runs that made sound steps at their pace, with all machines well."""
+    evicted = [(at_s, it.job) for at_s, it in history.of(Eviction)]
+    asked = [(at_s, it.job) for kind in (UpdatePlanned, CodeJudged) for at_s, it in history.of(kind)]
+    for training in history.cluster.trainings:
+        for stop in training.stops:
+            has_reason = (
+                stop.is_spoiled
+                or stop.is_slow
+                or any(_is_or_was_wrong(history, member, stop.at_s) for member in stop.members)
+                # Judges of blame say whether the eviction was right.
+                or any(job == stop.job and abs(at_s - stop.at_s) < SAME_DECISION_S for at_s, job in (*evicted, *asked))
+            )
+            if not has_reason:
+                text = "all its machines were well, and it made sound steps at its pace"
+                yield Complaint(wrong=Wrong.NEEDLESS_RESTART, at_s=stop.at_s, job=stop.job, text=text)
+
+
+def _is_or_was_wrong(history: History, machine: str, at_s: float) -> bool:
+    ledger = history.ledger
+    return ledger.is_at_fault(machine, at_s, REASON_S) or ledger.was_away(machine, at_s, REASON_S)
+
+
+def too_far_back(history: History) -> Iterator[Complaint]:
+    """Complain about restarts from a step far below the newest sound one."""
+    for training in history.cluster.trainings:
+        allowed = max(BACK_STEPS_MAX, round(BACK_S_MAX / training.plan.step_s))
+        for start in training.starts:
+            if start.sound_step - start.from_step > allowed:
+                text = f"it went on from step {start.from_step}, and step {start.sound_step} was sound"
+                yield Complaint(wrong=Wrong.WORK_THROWN_AWAY, at_s=start.at_s, job=start.job, text=text)
+
+
+def from_spoiled_steps(history: History) -> Iterator[Complaint]:
+    """Complain about restarts from a step that was known to be spoiled."""
+    found = [(at_s, it.job) for at_s, it in history.of(BadNumber)]
+    for training in history.cluster.trainings:
+        sound_s = 0.0
+        for start in training.starts:
+            if not start.is_spoiled:
+                sound_s = start.at_s
+            elif any(job == start.job and sound_s < at_s < start.at_s for at_s, job in found):
+                text = f"it went on from step {start.from_step}, which was known to be spoiled"
+                yield Complaint(wrong=Wrong.POISON_SURVIVES, at_s=start.at_s, job=start.job, text=text)

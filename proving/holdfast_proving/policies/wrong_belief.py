@@ -1,0 +1,149 @@
+"""Wrong policies that believe too much or too little, and that remember too much or too little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.events import Inspection, NodeInspected
+from holdfast.settings.findings.hang import HangPolicy
+from holdfast.settings.load import Settings
+from holdfast.settings.timeouts import Timeouts
+from holdfast.symptoms import Symptom
+from holdfast_controller.plan import generation
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident import alerts, hangs, rank_exit, recovery
+from holdfast_controller.plan.incident.closing import passed_step
+from holdfast_controller.plan.incident.incident import Failure, Rung
+from holdfast_controller.plan.incident.ladder import CHECKS, FAILURES, RungChoice
+from holdfast_proving.policies.mutation import (
+    HANDLERS,
+    Change,
+    Function,
+    always,
+    blames,
+    ladder_of,
+    taking,
+    with_option,
+)
+from holdfast_proving.policies.policy import Insight, Patch, Policy
+from holdfast_standby.draft import InventoryDraft
+from holdfast_standby.plan import InventoryPlanner
+
+
+def _believes_silence(draft: JobDraft, failure: Failure, choice: RungChoice) -> RungChoice:
+    """Take nodes that passed stop-time checks for healthy, however often they fail."""
+    is_cleared = draft.incident.checked >= set(choice.nodes) and choice.mechanism in (FAILURES, CHECKS)
+    if choice.rung is Rung.EVICT and is_cleared and failure.symptom is not Symptom.NODE_LOST:
+        return RungChoice(rung=Rung.REATTEMPT, reason=choice.reason)
+    return choice
+
+
+def _raises_hints(original: Function, insight: Insight) -> Function:
+    def failure(state: Any, event: Inspection, now: Any, policy: Any) -> Failure | None:
+        is_hint = event.state == "alert" and event.confidence == "hint"
+        found: Failure | None = original(
+            state, msgspec.structs.replace(event, confidence="evict") if is_hint else event, now, policy
+        )
+        return found
+
+    return failure
+
+
+def _is_machine(original: Function, insight: Insight) -> Function:
+    return lambda draft, event: original(draft, msgspec.structs.replace(event, is_machine=True))
+
+
+def _closes_at_once(original: Function, insight: Insight) -> Function:
+    def passed(draft: JobDraft, step: int) -> None:
+        incident = draft.state.incident
+        passed_step(draft, max(step, incident.failed_step + 1) if incident else step)
+
+    return passed
+
+
+def _passes_all(original: Function, insight: Insight) -> Function:
+    def inspected(planner: InventoryPlanner, draft: InventoryDraft, event: NodeInspected) -> None:
+        original(planner, draft, msgspec.structs.replace(event, checks=()))
+
+    return inspected
+
+
+def _everywhere(change: Change) -> tuple[Patch, ...]:
+    """Replace `passed_step` in all modules that use it."""
+    return tuple(Patch(module, "passed_step", change) for module in (generation, hangs, rank_exit))
+
+
+BELIEVES: tuple[Policy, ...] = (
+    Policy(
+        name="believes_silent_checks",
+        about="takes nodes that passed checks for healthy for good",
+        patches=(taking(_believes_silence),),
+    ),
+    Policy(
+        name="believes_hints",
+        about="evicts for alerts that prove nothing",
+        patches=(Patch(alerts, "failure", _raises_hints),),
+    ),
+    Policy(
+        name="believes_every_hang",
+        about="evicts whom stacks name, alone or in a group, certain or not",
+        settings=Settings(hang=HangPolicy(evict_confidence_min=0.0)),
+        patches=(Patch(HANDLERS, "HangFound", _is_machine),),
+    ),
+    Policy(
+        name="evicts_for_services",
+        about="blames the node that met a service's failure",
+        patches=(blames(Symptom.SERVICE_ELSEWHERE),),
+    ),
+    Policy(
+        name="hands_out_unfit_nodes",
+        about="grants nodes whose self-check failed",
+        patches=(Patch(InventoryPlanner, "_inspected", _passes_all),),
+    ),
+    Policy(
+        name="ignores_suspicions",
+        about="an alert on the node that crashes does not matter",
+        patches=(Patch(recovery, "_options", with_option(alerts=())),),
+    ),
+    Policy(
+        name="ignores_repeated_alerts",
+        about="an alert that may pass never evicts, however often it comes",
+        settings=ladder_of(alerts_max=100),
+    ),
+    Policy(
+        name="ignores_relief",
+        about="slowness that has passed counts",
+        patches=(Patch(HANDLERS, "FailSlowRelieved", always(None)),),
+    ),
+    Policy(
+        name="ignores_slow_groups",
+        about="slowness of one among several does not matter",
+        settings=ladder_of(slow_suspects_max=1),
+    ),
+)
+
+REMEMBERS: tuple[Policy, ...] = (
+    Policy(
+        name="forgets_nodes",
+        about="counts no failure against its node",
+        patches=(Patch(recovery, "blame", lambda original, insight: lambda incident, failure, members: incident),),
+    ),
+    Policy(
+        name="never_forgets_alerts",
+        about="an alert of long ago counts as if it were new",
+        patches=(Patch(alerts, "_is_recent", always(True)),),
+    ),
+    Policy(
+        name="closes_at_once",
+        about="an incident is over with the next step, whichever",
+        patches=_everywhere(_closes_at_once),
+    ),
+    Policy(name="never_closes", about="no incident is ever over", patches=_everywhere(always(None))),
+    Policy(
+        name="blocks_for_ever",
+        about="an evicted node never comes back",
+        settings=Settings(timeouts=Timeouts(block_s=10 * 365 * 86400.0)),
+    ),
+)

@@ -1,0 +1,159 @@
+"""Wrong policies about a job's course: needless restarts, too much thrown away, too long pauses, too many machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.events import Inspection, Progress
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.load import Settings
+from holdfast.symptoms import Symptom
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident import alerts, recovery, rungs
+from holdfast_controller.plan.incident.incident import Failure, Rung
+from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rungs import ABSENT
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import LIVE, Running
+from holdfast_controller.plan.transitions import become_completed, become_starting
+from holdfast_proving.policies.mutation import HANDLERS, Function, always, choosing, ladder_of, taking
+from holdfast_proving.policies.policy import Insight, Patch, Policy
+
+RESTARTED_EVERY_S = 4 * 3600.0
+BYSTANDERS = 3
+
+
+def _declares_victory(original: Function, insight: Insight) -> Function:
+    def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderOptions) -> None:
+        if choice.rung is Rung.REATTEMPT and isinstance(draft.state.phase, Running):
+            draft.close_incident("recovered", failure.text)
+            become_completed(draft, failure.text)
+        else:
+            original(draft, failure, choice, options)
+
+    return take
+
+
+def _gives_up_at_hangs(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
+    is_hang = failure.symptom is Symptom.HANG
+    return RungChoice(rung=Rung.STOP, reason=failure.text) if is_hang else choice
+
+
+def _dawdles(draft: JobDraft, failure: Failure, choice: RungChoice) -> RungChoice:
+    may_wait = choice.rung is Rung.REATTEMPT and isinstance(draft.state.phase, LIVE)
+    return msgspec.structs.replace(choice, rung=Rung.WAIT) if may_wait else choice
+
+
+def _with_bystanders(*, are_tested: bool) -> Patch:
+    """Evict other members beside the suspects; `are_tested`: as a group, whose innocent members come back."""
+
+    def change(draft: JobDraft, failure: Failure, choice: RungChoice) -> RungChoice:
+        others = tuple(node for node in draft.state.nodes if node not in choice.nodes)[:BYSTANDERS]
+        if choice.rung is not Rung.EVICT or failure.symptom in ABSENT:
+            return choice
+        return msgspec.structs.replace(choice, nodes=(*choice.nodes, *others), one_of=are_tested)
+
+    return taking(change)
+
+
+def _exchanges_all(draft: JobDraft, failure: Failure, choice: RungChoice) -> RungChoice:
+    is_restart = choice.rung is Rung.REATTEMPT
+    return msgspec.structs.replace(choice, rung=Rung.REPLACE, nodes=draft.state.nodes) if is_restart else choice
+
+
+def _from_hints(original: Function, insight: Insight) -> Function:
+    """Take a hint for a crash, of which nothing more is known."""
+
+    def failure(state: JobState, event: Inspection, now: Any, policy: LadderPolicy) -> Failure | None:
+        if event.state != "alert" or event.confidence != "hint":
+            found: Failure | None = original(state, event, now, policy)
+            return found
+        return Failure(
+            symptom=Symptom.PEER_LOST,
+            generation=state.generation,
+            step=state.step,
+            text=alerts.describe(event),
+            evidence=(event.id,),
+        )
+
+    return failure
+
+
+def _by_the_clock(original: Function, insight: Insight) -> Function:
+    def progressed(draft: JobDraft, event: Progress) -> None:
+        original(draft, event)
+        phase = draft.state.phase
+        if isinstance(phase, Running) and (draft.now - phase.since).total_seconds() > RESTARTED_EVERY_S:
+            become_starting(draft, "it is time")
+
+    return progressed
+
+
+def _limit(change: Any) -> Patch:
+    """Change the newest step that a restart may restore."""
+
+    def make(original: property, insight: Insight) -> property:
+        assert original.fget is not None
+        limit_of = original.fget
+        return property(lambda state: change(state, limit_of(state)))
+
+    return Patch(JobState, "next_limit", make)  # type: ignore[arg-type]
+
+
+COURSES: tuple[Policy, ...] = (
+    Policy(
+        name="declares_victory",
+        about="a job that fails has completed",
+        patches=(Patch(recovery, "take", _declares_victory),),
+    ),
+    Policy(name="gives_up_at_hangs", about="stops a job that hangs", patches=(choosing(_gives_up_at_hangs),)),
+    Policy(
+        name="dawdles",
+        about="ten minutes pass before each restart",
+        patches=(taking(_dawdles), Patch(rungs, "pause_s", always(600.0))),
+    ),
+    Policy(
+        name="pauses_for_long",
+        about="an hour passes before a failed service is tried again",
+        settings=ladder_of(service_pause_s=3600.0, service_pause_s_max=3600.0, service_wait_s_max=86400.0),
+    ),
+    Policy(
+        name="gives_up_at_outages",
+        about="waits five minutes for a service",
+        settings=ladder_of(service_wait_s_max=300.0),
+    ),
+    Policy(
+        name="evicts_bystanders",
+        about="evicts some more than the suspects",
+        patches=(_with_bystanders(are_tested=False),),
+    ),
+    Policy(
+        name="tests_bystanders",
+        about="evicts some more than the suspects, and tests them all",
+        patches=(_with_bystanders(are_tested=True),),
+    ),
+    Policy(name="exchanges_all", about="other machines in place of restarts", patches=(taking(_exchanges_all),)),
+    Policy(name="restarts_at_hints", about="restarts of free will", patches=(Patch(alerts, "failure", _from_hints),)),
+    Policy(
+        name="restarts_by_the_clock",
+        about="restarts a healthy job every four hours",
+        patches=(Patch(HANDLERS, "Progress", _by_the_clock),),
+    ),
+    Policy(
+        name="goes_back_too_far",
+        about="after bad numbers to half of the certified steps",
+        patches=(_limit(lambda state, limit: None if limit is None else limit // 2),),
+    ),
+    Policy(
+        name="goes_back_each_time",
+        about="a thousand steps with each restart",
+        patches=(_limit(lambda state, limit: min(x for x in (limit, max(0, state.step - 1000)) if x is not None)),),
+    ),
+    Policy(
+        name="slow_to_blame",
+        about="a node may fail six times",
+        settings=Settings(ladder=LadderPolicy(failures_of_node_max=6, reattempts_before_checks=6)),
+    ),
+)

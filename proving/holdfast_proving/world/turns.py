@@ -1,0 +1,28 @@
+"""The beginnings of a training's runs, and the ends that a decision brought about: what judges of restarts read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Start(NamedTuple):
+    """The first step of a run."""
+
+    at_s: float
+    job: str
+    generation: int
+    from_step: int
+    sound_step: int
+    """The newest sound step that it could have gone on from."""
+    is_spoiled: bool
+    """It went on from a spoiled step."""
+
+
+class Stop(NamedTuple):
+    """A decision that ended a run which made steps."""
+
+    at_s: float
+    job: str
+    members: tuple[str, ...]
+    is_spoiled: bool
+    is_slow: bool
