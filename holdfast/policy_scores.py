@@ -13,6 +13,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
 
 
+class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
+    """ETTR at one time of one simulation."""
+
+    at_h: float
+    cumulative: float
+    last_hour: float
+
+
 class ComplaintCount(msgspec.Struct, frozen=True, kw_only=True):
     """Complaints of one kind, and the first of them."""
 
@@ -36,10 +44,14 @@ class PolicyScore(msgspec.Struct, frozen=True, kw_only=True):
     """Productive share of all time since a job's submission."""
     worst_hour: float
     """Smallest share of training in any hour of any job."""
+    bad_hour: float = 1.0
+    """One-hour sliding ETTR that is exceeded 99 % of the time."""
     lost_s: Estimate
     lost_by_cause_s: dict[str, float]
     regret_s: Estimate
     """Lost time beyond the oracle's under the same faults."""
+    than_first_s: Estimate | None = None
+    """Lost time beyond that of the first policy, by pairs under the same faults; None for the first."""
     incidents: int
     evictions: int
     wrong_evictions: int
@@ -47,10 +59,14 @@ class PolicyScore(msgspec.Struct, frozen=True, kw_only=True):
     """Machines whose fault stopped a job for the fourth time."""
     blocked_well_h: float
     """Machine-hours on the blocklist of machines with nothing wrong."""
+    pool_h: float = 0.0
+    """Machine-hours in the warm pool: free, checked and waiting."""
     ended_jobs: int
     cut_short: int = 0
     """Seeds that were given up, since more happened than in any sound simulation."""
     complaints: tuple[ComplaintCount, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
+    """ETTR over the time of the first seed."""
 
 
 class Scoreboard(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,3 +79,5 @@ class Scoreboard(msgspec.Struct, frozen=True, kw_only=True):
     machines: int
     cpu_s: float
     scores: tuple[PolicyScore, ...]
+    seeds_wanted: int = 0
+    """More than there are `seeds` if it was interrupted."""

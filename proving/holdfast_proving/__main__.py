@@ -1,4 +1,4 @@
-"""The process behind `holdfast simulate`: it prints a scoreboard as JSON, and its progress to a terminal."""
+"""The process behind `holdfast simulate`: its output is a scoreboard as JSON, or with status 2 what is wrong."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import sys
 
 import msgspec
 import structlog
+from rich.console import Console
 
 from holdfast.settings.load import ConfigRefused
 from holdfast_proving.judging.scoring import score_policies
 from holdfast_proving.policies.named import policy_of
+from holdfast_proving.progress import Watch
 from holdfast_proving.scenario.load import ScenarioRefused, load_scenario
 
-WIDTH = 30
+REFUSED = 2
 
 
 def main() -> None:
@@ -33,35 +35,15 @@ def main() -> None:
         scenario = load_scenario(asked.scenario)
         policies = [policy_of(name) for name in dict.fromkeys(asked.policy or ["today"])]
     except (ScenarioRefused, ConfigRefused) as error:
-        sys.exit(str(error))
+        print(error)
+        sys.exit(REFUSED)
     if asked.days is not None:
         scenario = msgspec.structs.replace(scenario, days=asked.days)
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
     total = len(seeds) * (1 + sum(policy.name != "oracle" for policy in policies))
-    board = score_policies(asked.scenario, scenario, policies, seeds, _Bar(total) if sys.stderr.isatty() else _silent)
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+    with Watch(total, Console(stderr=True)).shown() as watch:
+        board = score_policies(asked.scenario, scenario, policies, seeds, watch)
     sys.stdout.buffer.write(msgspec.json.encode(board))
-
-
-def _silent(policy: str, seed: int, share: float) -> None:
-    """Show nothing: nobody is watching."""
-
-
-class _Bar:
-    """A progress bar over all simulations."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._over = 0
-
-    def __call__(self, policy: str, seed: int, share: float) -> None:
-        done = (self._over + share) / self._total
-        filled = int(done * WIDTH)
-        sys.stderr.write(f"\r\x1b[K[{'#' * filled}{'.' * (WIDTH - filled)}] {done:4.0%}  {policy}, seed {seed}")
-        sys.stderr.flush()
-        if share >= 1.0:
-            self._over += 1
 
 
 if __name__ == "__main__":

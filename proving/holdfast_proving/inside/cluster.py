@@ -21,6 +21,7 @@ from holdfast_controller.service import Controller
 from holdfast_proving.evidence.evidence import FOR_THE_ANALYZER, Evidence
 from holdfast_proving.inside.bus import ProvingBus
 from holdfast_proving.inside.due import due_of_jobs, due_of_nodes
+from holdfast_proving.inside.ettr_curve import EttrCurve
 from holdfast_proving.inside.service import Service
 from holdfast_proving.policies.policy import TODAY, Insight, Policy
 from holdfast_proving.scenario.scenario import JobPlan, Scenario
@@ -103,6 +104,7 @@ class Cluster:
         self.bus.watchers.append(self.lives.watch)
         self.effects.on_power.append(self._look_for_nodes)
         self.agenda.after(READY_S, self._submit_all)
+        self.curve = EttrCurve(self.agenda, self.trainings, READY_S)
         self.effects.expect(true_faults(scenario, seed))
 
     def _analysis(self, every_tick: bool) -> Analysis:

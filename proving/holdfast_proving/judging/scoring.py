@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import mean, stdev
 from time import process_time
 
-from holdfast.events import IncidentOpened, JobFinished
-from holdfast.policy_scores import ComplaintCount, Estimate, PolicyScore, Scoreboard
+import msgspec
+
+from holdfast.events import IncidentOpened, JobFinished, NodeStateChanged
+from holdfast.policy_scores import ComplaintCount, CurvePoint, Estimate, PolicyScore, Scoreboard
 from holdfast_proving.inside.cluster import EVENTS_MAX, Cluster
 from holdfast_proving.judging.blame import GRACE_S
 from holdfast_proving.judging.complaints import Wrong
@@ -23,6 +25,15 @@ from holdfast_proving.world.time_book import TimeBook
 _WRONG_EVICTIONS = (Wrong.INNOCENT_EVICTED, Wrong.BLAMED_FOR_SHARED)
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """Student's t for 95 % and one to ten degrees of freedom."""
+
+CURVE_POINTS_MAX = 600
+BAD_SHARE = 0.01
+"""Share of the time in which the sliding ETTR is worse than the `bad_hour`."""
+
+
+class Interrupted(Exception):
+    """Raised by a progress function to end the simulations; what is over is scored."""
+
 
 Progress = Callable[[str, int, float], None]
 """Called with policy, seed and the share of the simulation that is over."""
@@ -46,6 +57,8 @@ class Trial:
         self.evictions = len(history.evictions)
         self.ended_jobs = sum(event.outcome == "failed" for _, event in history.of(JobFinished))
         self.blocked_well_h = blocked_well_h(history)
+        self.pool_h = pool_h(history)
+        self.curve = cluster.curve.points()
         self.is_cut_short = cluster.is_cut_short
         self.faults = len(cluster.ledger.records)
         self.complaints = judge(cluster, oracle)
@@ -62,22 +75,36 @@ def score_policies(
     began_s = process_time()
     trials: dict[str, list[Trial]] = {policy.name: [] for policy in policies}
     best: list[Trial] = []
+    done: list[int] = []
     for seed in seeds:
-        oracle = _simulated(scenario, seed, ORACLE, progress, events_max)
+        try:
+            oracle = _simulated(scenario, seed, ORACLE, progress, events_max)
+            of_seed = {policy.name: _trial(scenario, seed, policy, oracle, progress, events_max) for policy in policies}
+        except Interrupted:
+            break
         best.append(Trial(oracle, None))
         for policy in policies:
-            cluster = oracle if policy is ORACLE else _simulated(scenario, seed, policy, progress, events_max)
-            trials[policy.name].append(Trial(cluster, oracle))
+            trials[policy.name].append(of_seed[policy.name])
+        done.append(seed)
+    scores = [_score(policy, trials[policy.name], best, scenario) for policy in policies] if done else []
     return Scoreboard(
         scenario=name,
         title=scenario.title,
         days=scenario.days,
-        seeds=tuple(seeds),
+        seeds=tuple(done),
+        seeds_wanted=len(seeds),
         faults=sum(trial.faults for trial in best),
         machines=sum(machines.count for machines in scenario.machines),
         cpu_s=process_time() - began_s,
-        scores=tuple(_score(policy, trials[policy.name], best, scenario) for policy in policies),
+        scores=tuple(_compared(scores, [trials[policy.name] for policy in policies])),
     )
+
+
+def _trial(
+    scenario: Scenario, seed: int, policy: Policy, oracle: Cluster, progress: Progress, events_max: int
+) -> Trial:
+    cluster = oracle if policy is ORACLE else _simulated(scenario, seed, policy, progress, events_max)
+    return Trial(cluster, oracle)
 
 
 def _simulated(scenario: Scenario, seed: int, policy: Policy, progress: Progress, events_max: int) -> Cluster:
@@ -94,6 +121,7 @@ def _score(policy: Policy, trials: Sequence[Trial], best: Sequence[Trial], scena
         about=policy.about,
         ettr=estimate([trial.ettr for trial in trials]),
         worst_hour=min(trial.worst_hour for trial in trials),
+        bad_hour=bad_hour([point.last_hour for trial in trials for point in trial.curve]),
         lost_s=estimate([trial.lost_s for trial in trials]),
         lost_by_cause_s={cause: spent_s / days for cause, spent_s in spent.most_common() if cause != "productive"},
         regret_s=estimate([ours.lost_s - theirs.lost_s for ours, theirs in zip(trials, best, strict=True)]),
@@ -102,10 +130,28 @@ def _score(policy: Policy, trials: Sequence[Trial], best: Sequence[Trial], scena
         wrong_evictions=sum(complaints[wrong] for wrong in _WRONG_EVICTIONS),
         missed_culprits=complaints[Wrong.CULPRIT_STAYS],
         blocked_well_h=sum(trial.blocked_well_h for trial in trials),
+        pool_h=sum(trial.pool_h for trial in trials),
         ended_jobs=sum(trial.ended_jobs for trial in trials),
         cut_short=sum(trial.is_cut_short for trial in trials),
         complaints=tuple(_counted(wrong, count, trials, scenario) for wrong, count in complaints.most_common()),
+        curve=_thinned(trials[0]),
     )
+
+
+def _thinned(trial: Trial) -> tuple[CurvePoint, ...]:
+    """Return the curve of one simulation, of neighbouring points the one with the worst hour."""
+    every = max(1, -(-len(trial.curve) // CURVE_POINTS_MAX))
+    groups = (trial.curve[first : first + every] for first in range(0, len(trial.curve), every))
+    worst = (min(group, key=lambda point: point.last_hour) for group in groups)
+    return tuple(CurvePoint(it.at_s / HOUR_S, round(it.cumulative, 5), round(it.last_hour, 5)) for it in worst)
+
+
+def _compared(scores: Sequence[PolicyScore], trials: Sequence[Sequence[Trial]]) -> Iterator[PolicyScore]:
+    """Add the difference to the first policy, by pairs: the same faults make it smaller than either spread."""
+    for number, score in enumerate(scores):
+        pairs = zip(trials[number], trials[0], strict=True)
+        than_first_s = estimate([ours.lost_s - first.lost_s for ours, first in pairs])
+        yield msgspec.structs.replace(score, than_first_s=than_first_s) if number else score
 
 
 def _counted(wrong: Wrong, count: int, trials: Iterable[Trial], scenario: Scenario) -> ComplaintCount:
@@ -145,6 +191,24 @@ def worst_hour(book: TimeBook) -> float:
             lost_s += min(other.until_s, until_s) - other.since_s
         worst = min(worst, 1.0 - lost_s / HOUR_S)
     return max(0.0, worst)
+
+
+def bad_hour(sliding: Sequence[float]) -> float:
+    """Return the one-hour ETTR that is exceeded 99 % of the time."""
+    return sorted(sliding)[int(BAD_SHARE * len(sliding))] if sliding else 1.0
+
+
+def pool_h(history: History) -> float:
+    """Return the machine-hours that machines spent as standbys."""
+    since_s: dict[str, float] = {}
+    total_s = 0.0
+    for at_s, event in history.of(NodeStateChanged):
+        node = event.node or ""
+        if (began_s := since_s.pop(node, None)) is not None:
+            total_s += at_s - began_s
+        if event.new_state == "standby":
+            since_s[node] = at_s
+    return (total_s + sum(history.end_s - began_s for began_s in since_s.values())) / HOUR_S
 
 
 def blocked_well_h(history: History) -> float:

@@ -183,6 +183,15 @@ class Training:
         newest = max(kept, step // every * every) if self.plan.keeps == "disk" else 0
         return (step - newest) * self.plan.step_s
 
+    @property
+    def productive_s(self) -> float:
+        """Time of the new and sound steps that were made by now, at the healthy pace."""
+        run, reached = self.run, self.reached
+        if run is not None and run.is_stepping:
+            step = self.step(run)
+            reached = max(reached, step if self.poisoned_from is None else min(step, self.poisoned_from - 1))
+        return reached * self.plan.step_s
+
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self, run: Run) -> int:

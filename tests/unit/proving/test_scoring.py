@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
 import msgspec
 import pytest
 from click.testing import CliRunner
 
 from holdfast.cli.commands.diagnosis.simulate import simulate
+from holdfast.cli.output.scoreboard_picture import BAR_W, picture
 from holdfast.policy_scores import Scoreboard
-from holdfast_proving.judging.scoring import estimate, score_policies, worst_hour
+from holdfast_proving.judging.scoring import Interrupted, estimate, score_policies, worst_hour
 from holdfast_proving.policies.named import NAMED, policy_of
 from holdfast_proving.policies.oracle import ORACLE
+from holdfast_proving.policies.papers import BYTEROBUST
 from holdfast_proving.policies.policy import TODAY
 from holdfast_proving.scenario.load import read_scenario
 from holdfast_proving.world.time_book import TimeBook
@@ -40,6 +48,69 @@ def test_regret_is_measured_under_the_same_faults() -> None:
     assert today.missed_culprits == 3 and today.evictions == 0 and oracle.evictions == 3
     assert today.lost_s.mean == pytest.approx(sum(today.lost_by_cause_s.values()))
     assert today.ettr.mean == pytest.approx(1.0 - today.lost_s.mean / 86400.0)
+
+
+def test_policies_are_compared_by_pairs() -> None:
+    scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON), days=1.0)
+    board = score_policies("lemon", scenario, [TODAY, BYTEROBUST], range(1, 4))
+    today, byterobust = board.scores
+    assert board.scenario == "lemon" and today.than_first_s is None and byterobust.than_first_s is not None
+    assert byterobust.than_first_s.mean == pytest.approx(byterobust.lost_s.mean - today.lost_s.mean)
+    assert byterobust.than_first_s.high is not None and byterobust.than_first_s.high < -50.0
+
+
+def test_the_pool_is_counted_in_machine_hours() -> None:
+    scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON), days=0.5)
+    (today,) = score_policies("lemon", scenario, [TODAY], [1]).scores
+    # Four of eight machines are spare for 12 hours.
+    assert today.pool_h == pytest.approx(48.0, abs=0.2)
+
+
+def test_the_curve_ends_at_the_ettr() -> None:
+    scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON), days=1.0)
+    (today,) = score_policies("lemon", scenario, [TODAY], [1]).scores
+    last = today.curve[-1]
+    assert last.at_h == pytest.approx(24.0, abs=0.2) and last.cumulative == pytest.approx(today.ettr.mean, abs=1e-3)
+    worst = min(point.last_hour for point in today.curve)
+    assert worst - 1e-4 < today.bad_hour < 1.0 and worst == pytest.approx(today.worst_hour, abs=0.02)
+
+
+def test_simulations_that_are_interrupted_show_the_seeds_that_are_done() -> None:
+    scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON), days=0.1)
+
+    def until_third(policy: str, seed: int, share: float) -> None:
+        if seed == 3 and policy == "today":
+            raise Interrupted
+
+    board = score_policies("lemon", scenario, [TODAY], range(1, 10), until_third)
+    assert board.seeds == (1, 2) and board.seeds_wanted == 9 and len(board.scores) == 1
+
+
+def test_ctrl_c_ends_the_process_with_what_is_done(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL + LEMON)
+    command = [sys.executable, "-P", "-m", "holdfast_proving", f"--scenario={file}", "--seeds=10000", "--days=0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if b"seed 2" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate()
+    board = msgspec.json.decode(output, type=Scoreboard)
+    assert process.returncode == 0 and 1 <= len(board.seeds) < board.seeds_wanted == 10_000
+    assert board.scores[0].policy == "today"
+
+
+def test_the_picture_has_a_row_for_each_policy(tmp_path: Path) -> None:
+    scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON), days=0.5)
+    board = score_policies("a < b", scenario, [TODAY, BYTEROBUST], [1])
+    root = ElementTree.fromstring(picture(board))
+    texts = ["".join(it.itertext()) for it in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "a < b: small" in texts and {"today", "byterobust"} <= set(texts)
+    bars = [float(it.attrib["width"]) for it in root.iter("{http://www.w3.org/2000/svg}rect") if "y" in it.attrib]
+    assert sum(width for width in bars if width != 12.0) == pytest.approx(2 * BAR_W, abs=1.0)
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}polyline"))) == 2
 
 
 def test_the_worst_hour_is_the_least_of_the_sliding_ettr() -> None:

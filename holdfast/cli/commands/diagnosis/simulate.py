@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import msgspec
 
 from holdfast.cli.connect.options import json_option
+from holdfast.cli.output.scoreboard_picture import picture
 from holdfast.cli.output.tables import json_text, render
 from holdfast.cli.values import FiniteNumber, WholeNumber
 from holdfast.policy_scores import ComplaintCount, Estimate, PolicyScore, Scoreboard
 
 _CAUSES_SHOWN_MAX = 4
 _TEXT_CHARS_MAX = 160
+_REFUSED = 2
+_INTERRUPTED = 130
 
 
 @click.command()
@@ -23,27 +28,45 @@ _TEXT_CHARS_MAX = 160
 @click.option("--days", type=FiniteNumber(min=0.001, max=3650), help="Simulated days. Default: the scenario's.")
 @click.option("--seeds", type=WholeNumber(min=1, max=10_000), default=3, show_default=True, help="Number of seeds.")
 @click.option("--seed", type=WholeNumber(min=0), default=1, show_default=True, help="The first seed.")
+@click.option("--picture", "svg", type=click.Path(dir_okay=False), help="Draw the policies side by side: FILE.svg.")
 @json_option
-def simulate(scenario: str, policy: tuple[str, ...], days: float | None, seeds: int, seed: int, as_json: bool) -> None:
+def simulate(
+    scenario: str,
+    policy: tuple[str, ...],
+    days: float | None,
+    seeds: int,
+    seed: int,
+    svg: str | None,
+    as_json: bool,
+) -> None:
     """Try policies in a simulated cluster that knows who is at fault.
 
     \b
         holdfast simulate --days 7
         holdfast simulate --policy today --policy cautious.toml --seeds 10
+        holdfast simulate --scenario llama3 --policy today --policy byterobust --policy requeue --picture them.svg
         holdfast simulate --scenario known-lemon --seed 4 --seeds 1
 
     Controller, standby service and the decisions of agents are those of production. Machines, jobs and faults are
     simulated; all policies meet the same faults. A policy is a file with settings, as holdfast.toml, or a name: today
-    (the default settings), oracle (it knows the truth), or one of the wrong policies of the tests. Scenarios that come
-    with Holdfast: mixed, lemons, trial, storm, known-... (docs/simulate.md).
+    (the default settings), oracle (it knows the truth), byterobust, transom, requeue, requeue_checked, torchrun, or one
+    of the wrong policies of the tests. Scenarios that come with Holdfast: mixed, lemons, fleet, llama3, ft-hsdp,
+    byterobust-dense, byterobust-moe, byterobust-fleet, transom, trial, storm, known-... (docs/simulate.md).
 
-    Exit codes: 0 no complaint but known ones, 3 others, 1 an error.
+    Ctrl-C ends it and shows the seeds that are done.
+
+    Exit codes: 0 no complaint but known ones, 3 others, 1 an error, 130 interrupted.
     """
     board = _simulated(scenario, policy, days, seeds, seed)
+    if svg and board.scores:
+        Path(svg).write_text(picture(board))
     if as_json:
         click.echo(json_text(board))
-    else:
+    elif board.scores:
         click.echo(_shown(board))
+    if len(board.seeds) < board.seeds_wanted:
+        click.echo(f"Interrupted: {len(board.seeds)} of {board.seeds_wanted} seeds are done.", err=True)
+        sys.exit(_INTERRUPTED)
     if any(not complaint.is_known for score in board.scores for complaint in score.complaints):
         sys.exit(3)
 
@@ -53,20 +76,26 @@ def _simulated(scenario: str, policy: tuple[str, ...], days: float | None, seeds
     command = [sys.executable, "-P", "-m", "holdfast_proving", f"--scenario={scenario}"]
     command += [*(f"--policy={name}" for name in policy), f"--seeds={seeds}", f"--first-seed={seed}"]
     command += [f"--days={days}"] if days is not None else []
-    stderr = None if sys.stderr.isatty() else subprocess.PIPE
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, check=False)
-    if done.returncode != 0:
-        why = (done.stderr or b"").decode(errors="replace").strip()
-        raise click.ClickException(why or "the simulation failed")
-    return msgspec.json.decode(done.stdout, type=Scoreboard)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        # Ctrl-C reaches that process as well, which answers it with what is done.
+        before = signal.signal(signal.SIGINT, lambda number, frame: None)
+        try:
+            output, _ = process.communicate()
+        finally:
+            signal.signal(signal.SIGINT, before)
+    if process.returncode == _REFUSED:
+        raise click.ClickException(output.decode(errors="replace").strip())
+    if process.returncode != 0:
+        raise click.ClickException("the simulation failed")
+    return msgspec.json.decode(output, type=Scoreboard)
 
 
 def _shown(board: Scoreboard) -> str:
     seeds = f"seed {board.seeds[0]}" if len(board.seeds) == 1 else f"seeds {board.seeds[0]} to {board.seeds[-1]}"
     head = f"{board.scenario}: {board.title}\n{board.machines} machines, {board.days:g} days, {seeds}, "
     head += f"{board.faults} faults; {board.cpu_s:.1f} s of a core"
-    headers = ["policy", "ETTR", "worst hour", "lost s/day", "regret s/day", "incidents", "evicted", "wrongly"]
-    headers += ["missed", "blocked well h", "given up"]
+    headers = ["policy", "ETTR", "bad hour", "worst", "lost s/day", "than first", "regret s/day", "incidents"]
+    headers += ["evicted", "wrongly", "missed", "blocked well h", "pool h", "given up"]
     parts = [head, render(headers, [_row(score) for score in board.scores])]
     for score in board.scores:
         causes = list(score.lost_by_cause_s.items())[:_CAUSES_SHOWN_MAX]
@@ -86,14 +115,17 @@ def _row(score: PolicyScore) -> list[object]:
     return [
         score.policy + (" (cut short)" if score.cut_short else ""),
         _estimated(score.ettr, 4),
+        f"{score.bad_hour:.2f}",
         f"{score.worst_hour:.2f}",
         _estimated(score.lost_s, 0),
+        _estimated(score.than_first_s, 0) if score.than_first_s else "",
         _estimated(score.regret_s, 0),
         score.incidents,
         score.evictions,
         score.wrong_evictions,
         score.missed_culprits,
         round(score.blocked_well_h),
+        round(score.pool_h),
         score.ended_jobs,
     ]
 
