@@ -150,7 +150,7 @@ def make_order_keys(folder: Path, nodes: Iterable[str], *, renew: bool) -> dict[
 
 
 def make_refusals(folder: Path, nodes: Iterable[str], *, renew: Container[str]) -> None:
-    """Tell agents whose certificates count no more: those of nodes that are left out, and those that were replaced."""
+    """Write the certificates that agents refuse: those of nodes that are left out, and those that were replaced."""
     tls, now = folder / "kept" / "tls", sorted(map(accounts.node_user, nodes))
     refused: dict[str, datetime | None] = {}
     for pair in sorted(tls.glob(f"{accounts.node_user('*')}.pem")):

@@ -27,37 +27,41 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class WorkerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of a worker: worker `worker` of `workers` on node `node_rank` of `nodes`, with its own device. The
-    run's store is at `store_host`:`store_port`. `job_directory` is the job's, `node_directory` the node's; `scratch`
-    exists for this run on this node only. `burn_s` is the time for which a device is kept busy.
-    """
+    """Place and resources of one of a node's workers, which has its own device."""
 
     run: str
     node: str
     node_rank: int
+    """Rank of the node, of `nodes` in the run."""
     nodes: int
     worker: int = 0
+    """Number of this worker, of `workers` on the node."""
     workers: int = 1
     store_host: str = ""
+    """Host of the run's store."""
     store_port: int = 0
     job_directory: str = ""
     node_directory: str = ""
     scratch: str = ""
+    """Directory that exists for this run on this node only."""
     burn_s: float = 0.1
+    """Time for which a device is kept busy."""
     options: dict[str, str] = {}
 
 
 class StageTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage for one worker. `present`: nodes that came to the meeting, by node rank. `number` is the stage's, from
-    1; `limits_s` are those of the meeting and all stages. `wait_s`: maximum wait for a partner beyond the stage's.
-    """
+    """One stage for one worker."""
 
     context: WorkerContext
     stage: Stage
     present: dict[int, str] = {}
+    """Nodes that came to the meeting, by node rank."""
     number: int = 0
+    """Number of the stage, from 1."""
     limits_s: tuple[float, ...] = ()
+    """Limits of the meeting and of all stages."""
     wait_s: float = 0.0
+    """Maximum wait for a partner beyond the stage's limit."""
 
 
 def passed(**fields: object) -> StageResult:

@@ -23,7 +23,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survives(sealed: SealedStep, cut: Cut | None) -> bool:
-    """Return True if a step is still part of the job's story, as far as its generation tells."""
+    """Return True if, judged by its generation, a step is still part of the job's history."""
     return cut is None or sealed.generation >= cut.generation or sealed in (cut.kept, *cut.behind)
 
 

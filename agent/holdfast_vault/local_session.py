@@ -144,7 +144,7 @@ class LocalSession:
             return Refused(reason=f"process {request.pid} is not the one that asks")
         self._leave_ledger()
         if self._joined is not None and self._joined[0].name == request.name:
-            # The node may serve another job by now: a rank that only says where its memory is must not take it back.
+            # The node may serve another job by now: a rank that only reports where its memory is must not take it back.
             self._joined = request, self._joined[1]
         else:
             try:

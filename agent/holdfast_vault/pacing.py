@@ -32,7 +32,7 @@ class TokenBucket:
 
 
 class Pacing:
-    """The rate and the pauses together. `is_hot` says whether training needs the network now."""
+    """The rate and the pauses together. `is_hot` returns True while training needs the network."""
 
     def __init__(self, bucket: TokenBucket, is_hot: Callable[[], bool]) -> None:
         self._bucket = bucket

@@ -103,7 +103,7 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
             "imports": [
                 *(_stream(_SERVICES, subject) for subject in _READ),
                 # What nodes publish reaches the services as a request, which no other account receives.
-                *(_stream(_account(node), subject) for node in nodes for subject in _told(node)),
+                *(_stream(_account(node), subject) for node in nodes for subject in _emitted(node)),
             ],
         },
     }
@@ -112,7 +112,7 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
             "users": [user(node_user(node), _node_permissions(node))],
             "exports": [
                 {"service": agent_ping_subject(node), "accounts": [_SERVICES]},
-                *({"stream": subject, "accounts": [READER]} for subject in _told(node)),
+                *({"stream": subject, "accounts": [READER]} for subject in _emitted(node)),
             ],
             "imports": [
                 *(_service(_SERVICES, subject) for subject in _asked(node)),
@@ -140,7 +140,7 @@ def _stream(account: str, subject: str) -> dict[str, Any]:
     return {"stream": {"account": account, "subject": subject}}
 
 
-def _told(node: str) -> list[str]:
+def _emitted(node: str) -> list[str]:
     """Return the subjects of a node's events and log lines, and of its heartbeats (`*`: all nodes)."""
     return [f"{ROOT}.*.*.*.{node}", heartbeat_subject(node)]
 
@@ -150,7 +150,7 @@ def _asked(node: str) -> list[str]:
     each; permissions narrow them.
     """
     return [
-        *_told(node),
+        *_emitted(node),
         f"{DEAD_LETTER_ROOT}.*.{node}",
         CODE_REQUESTS,
         f"{_GET}.*",

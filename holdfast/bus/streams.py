@@ -67,7 +67,7 @@ def bucket_config(bucket: str) -> dict[str, Any]:
         "allow_direct": True,
         "allow_rollup_hdrs": True,
         "deny_delete": True,
-        # Watches hear of new values by this: a consumer's deliver subject would be any that its maker names.
+        # Watches receive new values by this: a consumer's deliver subject could be any that its maker names.
         "republish": {"src": kv_subject(bucket, ">"), "dest": stored_subject(bucket, ">")},
     }
 

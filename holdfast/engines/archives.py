@@ -20,7 +20,7 @@ _PACKINGS: tuple[tuple[str, bytes, Callable[[], Any]], ...] = (
 
 
 class DamagedArchive(ValueError):
-    """A file that cannot be unpacked; the message says why, and the cure."""
+    """A file that cannot be unpacked; the message gives reason and cure."""
 
 
 def unpacked(data: bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:

@@ -11,7 +11,7 @@ from holdfast.events.parts.scalars import Count, Id, Moment, Name, Step
 
 
 class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """The standby service received nothing from a node for too long, while it heard others on the same bus."""
+    """The standby service received no heartbeat of a node for too long, but those of others on the same bus."""
 
     last_heard_at: Moment
     silent_s: float

@@ -12,7 +12,7 @@ GONE_WITHIN_S = 5.0
 
 
 class CgroupsMissing(OSError):
-    """This controller cannot be used here; the message says why."""
+    """This controller cannot be used here; the message gives the reason."""
 
 
 class Hierarchy(NamedTuple):

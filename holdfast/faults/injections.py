@@ -34,7 +34,7 @@ class InjectionLog:
         self._directory = layout.faults
 
     def inject(self, wanted: Injection) -> None:
-        """Record the steps, then do them. If one fails, undo them and raise FaultRefused, which says why."""
+        """Record the steps, then do them. If one fails, undo them and raise FaultRefused with the reason."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
         write_private(self._file(wanted.id), msgspec.json.encode(wanted), durable=True)
         try:

@@ -1,4 +1,4 @@
-"""The few Linux calls that Python does not offer, and what /proc says of the own children."""
+"""The few Linux calls that Python does not offer, and what /proc shows of the process's own children."""
 
 from __future__ import annotations
 

@@ -60,12 +60,12 @@ def step(
     grad_norm: SupportsFloat | None = None,
     tokens: SupportsInt | None = None,
 ) -> None:
-    """Say that a step is completed.
+    """Report that a step is completed.
 
     Without `step` it is the one after the last, the first of a generation being 0, or the step that a `Checkpointer`
-    has restored; a job that restores by other means says the absolute number. `tokens` are those of all ranks
-    together, whichever rank says it. `loss` and `grad_norm` may be tensors:
-    reading one that lies on an accelerator waits for it.
+    has restored; a job that restores by other means gives the absolute number. `tokens` are those of all ranks
+    together, whichever rank reports them. `loss` and `grad_norm` may be tensors: reading one that lies on an
+    accelerator waits for it.
     """
     ledger, recorder = binding.ledger, binding.recorder
     if ledger is None and recorder is None:
@@ -73,18 +73,18 @@ def step(
     loss_value = None if loss is None else _number(loss)
     norm_value = None if grad_norm is None else _number(grad_norm)
     if recorder is not None:
-        recorder.step_said(step, loss_value, norm_value)
+        recorder.step_reported(step, loss_value, norm_value)
     if ledger is not None:
         binding.explicit = True
         ledger.complete_step(step, loss_value, norm_value, None if tokens is None else int(tokens))
         if binding.ring is not None and binding.ring.hold_wanted:
-            from holdfast.trainer.hooks.holding import stand_if_held
+            from holdfast.trainer.hooks.holding import wait_if_held
 
-            stand_if_held()
+            wait_if_held()
 
 
 def resumed(step: int) -> None:
-    """The script goes on from this completed step: if it does not number its steps, they are counted from there."""
+    """Note that the script goes on from this completed step: steps without numbers are counted from there."""
     if binding.recorder is not None:
         binding.recorder.resumed(step)
     if binding.ledger is not None and not binding.explicit:

@@ -1,7 +1,7 @@
-"""A rank that replays: it trains as it did, in a smaller group, and says what it computed, bit for bit.
+"""A rank that replays: it trains as it did, in a smaller group, and reports what it computed, bit for bit.
 
-After each step of an optimizer its parameters and gradients go into one running digest, and what the script says of the
-step with them. The digests of two groups are equal up to the step at which one of them computed something else. A
+After each step of an optimizer its parameters and gradients go into one running digest, and what the script reports for
+the step with them. The digests of two groups are equal up to the step at which one of them computed something else. A
 replay keeps no checkpoints, and ends once it is as long as it was asked to be (ByteRobust §4.2, Alg. 1).
 """
 
@@ -110,7 +110,7 @@ class Recorder:
         else:
             self._close(self._next, self._chain.hexdigest())
 
-    def step_said(self, step: int | None, loss: float | None, grad_norm: float | None) -> None:
+    def step_reported(self, step: int | None, loss: float | None, grad_norm: float | None) -> None:
         self._explicit, self._unsettled = True, None
         for number in (loss, grad_norm):
             if number is not None:

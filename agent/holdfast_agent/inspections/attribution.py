@@ -15,20 +15,24 @@ from holdfast_agent.inspections.check import Scope
 
 
 class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's hardware and processes. `gpus` are PCI addresses; with `gpus_are_own` the machine's others are other
-    nodes'. `interfaces` are those of its network namespace with InfiniBand devices, `nics` their PCI addresses. `disks`
-    are the block devices below its files, with the disks below them. `pids` are its ranks and their descendants, in the
-    kernel's numbers if `sees_pids`; `cgroup` is its memory cgroup, "" for the root.
-    """
+    """A node's hardware and processes."""
 
     gpus: frozenset[str] = frozenset()
+    """PCI addresses."""
     gpus_are_own: bool = False
+    """True if the machine's other GPUs are other nodes'."""
     interfaces: frozenset[str] = frozenset()
+    """Those of its network namespace, with InfiniBand devices."""
     nics: frozenset[str] = frozenset()
+    """PCI addresses of the interfaces."""
     disks: frozenset[str] = frozenset()
+    """Block devices below its files, with the disks below them."""
     pids: frozenset[int] = frozenset()
+    """Its ranks and their descendants."""
     sees_pids: bool = True
+    """True if `pids` are in the kernel's numbers."""
     cgroup: str = ""
+    """Its memory cgroup; "" for the root."""
 
 
 class Attribution(NamedTuple):

@@ -18,54 +18,58 @@ ENTRY_POINTS = "holdfast.inspections"
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault: device, kind, description, and lines that were read; None: the check's own value. `is_momentary`: it
-    happened `times` times since the last reading and is over; other troubles last until a reading lacks them.
-    `shared`: what is at fault if it is not the node's own, in words that are equal on all nodes ("address 10.0.0.1").
-    """
+    """A fault. Where a field is None, the check's own value counts."""
 
     device: str = ""
     kind: str = ""
     detail: str = ""
     lines: tuple[str, ...] = ()
+    """Lines that were read."""
     confidence: Confidence | None = None
     symptom: str | None = None
     scope: Scope | None = None
     is_momentary: bool = False
+    """True if it happened `times` times since the last reading and is over; other troubles last until a reading lacks
+    them."""
     times: int = 1
     shared: str = ""
+    """What is at fault if it is not the node's own, in words that are equal on all nodes ("address 10.0.0.1")."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a reading, by device ("" for the whole check). `unread`: reason and cure for what could not be
-    read. `absent`: why this machine has nothing to read. `seen`: the state of what was read.
-    """
+    """Result of a reading, by device ("" for the whole check)."""
 
     troubles: tuple[Trouble, ...] = ()
     unread: dict[str, str] = {}
+    """Reason and cure for what could not be read."""
     absent: str = ""
+    """Reason why this machine has nothing to read."""
     seen: dict[str, str] = {}
+    """State of what was read."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A check. `read` may block: it has its own thread, one call at a time, and `limit_s`. `misses`: consecutive
-    readings with a trouble before it is an alert. `hang`: the trouble if `read` exceeds the limit; None: the check
-    itself is broken. `quiet_s`: minimum time between reports of equal momentary troubles. `compares`: one reading is
-    less useful than two. `wake`: a descriptor that becomes readable when there is something to read early.
-    """
+    """A check."""
 
     name: str
     source: str
     read: Callable[[], Reading]
+    """May block: it has its own thread, one call at a time, and `limit_s`."""
     interval_s: float
     limit_s: float = 10.0
     misses: int = 1
+    """Consecutive readings with a trouble before it is an alert."""
     confidence: Confidence = "hint"
     symptom: str = ""
     scope: Scope = "node"
     hang: Trouble | None = None
+    """Trouble if `read` exceeds the limit; None: the check itself is broken."""
     quiet_s: float = 0.0
+    """Minimum time between reports of equal momentary troubles."""
     compares: bool = False
+    """True if one reading is less useful than two."""
     wake: Callable[[], int | None] | None = None
+    """Descriptor that becomes readable when there is something to read early."""
 
 
 def unreadable(why: str, device: str = "") -> Reading:

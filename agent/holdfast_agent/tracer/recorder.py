@@ -37,12 +37,12 @@ class RecorderAnswer(NamedTuple):
 
 async def recorder_of(socket: Path, rank: int) -> RecorderAnswer:
     """Return what a rank's recorders hold. Raises NoAnswer: no listener, no answer in time, or an unreadable one."""
-    told: dict[str, RankTrace | None] = {}
+    answers: dict[str, RankTrace | None] = {}
     reasons: list[str] = []
     for recorder, answer in zip(
         (_HOST, _DEVICE),
         # A recorder that queries its device may block, which must not keep the other from answering.
-        await asyncio.gather(*(_told(socket, name, rank) for name in (_HOST, _DEVICE)), return_exceptions=True),
+        await asyncio.gather(*(_answer_of(socket, name, rank) for name in (_HOST, _DEVICE)), return_exceptions=True),
         strict=True,
     ):
         if isinstance(answer, NoAnswer):
@@ -50,13 +50,13 @@ async def recorder_of(socket: Path, rank: int) -> RecorderAnswer:
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            told[recorder] = answer
-    if not any(told.values()):
+            answers[recorder] = answer
+    if not any(answers.values()):
         raise NoAnswer(reasons[0] if reasons else "it has no flight recorder")
-    return RecorderAnswer(told.get(_HOST), told.get(_DEVICE), "; ".join(reasons))
+    return RecorderAnswer(answers.get(_HOST), answers.get(_DEVICE), "; ".join(reasons))
 
 
-async def _told(socket: Path, recorder: str, rank: int) -> RankTrace | None:
+async def _answer_of(socket: Path, recorder: str, rank: int) -> RankTrace | None:
     try:
         async with asyncio.timeout(ANSWER_S):
             body = await _asked(socket, recorder)

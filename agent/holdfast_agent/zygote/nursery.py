@@ -213,7 +213,7 @@ def _reap() -> None:
 
 
 def _code_on_disk() -> dict[str, tuple[int, int]]:
-    """Return the files of Holdfast's modules that are loaded here, with what tells whether one has changed."""
+    """Return the files of Holdfast's modules that are loaded here, each with a stamp that changes with the file."""
     files = [getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("holdfast")]
     return {file: _stamp(file) for file in files if file is not None}
 

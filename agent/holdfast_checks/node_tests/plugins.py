@@ -36,7 +36,7 @@ def _call(point: metadata.EntryPoint) -> StageResult:
         said = point.load()()
     except AssertionError as error:
         return failed(SYMPTOM, str(error) or "failed", device=point.name)
-    except Exception as error:  # noqa: BLE001 - a plugin's own mistake says nothing of the node
+    except Exception as error:  # noqa: BLE001 - a plugin's own mistake proves nothing about the node
         return broken(f"{type(error).__name__}: {error}", device=point.name)
     return passed(device=point.name, detail="" if said is None else str(said))
 

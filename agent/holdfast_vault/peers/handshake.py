@@ -3,9 +3,9 @@
 The side that opens the connection proves it first, so that a stranger learns nothing. A proof is an HMAC over both
 nonces, the greeting, and the side that proves, so that no proof can be used again or sent back.
 
-With certificates the handshake of TLS comes before, and each side's certificate names the node that it says it is. All
-of a shard but its data has a voucher, an HMAC too, because a rank unpickles some of it. Checksums bind the data to it.
-They find accidents, but without TLS not an attacker on the way who computes other data of the same sum.
+With certificates the handshake of TLS comes before, and each side's certificate names the node that it claims to be.
+All of a shard but its data has a voucher, an HMAC too, because a rank unpickles some of it. Checksums bind the data to
+it. They find accidents, but without TLS not an attacker on the way who computes other data of the same sum.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def greet(link: socket.socket, node: str, job: str, submitted_ms: int, generatio
 
 
 Identify = Callable[[socket.socket, str], Shown]
-"""Returns what the other side has shown for the node that it says it is. Raises NotTrusted."""
+"""Returns the certificate of the other side for the node that it claims to be. Raises NotTrusted."""
 
 
 def admit(link: socket.socket, token_of: Callable[[Hello], str | None], identify: Identify) -> tuple[Hello, Shown]:

@@ -1,9 +1,10 @@
 """Messages between vaults of different nodes over TCP, framed by `holdfast.node.frames`.
 
-A connection begins with the handshake (see `handshake`). After it, the side that opened the connection sends requests,
-and the other side answers them in order. The bytes of a chunk follow their `ChunkHeader` in either direction, outside
-of any message, so that they go from memory to the network and into memory without a copy (see `chunk_transfer`). The
-chunks of an offer are acknowledged one by one, so that the sender can keep a window of them on the way.
+A connection begins with the handshake (see `handshake.py`). After it, the side that opened the connection sends
+requests, and the other side answers them in order. The bytes of a chunk follow their `ChunkHeader` in either direction,
+outside of any message, so that they go from memory to the network and into memory without a copy (see
+`chunk_transfer.py`). The chunks of an offer are acknowledged one by one, so that the sender can keep a window of them
+on the way.
 """
 
 from __future__ import annotations

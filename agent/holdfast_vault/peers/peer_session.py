@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class PeerSession:
-    """Serves one vault until it ends. `token` is the job's; `generation` says of which one this node's order is."""
+    """Serves one vault until it ends. `token` is the job's, `generation` that of this node's order."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ TRIES = 3
 
 
 class NotTaken(Exception):
-    """The shard is not taken; the message says why."""
+    """The shard is not taken; the message gives the reason."""
 
 
 class Reception:

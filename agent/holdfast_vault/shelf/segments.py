@@ -48,7 +48,7 @@ class Segment:
         descriptor: int | None = None,
     ) -> None:
         """Allocate all chunks but the `absent` ones; if `is_fresh`, `put` allocates each. The caller has made sure that
-        there is memory (see `memory_budget`). Raises OSError if there is none after all. `descriptor`: of a segment
+        there is memory (see `memory_budget.py`). Raises OSError if there is none after all. `descriptor`: of a segment
         that has its memory already; it is closed with this one.
         """
         self.nbytes = nbytes

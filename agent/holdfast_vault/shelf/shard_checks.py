@@ -2,7 +2,7 @@
 
 A rank whose connection ends will come back as another process and ask for its newest step, some tens of milliseconds
 later at the earliest. That step is checked meanwhile. The result serves the first request, and only for a short time:
-the older it is, the less it says about the present bytes.
+the older it is, the less it proves about the present bytes.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class _Kept(NamedTuple):
 
 
 class Inheritance:
-    """The state of a vault, as far as it has told it."""
+    """The state of a vault, as its records add up to it."""
 
     def __init__(self) -> None:
         self.assigned: Assign | None = None

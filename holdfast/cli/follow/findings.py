@@ -21,7 +21,7 @@ READ_EVERY_S = 1.0
 """Interval of reads of the finding from the database, in case the bus lost it."""
 
 PATIENCE_S = 3.0
-"""After this time a line says what the command waits for."""
+"""Time after which a line shows what the command waits for."""
 
 # Partitions are by the time of the event: the clocks of the database and of the analyzer differ by less than a day.
 _FINDING = "select body from historian.events where id = $1::uuid and at > now() - interval '1 day'"
@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Event)
 
 
 class NoFinding(click.ClickException):
-    """There is no finding; the message says why. Exit code 1 would be a finding with suspects."""
+    """There is no finding; the message gives the reason. Exit code 1 would be a finding with suspects."""
 
     exit_code = 2
 

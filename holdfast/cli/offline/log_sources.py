@@ -24,7 +24,7 @@ _IN_DIRECTORY = re.compile(r"\.(?:out|err|log|txt)(?:\.gz)?$|^std(?:out|err)$|^d
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One log. `rank` is what its name says; `local`: only within its node."""
+    """One log, and the rank in its name; `local`: the rank counts only within its node."""
 
     name: str
     path: Path | None
@@ -63,7 +63,7 @@ def sources(paths: list[str]) -> list[Source]:
 
 
 def named(name: str, path: Path | None = None) -> Source:
-    """Return a log by its name, which may tell whose it is."""
+    """Return a log by its name, which may contain its rank."""
     if of_torchrun := _OF_TORCHRUN.search(name):
         return Source(name=name, path=path, rank=int(of_torchrun[1]), local=True)
     *_, folder, file = ("", *Path(name).parts) if name else ("", "")

@@ -22,26 +22,27 @@ _FAILURE_LOG_LINES = 15
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """A program to run, with its signs of readiness and its limits.
-
-    `environment` is complete: nothing is inherited. With `probe`, the child is ready when that returns; without, when
-    it calls `announce_ready`. A start that takes longer than `start_limit_s` has failed. To stop, the child gets
-    `stop_signal`, and SIGKILL `stop_grace_s` later. The kernel sends it `death_signal` if the supervisor dies.
-    `endpoint` is only shown.
-    """
+    """A program to run, with its signs of readiness and its limits."""
 
     name: str
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+    """Complete: nothing is inherited."""
     directory: Path
     probe: Probe | None = None
+    """The child is ready when this returns; None: when it calls `announce_ready`."""
     start_limit_s: float = 60.0
+    """A start that takes longer has failed."""
     stop_signal: int = signal.SIGTERM
+    """Signal to stop the child."""
     stop_grace_s: float = 10.0
+    """Time from `stop_signal` to SIGKILL."""
     death_signal: int = signal.SIGKILL
+    """Signal that the kernel sends to the child if the supervisor dies."""
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     identity: Identity = Identity.AS_IS
     endpoint: str = ""
+    """Only shown."""
 
 
 class ChildState(enum.StrEnum):

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
-    """The first restart is immediate, later ones wait `base_s`, doubled each time up to `cap_s`. A run that stayed
-    ready for `ran_well_s` clears the record. Before a child has ever been ready, `start_attempts_max` ends in a row
-    mean that it cannot start at all.
-    """
+    """Pauses and limits of restarts. The first restart is immediate."""
 
     base_s: float = 0.25
+    """Pause before the second restart; doubled for each further one."""
     cap_s: float = 5.0
+    """Maximum pause."""
     ran_well_s: float = 30.0
+    """A run that stayed ready for this long clears the record."""
     start_attempts_max: int = 3
+    """Starts in a row after which a child that was never ready is given up."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,18 +53,21 @@ class UnresolvedNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChecksVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict of one run; suspects are in the order of the nodes. `untested` nodes neither passed nor failed a test.
-    `links`: connections that failed with neither end named; of `lone_links` both ends passed with others. `remarks` are
-    no evidence against a node. `capped`: why no node is named although some failed."""
+    """Verdict of one run; suspects are in the order of the nodes."""
 
     suspects: tuple[SuspectNode, ...] = ()
     unresolved: tuple[UnresolvedNodes, ...] = ()
     cleared: tuple[str, ...] = ()
     untested: tuple[str, ...] = ()
+    """Nodes that neither passed nor failed a test."""
     links: tuple[Pair, ...] = ()
+    """Connections that failed with neither end named."""
     lone_links: tuple[Pair, ...] = ()
+    """Those of `links` whose ends both passed with others."""
     remarks: tuple[str, ...] = ()
+    """Observations that are no evidence against a node."""
     capped: str = ""
+    """Reason why no node is named although some failed."""
 
     @property
     def passed(self) -> bool:

@@ -52,12 +52,14 @@ def _turn(turn: int, places: int) -> list[tuple[int, int]]:
 
 
 class PairFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict on nodes from their connections. `bad` and `doubtful`: the partners that each failed with. A `doubtful`
-    node failed with several partners, but not with all. `links`: connections that are the only failure."""
+    """Verdict on nodes from their connections."""
 
     bad: dict[str, tuple[str, ...]] = {}
+    """Bad nodes, each with the partners that it failed with."""
     doubtful: dict[str, tuple[str, ...]] = {}
+    """Nodes that failed with several partners, but not with all, each with these partners."""
     links: tuple[Pair, ...] = ()
+    """Connections that are the only failure of their ends."""
     good: frozenset[str] = frozenset()
 
 

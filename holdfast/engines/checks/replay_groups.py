@@ -25,16 +25,20 @@ MAJORITY = 3
 
 
 class NotReplayable(ValueError):
-    """A job whose machines cannot be compared; the message says why."""
+    """A job whose machines cannot be compared; the message gives the reason."""
 
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`machines` (z) in `groups` (n) of `size` (m), each a job of shape `mesh` with fewer `replicas`."""
+    """The groups of a replay: `groups` (n) of `size` (m) machines each."""
 
     machines: int
+    """Number of the job's machines (z)."""
     size: int
+    """Machines of a group (m)."""
     mesh: str
+    """Shape of the job that a group runs."""
     replicas: int
+    """Replicas in a group."""
 
     @property
     def groups(self) -> int:
@@ -51,12 +55,13 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplaySuspects(msgspec.Struct, frozen=True, kw_only=True):
-    """Machines that the faulty groups of both phases share. `suspects` are certainly at fault, or one of them is
-    (`one_of`). `candidates` may be at fault, without proof which. At most one of the two is set."""
+    """Machines that the faulty groups of both phases share; `suspects` or `candidates` are set, or neither."""
 
     suspects: tuple[int, ...] = ()
+    """Certainly at fault; with `one_of` at least one of them is."""
     one_of: bool = False
     candidates: tuple[int, ...] = ()
+    """May be at fault, without proof which."""
     reason: str
 
 

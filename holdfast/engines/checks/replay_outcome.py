@@ -16,7 +16,7 @@ from holdfast.events.parts.ranks import RankReplay
 
 
 class GroupReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The replay of one group: its `ranks` by place; `failed` says why the replay is incomplete."""
+    """The replay of one group: its `ranks` by place; `failed` is the reason if the replay is incomplete."""
 
     ranks: tuple[RankReplay, ...] = ()
     failed: str = ""
@@ -33,15 +33,18 @@ class GroupReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class PhaseOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Comparison of a phase's groups. `right`: the answer taken as right, () if none. `faulty` groups deviate.
-    `undecided` groups differ without proof which is right. `repeat`: they cannot be compared as they are. `hopeless`:
-    the script cannot be replayed, or all groups go wrong alike; another phase would not help."""
+    """Comparison of a phase's groups."""
 
     faulty: tuple[int, ...] = ()
+    """Groups that deviate from it."""
     undecided: tuple[int, ...] = ()
+    """Groups that differ without proof which is right."""
     right: tuple[str, ...] = ()
+    """Answer taken as right; () if none."""
     repeat: bool = False
+    """True if the groups cannot be compared as they are."""
     hopeless: bool = False
+    """True if the script cannot be replayed, or all groups go wrong alike; another phase would not help."""
     reason: str
 
 

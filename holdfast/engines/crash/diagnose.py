@@ -284,7 +284,7 @@ def rule_of_exception(type_: str, message: str, book: RuleBook | None = None) ->
 
 
 def hands_of_log(text: str, book: RuleBook | None = None) -> frozenset[str]:
-    """Return the hands (see `rules`) of a log's lines."""
+    """Return the hands (see `rules.py`) of a log's lines."""
     scan = LogScan("log", (book or rule_book()).line_filter)
     scan.feed(text.encode(errors="replace") + b"\n")
     return frozenset(one.hand for found in _attempt(book or rule_book(), scan.end()).values() for one in found)

@@ -13,13 +13,15 @@ _GAP = b" ... "
 
 
 class LogLine(NamedTuple):
-    """One line. `rank`: None if the line names none; `local`: the rank counts only within its node. `at`: seconds since
-    the start of the year in the log's own time zone, only for comparing lines of one job."""
+    """One line."""
 
     number: int
     rank: int | None
+    """None if the line names none."""
     local: bool
+    """True if the rank counts only within its node."""
     at: float | None
+    """Seconds since the start of the year in the log's own time zone, only for comparing lines of one job."""
     level: str
     text: str
 

@@ -33,19 +33,24 @@ _INDENTED = re.compile(r"^\s{2,}\S")
 
 
 class LoggedException(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception in a log, its `type` with the module if the log has it. `block` counts tracebacks; those of one
-    chain share it. `frame`: the innermost frame outside libraries. `is_aside`: it ended only a thread, or nothing.
-    `has_traceback`: False if only its last line is there. `functions`, `files`: its stack."""
+    """An exception in a log."""
 
     type: str
+    """With the module if the log has it."""
     message: str
     line: LogLine
     block: int
+    """Number of the traceback; those of one chain share it."""
     is_aside: bool
+    """True if it ended only a thread, or nothing."""
     has_traceback: bool
+    """False if only its last line is there."""
     frame: LogLine | None
+    """Innermost frame outside libraries."""
     functions: tuple[str, ...] = ()
+    """Functions of its stack."""
     files: tuple[str, ...] = ()
+    """Files of its stack."""
 
 
 def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[LogLine]]:

@@ -25,21 +25,24 @@ class CascadeRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """One symptom for the end of a job. `first_rank`: None if no evidence shows which rank failed first.
-    `first_local_rank`: set if a log names a rank only within its node. `confidence`: 0 for unknown, at most 1. `rule`:
-    the deciding rule. `others`: ranks of the cascade."""
+    """One symptom for the end of a job."""
 
     symptom: Symptom
     table_one: str | None
     root: Root
     first_rank: int | None
+    """None if no evidence shows which rank failed first."""
     first_local_rank: int | None = None
+    """Set if a log names a rank only within its node."""
     confidence: float
+    """0 for unknown, at most 1."""
     rule: str
+    """The deciding rule."""
     summary: str
     advice: str
     evidence: tuple[EvidenceLine, ...] = ()
     others: tuple[CascadeRank, ...] = ()
+    """Ranks of the cascade."""
 
 
 NOTHING = "Nothing here proves a cause. Give the logs of all ranks with their exit codes, and the nodes' kernel logs."

@@ -34,18 +34,23 @@ _EVIDENCE_MOST = 12
 
 
 class HangVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The ranks and machines that block the job. `suspects`: most probable first; an entry with several ranks means one
-    of these, without proof which. `ranks`, `nodes`: those of all suspects. `scope`: single machines, only a group, or
-    none. `victims` wait for the suspects. `summary` is one sentence; `evidence` lines can be checked by hand."""
+    """The ranks and machines that block the job."""
 
     suspects: tuple[Blamed, ...] = ()
+    """Most probable first; an entry with several ranks means one of these, without proof which."""
     ranks: tuple[int, ...] = ()
+    """Ranks of all suspects."""
     nodes: tuple[str, ...] = ()
+    """Nodes of all suspects."""
     scope: Literal["machine", "group", "nobody"] = "nobody"
+    """Single machines, only a group, or none."""
     confidence: float = 0.0
     victims: tuple[int, ...] = ()
+    """Ranks that wait for the suspects."""
     summary: str = ""
+    """One sentence."""
     evidence: tuple[str, ...] = ()
+    """Lines that can be checked by hand."""
     notes: tuple[str, ...] = ()
     collectives: WaitVerdict | None = None
     stacks: StackVerdict | None = None

@@ -13,21 +13,23 @@ from holdfast.symptoms import Symptom
 
 
 class KernelTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """One line's meaning. `device`: its common name; `about`: which of the names below identify the affected part.
-    `is_global`: the line names a process, but the fault is the machine's."""
+    """Meaning of one line."""
 
     kind: str
     about: About
+    """Which of the names below identify the affected part."""
     confidence: Confidence
     symptom: str
     detail: str
     device: str = ""
+    """Its common name."""
     pci: str = ""
     interface: str = ""
     block: str = ""
     pid: int | None = None
     memcg: str = ""
     is_global: bool = False
+    """True if the line names a process, but the fault is the machine's."""
     xid: int | None = None
 
 

@@ -9,30 +9,34 @@ import msgspec
 
 
 class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One intercepted collective of one rank. `sequence` counts the rank's calls, so a gap shows lost records.
-    `group_sequence` counts the group's calls and is equal on all its ranks. `exited_ns` 0: unknown."""
+    """One intercepted collective of one rank."""
 
     rank: int
     sequence: int
+    """Number of the rank's call: a gap shows lost records."""
     operation: str
     group: str
     bytes: int = 0
     entered_ns: int
     exited_ns: int = 0
+    """0: unknown."""
     group_sequence: int = 0
+    """Number of the group's call, equal on all its ranks."""
 
 
 class IterationTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One iteration of one rank, reported as it ends. `iteration` counts them on this rank. `pattern` numbers the
-    repeating sequence: training and evaluation repeat different ones and are compared only with themselves.
-    `in_calls_s`: time inside collectives; None: exits are unknown."""
+    """One iteration of one rank, reported as it ends."""
 
     rank: int
     iteration: int
+    """Number on this rank."""
     duration_s: float
     pattern: int = 0
+    """Number of the repeating sequence: training and evaluation repeat different ones and are compared only with
+    themselves."""
     ended_ns: int = 0
     in_calls_s: float | None = None
+    """Time inside collectives; None: exits are unknown."""
 
     @property
     def work_s(self) -> float | None:

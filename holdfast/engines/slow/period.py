@@ -179,11 +179,11 @@ class IterationClock:
         if period > here.period and before is not None and before[0] == here.index - length:
             self._iteration += period - here.period
             here.period, here.misses = period, 0
-            found = self._told(pattern, call, before)
+            found = self._completed(pattern, call, before)
         here.index += 1
         return found
 
-    def _told(self, pattern: _Pattern, call: CollectiveCall, before: tuple[int, int, int]) -> IterationTime | None:
+    def _completed(self, pattern: _Pattern, call: CollectiveCall, before: tuple[int, int, int]) -> IterationTime | None:
         took_ns = call.entered_ns - before[1]
         if took_ns <= 0:
             return None  # The clock was set back.

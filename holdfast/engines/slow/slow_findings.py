@@ -10,37 +10,42 @@ Direction = Literal["onset", "relief"]
 
 
 class PaceChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A lasting change of a job's pace. `iteration`: the first at the new pace; `detected_after`: iterations needed,
-    that one too. `healthy_s`: the pace before any slowdown; `is_over`: the job is back at it. `ranks` measured it."""
+    """A lasting change of a job's pace."""
 
     direction: Direction
     iteration: int
+    """The first at the new pace."""
     before_s: float
     after_s: float
     healthy_s: float
+    """Pace before any slowdown."""
     detected_after: int
+    """Iterations needed, the first one included."""
     ranks: tuple[int, ...] = ()
+    """Ranks that measured it."""
     is_over: bool = False
+    """True if the job is back at `healthy_s`."""
 
 
 Cause = Literal["computation", "communication", "stage_imbalance", "sequence_imbalance"]
 
 
 class GroupTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One collective of one group over the observed occurrences. `kind`: mesh dimension (`tp`, `dp`, ...; "": unknown);
-    groups are compared within a kind. `transfer_s`: median time from the last rank's entry to the exit, without any
-    rank's waiting. `waiting_s`: each rank's wait for the last one, in the order of `ranks`. `healthy_s`: the transfer
-    before the job became slow; 0: unknown."""
+    """One collective of one group over the observed occurrences."""
 
     group: str
     kind: str = ""
+    """Mesh dimension (`tp`, `dp`, ...; "": unknown); groups are compared within a kind."""
     ranks: tuple[int, ...]
     operation: str
     bytes: int = 0
     transfer_s: float
+    """Median time from the last rank's entry to the exit, without any rank's waiting."""
     waiting_s: tuple[float, ...] = ()
+    """Each rank's wait for the last one, in the order of `ranks`."""
     occurrences: int = 1
     healthy_s: float = 0.0
+    """The transfer before the job became slow; 0: unknown."""
 
 
 class RankWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,13 +18,16 @@ _SLOW_ENDS = 4.0
 
 
 class SlowLink(NamedTuple):
-    """Workers whose transfers take `times` as long as others'. `kinds` of operations, `nodes` of the graph."""
+    """Workers whose transfers take longer than those of others."""
 
     workers: tuple[int, ...]
     kinds: tuple[str, ...]
+    """Kinds of operations."""
     times: float
+    """Their time as a multiple of the usual."""
     usual_s: float
     nodes: Ints
+    """Nodes of the graph."""
 
 
 def usual_transfers(shape: StepShape, graph: StepGraph) -> Floats:

@@ -13,14 +13,17 @@ WHOLE_JOB_SHARE = 0.5
 
 
 class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a vote. `ranks`: anomalous to at least two detectors, empty if the whole job is (`is_job`).
-    `detectors`: those that voted for any; `strange`: the highest score of each, in multiples of its threshold."""
+    """Result of a vote."""
 
     is_anomaly: bool
     is_job: bool = False
+    """True if the whole job is anomalous."""
     ranks: tuple[int, ...] = ()
+    """Anomalous to at least two detectors; empty if the whole job is."""
     detectors: tuple[str, ...] = ()
+    """Those that voted for any rank."""
     strange: tuple[float, ...] = ()
+    """Highest score of each detector, in multiples of its threshold."""
 
 
 def vote(ranks: tuple[int, ...], seen: RankScores, thresholds: Thresholds) -> AnomalyVote:

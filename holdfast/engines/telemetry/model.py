@@ -17,12 +17,14 @@ FORMAT = 1
 
 
 class WindowSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of windows and detectors; a model is valid only for the settings that it was trained with.
-    `interval_s`: seconds between measurements; `window`: measurements per window; `length`: the last, judged ones."""
+    """Parameters of windows and detectors; a model is valid only for the settings that it was trained with."""
 
     interval_s: float = 5.0
+    """Seconds between measurements."""
     window: int = 24
+    """Measurements per window."""
     length: int = 6
+    """Measurements at its end that are judged."""
     crowd: int = 500
     crowd_neighbours: int = 15
     bags: int = 12
@@ -55,14 +57,17 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelScores(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of a test on unseen windows: `healthy` ones, `injected` anomalies and `recorded` ones. `false_alarms`:
-    healthy windows taken for anomalies; `..._found`: detected anomalies."""
+    """Results of a test on unseen windows."""
 
     healthy: int
+    """Number of healthy windows."""
     false_alarms: int
+    """Healthy windows taken for anomalies."""
     injected: int
+    """Number of windows with injected anomalies."""
     injected_found: int
     recorded: int = 0
+    """Number of windows with recorded anomalies."""
     recorded_found: int = 0
 
     @property

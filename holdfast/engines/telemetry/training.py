@@ -41,7 +41,7 @@ RECALL_MIN = 0.9
 
 
 class NothingToLearn(ValueError):
-    """Too few windows; the message says what is missing."""
+    """Too few windows; the message names what is missing."""
 
 
 def train(

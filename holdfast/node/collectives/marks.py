@@ -17,8 +17,8 @@ _LOOK_EVERY_S = 0.02
 
 
 def ask_for_marks(path: str | os.PathLike[str], within_s: float = ANSWER_S) -> bool:
-    """Have the rank with this ring write into it what its marks say; False: it puts none, or has not answered. Raises
-    FileNotFoundError: there is no ring; RingError: as `RingReader`.
+    """Have the rank with this ring write into it which marks its device has reached; False: it puts none, or has not
+    answered. Raises FileNotFoundError: there is no ring; RingError: as `RingReader`.
     """
     ring = RingReader(path, to_ask=True)
     try:

@@ -16,9 +16,9 @@ offset bytes  content
 192    32     held, four words i64, written by the rank: number of the hold that it waits in (0: none), of
               the last one that it has left, what a matrix product took (ns, 0: none done), in which hold
 256    24     marks, three words i64: what the agent asked with last, what the rank answered last, and whether it
-              marks at all; the second is written once all records say what their marks do
+              marks at all; the second is written once all records have their marks
 1024   8192   counters of 128 groups, 64 bytes each: collectives begun and ended, point-to-point begun and
-              ended (what runs on a device is not counted as ended), and what the backend says that it has
+              ended (what runs on a device is not counted as ended), and what the backend reports as
               begun, i64 each; the rest is reserved
 16384  65536  group table: entries one after another, each a u32 length and a MessagePack array of name,
               description and ranks, these as runs of (first, count, stride)

@@ -1,7 +1,7 @@
 """The ledger: a small mapped file in which a rank notes its progress, readable by others even while it hangs.
 
-One writer (the rank), any number of readers, no locks and no system calls on the writing side. The file is laid out as
-`holdfast.node.ledger.ledger_layout` says.
+One writer (the rank), any number of readers, no locks and no system calls on the writing side. Its layout is in
+`holdfast.node.ledger.ledger_layout`.
 
 Consistency is a seqlock that needs no retry on the writer's side: each record is written in ascending order by one C
 call under the interpreter lock, its sequence first and last, alternating between two slots. So a rank killed in the

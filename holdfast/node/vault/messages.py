@@ -48,15 +48,15 @@ class Join(_VaultMessage, frozen=True, kw_only=True, tag="join"):
 
 
 class Lay(_VaultMessage, frozen=True, kw_only=True, tag="lay"):
-    """Places of the rank's tensors, for all saves until the next such message. `pieces` are (address, bytes, offset in
-    the shard); `protected` the page-aligned ranges (address, bytes) that hold them. `index` describes them for the
-    reader of the shard; the vault stores it without looking into it.
-    """
+    """Places of the rank's tensors, for all saves until the next such message."""
 
     nbytes: int
     index: bytes
+    """Describes them for the reader of the shard; the vault stores it without looking into it."""
     pieces: tuple[tuple[int, int, int], ...]
+    """(address, bytes, offset in the shard) of each."""
     protected: tuple[tuple[int, int], ...] = ()
+    """Page-aligned ranges (address, bytes) that hold them."""
 
 
 class Save(_VaultMessage, frozen=True, kw_only=True, tag="save"):
@@ -98,15 +98,19 @@ class KeepOnly(_VaultMessage, frozen=True, kw_only=True, tag="keep_only"):
 
 
 class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
-    """Request to bring the steps saved over this connection to a disk as well: a directory or URL, the same for all
-    ranks. The newest `steps_max` are kept there, if they fit into `nbytes_max` (0: into anything). `mesh` is noted with
-    each. Answered by `Done`. The order decides how often.
+    """Request to bring the steps saved over this connection to a disk as well. Answered by `Done`.
+
+    The order decides how often.
     """
 
     place: str
+    """A directory or URL, the same for all ranks."""
     steps_max: int
+    """Number of newest steps that are kept there."""
     nbytes_max: int = 0
+    """Their maximum size together; 0: unlimited."""
     mesh: dict[str, int] = {}
+    """Noted with each step."""
 
 
 class AskCertified(_VaultMessage, frozen=True, kw_only=True, tag="ask_certified"):
@@ -175,17 +179,18 @@ class SealedShard(_VaultMessage, frozen=True, kw_only=True, tag="shard"):
 
 
 class BackedUp(_VaultMessage, frozen=True, kw_only=True, tag="backed_up"):
-    """Notice: another node's vault holds this step of a rank, sealed. `skipped` steps before it were not sent. `nbytes`
-    of it were sent there, and `nbytes_shared` are sent by replicas of the rank.
-    """
+    """Notice: another node's vault holds this step of a rank, sealed."""
 
     name: ShardName
     sealed: SealedStep
     keeper: str
     nbytes: int
+    """Bytes of it that were sent there."""
     nbytes_shared: int = 0
+    """Bytes of it that replicas of the rank send there."""
     took_s: float
     skipped: int = 0
+    """Number of steps before it that were not sent."""
 
 
 class DamageNotice(_VaultMessage, frozen=True, kw_only=True, tag="damaged"):

@@ -314,7 +314,7 @@ class Checkpointer:
         return record
 
     def _finish_save(self, step: int, record: bytes) -> tuple[str, int, tuple[int, ...]] | None:
-        """Publish once all parts are written. What `_publish` returns on rank 0; an empty record says "I failed"."""
+        """Publish once all parts are written; return `_publish`'s answer on rank 0. An empty record: it failed."""
         records = self._ranks.gather(record, PART_RECORD_BYTES)
         failed = [rank for rank, record in enumerate(records) if not record]
         saved: tuple[str, int, tuple[int, ...]] | None = None

@@ -2,7 +2,7 @@
 
 A planner fills a tensor from the chunks that the metadata names. A rank's metadata therefore names the rest of each
 tensor too, which is with other ranks: a plan that needs some of it is then seen and refused. Were it left out, the
-planner would leave that part of the tensor as it is, and say nothing.
+planner would leave that part of the tensor as it is, without an error.
 """
 
 from __future__ import annotations

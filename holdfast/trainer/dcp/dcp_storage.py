@@ -96,7 +96,7 @@ def memory(ranks: RankGroup) -> Memory:
 
 
 class VaultWriter(StorageWriter, AsyncStager):
-    """Keeps one step. Where the vault cannot, that is logged and training goes on: `kept` says whether it did.
+    """Keeps one step. If the vault cannot, that is logged and training goes on; `kept` is True if it did.
 
     It stages for `async_save` too, which returns as soon as the vault has write-protected the state: this process
     copies nothing. Planning is waited for.

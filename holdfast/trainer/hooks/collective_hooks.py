@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.node.collectives.ring_layout import GROUP_UNKNOWN, IS_P2P, ON_DEVICE, OPERATIONS
-from holdfast.trainer.hooks.holding import stand_if_held
+from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.kernel_starts import Marks
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast.trainer.phases import binding
@@ -52,7 +52,7 @@ _METHODS: dict[str, tuple[str, int]] = {
     "barrier": ("barrier", -1),
     "monitored_barrier": ("monitored_barrier", -1),
 }
-"""Methods of `ProcessGroup`: the operation, and which argument tells its bytes (the input; of a scatter the output)."""
+"""Methods of `ProcessGroup`: the operation, and the argument that has its size (the input; of a scatter the output)."""
 
 _P2P_METHODS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
@@ -145,7 +145,7 @@ def _recorded(
         if ring is None:
             return original(group, *args, **kwargs)
         if ring.hold_wanted:
-            stand_if_held()
+            wait_if_held()
         known = _groups.get(id(group))
         if known is None or known.group() is not group:
             known = _group_of(group, ring, ranks_of)
@@ -177,7 +177,7 @@ def _recorded_p2p(
         if ring is None:
             return original(group, *args, **kwargs)
         if ring.hold_wanted:
-            stand_if_held()
+            wait_if_held()
         known = _groups.get(id(group))
         if known is None or known.group() is not group:
             known = _group_of(group, ring, ranks_of)
@@ -253,9 +253,9 @@ def _payload(payload: Any) -> tuple[int, int]:
 
 
 def look_after(ring: RingWriter) -> None:
-    """Note what the backends have begun, what was dropped without a wait, and what marks say, if that is asked for."""
+    """Note what the backends have begun and what was dropped without a wait; if asked, the marks that were reached."""
     if _Marked.marks is not None and (wanted := ring.marks_wanted):
-        ring.marks_say(wanted, _Marked.marks.reached())
+        ring.answer_marks(wanted, _Marked.marks.reached())
     for key, known in list(_groups.items()):
         group = known.group()
         if group is None:

@@ -24,7 +24,7 @@ PRODUCTS_MIN = 3
 _one_at_a_time = threading.Lock()
 
 
-def stand_if_held() -> None:
+def wait_if_held() -> None:
     """Hold training here if that is ordered and due."""
     ring, ledger = binding.ring, binding.ledger
     if ring is None or ledger is None or not ring.hold_wanted or ledger.step < ring.hold_wanted_after:

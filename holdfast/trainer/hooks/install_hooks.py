@@ -21,7 +21,7 @@ from holdfast.node.rank_variables import STORE_PREFIX
 from holdfast.trainer.hooks import flight_recorder, kernel_starts
 from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks
 from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
-from holdfast.trainer.hooks.holding import stand_if_held
+from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import make_deterministic
@@ -192,7 +192,7 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         return
     binding.settle()
     ledger.complete_step()
-    stand_if_held()
+    wait_if_held()
 
 
 def _patch_torch(module: ModuleType) -> None:

@@ -1,6 +1,6 @@
 """Progress of a rank's device through launched operations, reported when a job hangs.
 
-NCCL's flight recorder tells whether a kernel has started if it may put an event with a time before each
+NCCL's flight recorder shows whether a kernel has started if it may put an event with a time before each
 (`TORCH_NCCL_ENABLE_TIMING`). Where kernels are to run in the order of their launch (`CUDA_DEVICE_MAX_CONNECTIONS=1`,
 as Megatron's tensor parallelism asks for), such events keep communication from overlapping with computation. There a
 mark without a time, of the kind that PyTorch itself puts behind each collective, goes into the stream before it.
@@ -19,7 +19,7 @@ MARKS = 1024
 
 
 class Event(Protocol):
-    """A mark in a stream: `query` says whether the device has come to where it was recorded last."""
+    """A mark in a stream: `query` returns True once the device has come to where it was recorded last."""
 
     def record(self) -> None: ...
     def query(self) -> bool: ...
@@ -43,7 +43,7 @@ def choose(environ: MutableMapping[str, str]) -> bool:
 
 
 class Marks:
-    """The marks of the last operations. `failed` says why there are no more of them; training goes on without."""
+    """The marks of the last operations. `failed` is the reason if no more are put; training goes on without."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

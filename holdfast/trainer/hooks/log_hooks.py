@@ -23,10 +23,10 @@ FLUSH_S_MAX = 10.0
 def patch_event_files(module: ModuleType) -> None:
     writer = getattr(module, "EventFileWriter", None)
     if writer is not None:
-        writer.__init__ = _told(writer.__init__)
+        writer.__init__ = _reporting(writer.__init__)
 
 
-def _told(original: Callable[..., None]) -> Callable[..., None]:
+def _reporting(original: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)

@@ -65,7 +65,7 @@ _monotonic_ns = time.monotonic_ns
 class RingWriter:
     """A rank's own side; `enter` and `leave` together cost about a microsecond.
 
-    The ring may have gone around by the time an operation ends: its place is another's then, as the number in it says.
+    The ring may have gone around by the time an operation ends: its place then has another operation's number.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rank: int, generation: int) -> None:
@@ -197,7 +197,7 @@ class RingWriter:
         self._words[_STATE + 2] = time.monotonic_ns()
 
     def marks_are_put(self) -> None:
-        """Note that the rank answers from now on what its marks say."""
+        """Note that the rank answers from now on which marks were reached."""
         self._words[_MARKS + 2] = 1
 
     @property
@@ -206,7 +206,7 @@ class RingWriter:
         wanted = self._words[_MARKS]
         return wanted if wanted != self._words[_MARKS + 1] else 0
 
-    def marks_say(self, wanted: int, marks: Iterable[tuple[int, bool]]) -> None:
+    def answer_marks(self, wanted: int, marks: Iterable[tuple[int, bool]]) -> None:
         """Write the marks that were asked for with `wanted`: each operation, and True if the device has reached it."""
         words = self._words
         for index, is_reached in marks:

@@ -33,7 +33,7 @@ ALIGNMENT = 64
 
 
 class NotKeepable(ValueError):
-    """The state has something that this layout has no place for; the message says what and where."""
+    """The state has something that this layout has no place for; the message names it and its place."""
 
 
 class Leaf(NamedTuple):
@@ -115,7 +115,7 @@ def lay(
 ) -> tuple[bytes, tuple[tuple[int, int, int], ...], int]:
     """Return index, pieces (address, bytes, offset) and size of a shard of these tensors, the same memory once.
 
-    With a plan the index also says how the shard becomes a part of a checkpoint on disk.
+    With a plan the index also describes how the shard becomes a part of a checkpoint on disk.
     """
     offsets: dict[tuple[int, int], int] = {}
     entries: list[ShardEntry] = []

@@ -12,11 +12,14 @@ T = TypeVar("T")
 
 
 class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch is full at `items_max` or `bytes_max`. One that does not fill up waits `wait_s` after its first item."""
+    """Limits of a batch."""
 
     items_max: int = 1000
+    """It is full at this number of items,"""
     bytes_max: int = 8_000_000
+    """or at this size."""
     wait_s: float = 0.05
+    """Longest wait of a batch that does not fill up, from its first item."""
 
 
 class Buffer(Generic[T]):

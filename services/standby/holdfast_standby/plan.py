@@ -43,7 +43,7 @@ INSTANCE_AHEAD_MAX = timedelta(days=1)
 """An instance from a later time than this does not replace another: no later start of the agent would sort after it."""
 
 UNHEARD_MULTIPLE = 3
-"""A node that was not heard since this service began to listen gets that many times the limit: after an outage of
+"""A node without a heartbeat since this service began to listen gets this many times the limit: after an outage of
 everything, nodes start later than the services do."""
 
 CLAIMS_REMEMBERED = timedelta(seconds=max(stream.keep_s for stream in STREAMS))

@@ -18,7 +18,7 @@ from holdfast_vault.peers.peer_messages import AskHeld, Held, RankSteps
 
 FIND_S = 3.0
 GRACE_S = 0.5
-"""Once one has something, the others have so long to say that they have more: a lost node never will."""
+"""Time after the first answer with a step in which other nodes may answer with more: a lost node never answers."""
 BACK_OFF_S = 0.1
 
 log = structlog.get_logger(__name__)

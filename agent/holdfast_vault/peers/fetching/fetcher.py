@@ -28,7 +28,7 @@ from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
 
 ASSIGNMENT_WAIT_S = 2.0
-"""A rank may be quicker than the order that says where its shards are."""
+"""A rank may ask before the order arrives that names the nodes with its shards."""
 
 log = structlog.get_logger(__name__)
 

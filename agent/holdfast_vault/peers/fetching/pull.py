@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class NotFetched(Exception):
-    """No source could give it; the message says why."""
+    """No source could give it; the message gives the reason."""
 
 
 class WantedShard(msgspec.Struct, frozen=True):

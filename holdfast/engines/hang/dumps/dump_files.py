@@ -34,11 +34,11 @@ _DUMP_KEYS = ("threads", "stack", "stacks", "dump", "py_spy", "pyspy", "text", "
 
 
 class UnreadableDump(ValueError):
-    """A dump without readable content; the message says why."""
+    """A dump without readable content; the message gives the reason."""
 
 
 class IdentifiedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a dump; `rank` and `node` as far as names tell, `file` where it was found."""
+    """A process of a dump; `rank` and `node` if names contain them, `file` where it was found."""
 
     process: DumpedProcess
     kind: ProcessKind
@@ -131,22 +131,22 @@ def _named(processes: Sequence[DumpedProcess], name: str, file: str) -> list[Ide
             kind=kind_of(process.command, process.threads),
             file=file,
             rank=_own_rank(process),
-            node=_told(node_in_name, process) or node_in_name(name),
+            node=_by_label(node_in_name, process) or node_in_name(name),
         )
         for process in processes
     ]
 
 
 def _own_rank(process: DumpedProcess) -> int | None:
-    told = _told(rank_in_name, process)
-    if told is None and (found := _RANK_OF_COMMAND.search(process.command)):
+    rank = _by_label(rank_in_name, process)
+    if rank is None and (found := _RANK_OF_COMMAND.search(process.command)):
         return int(found[1])
-    return told
+    return rank
 
 
-def _told(what: Callable[[str], T], process: DumpedProcess) -> T:
-    by_label = what(process.label)
-    return what(process.section) if by_label is None or by_label == "" else by_label
+def _by_label(what: Callable[[str], T], process: DumpedProcess) -> T:
+    in_label = what(process.label)
+    return what(process.section) if in_label is None or in_label == "" else in_label
 
 
 def processes_of(
@@ -184,8 +184,8 @@ def _by_names(dumped: Sequence[IdentifiedProcess]) -> list[int | None]:
     by_file = _unless_local({file: rank_in_name(file) for file in files}, dumped)
     by_folder = {file: rank_in_folder(file) for file, rank in by_file.items() if rank is None}
     # A folder that holds the dumps of several ranks is not named after a rank.
-    told = Counter(rank for file, rank in by_folder.items() if mains[file])
-    by_file |= {file: rank for file, rank in by_folder.items() if told[rank] <= 1}
+    mains_of = Counter(rank for file, rank in by_folder.items() if mains[file])
+    by_file |= {file: rank for file, rank in by_folder.items() if mains_of[rank] <= 1}
     if (
         len(files) > 1
         and all(len(mains[file]) <= 1 for file in files)
@@ -240,16 +240,16 @@ def _by_local_ranks(
         return ranks, []
     # Launchers count nodes from 0; some that name them count from 1.
     first = 0 if 0 in known or max(known) >= len(known) + 1 else min(known)
-    told = list(ranks)
+    inferred = list(ranks)
     for node, indexes in by_node.items():
         places = _places(dumped, indexes, ranks_per_node)
         for index in indexes:
-            if told[index] is None and (local := places.get(index)) is not None:
-                told[index] = ((nodes[node] or 0) - first) * ranks_per_node + local
-    count = sum(rank is not None for rank in told) - sum(rank is not None for rank in ranks)
-    if not count or len({rank for rank in told if rank is not None}) < sum(rank is not None for rank in told):
+            if inferred[index] is None and (local := places.get(index)) is not None:
+                inferred[index] = ((nodes[node] or 0) - first) * ranks_per_node + local
+    count = sum(rank is not None for rank in inferred) - sum(rank is not None for rank in ranks)
+    if not count or len({rank for rank in inferred if rank is not None}) < sum(rank is not None for rank in inferred):
         return ranks, []
-    return told, [f"the ranks of {count} processes are inferred from their node and their order on it"]
+    return inferred, [f"the ranks of {count} processes are inferred from their node and their order on it"]
 
 
 def _places(dumped: Sequence[IdentifiedProcess], indexes: Sequence[int], ranks_per_node: int) -> dict[int, int]:

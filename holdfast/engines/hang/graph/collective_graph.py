@@ -26,9 +26,10 @@ from holdfast.events.parts.traces import CollectiveRecord
 
 
 class Operation(msgspec.Struct):
-    """A collective, or all that is pending between two ranks in one direction. `joined`, `missing` and `silent`
-    partition the members; nothing is known about the `silent`. `missing_here`: missing members that have joined all
-    earlier operations of the group."""
+    """A collective, or all that is pending between two ranks in one direction.
+
+    `joined`, `missing` and `silent` partition the members.
+    """
 
     group: GroupProgress
     sequence: int
@@ -36,7 +37,9 @@ class Operation(msgspec.Struct):
     is_p2p: bool
     joined: list[int] = []
     missing_here: list[int] = []
+    """Missing members that have joined all earlier operations of the group."""
     silent: list[int] = []
+    """Members of which nothing is known."""
     before: int | None = None
     started: set[int] = set()
 
@@ -50,17 +53,18 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class WaitGraph(msgspec.Struct):
-    """The graph. `waits_in`: each rank's operations in the order in which it began them, as indices of `operations`.
-    `more`: by rank and a message that both ends have joined, the next message, which only this rank has. `batches`:
-    messages that a rank issued as one, by its key of the group and its sequence number; they end together."""
+    """The operations that are pending, and the ranks that wait in them."""
 
     progress: Progress
     operations: list[Operation]
     waits_in: dict[int, list[int]]
+    """Each rank's operations in the order in which it began them, as indices of `operations`."""
     lags: dict[int, list[Lag]]
     records: dict[tuple[int, int], CollectiveRecord]
     more: dict[tuple[int, int | None], int]
+    """By rank and a message that both ends have joined, the next message, which only this rank has."""
     batches: defaultdict[tuple[int, str, int], list[int]]
+    """Messages that a rank issued as one, by its key of the group and its sequence number; they end together."""
 
     def is_lost(self, rank: int, index: int) -> bool:
         """True if only a counter shows the operation in which `rank` waits."""

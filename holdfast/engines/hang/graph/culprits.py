@@ -18,15 +18,17 @@ T = TypeVar("T", bound=Hashable)
 
 
 class ChainEnds(msgspec.Struct):
-    """Ends of waiting chains. `ranks`: each with the operation in which most ranks wait for it. `circles`: ranks and
-    operations that wait for each other. `exchanges`: messages that both ends have joined and that end together. `lost`:
-    operations without ranks whose traces are missing."""
+    """Ends of waiting chains."""
 
     ranks: dict[int, int] = {}
+    """Each with the operation in which most ranks wait for it."""
     operations: list[int] = []
     circles: list[tuple[list[int], list[int]]] = []
+    """Ranks and operations that wait for each other."""
     exchanges: list[list[int]] = []
+    """Messages that both ends have joined and that end together."""
     lost: list[int] = []
+    """Operations without the ranks whose traces are missing."""
 
 
 class Candidates(msgspec.Struct, frozen=True, kw_only=True):

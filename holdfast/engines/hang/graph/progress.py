@@ -42,10 +42,7 @@ def ends_together(operation: str) -> bool:
 
 
 class GroupProgress(msgspec.Struct):
-    """A process group. `entered`, `done`: by rank, the last collective begun and the last one ended. `messages`: by
-    rank, the last point-to-point operation in its records. `is_inferred`: no rank lists the members; they are the ranks
-    that mention the group. `kind` is equal for groups that do the same work elsewhere: same description, and members
-    equally far apart."""
+    """A process group."""
 
     key: str
     name: str
@@ -53,10 +50,15 @@ class GroupProgress(msgspec.Struct):
     ranks: tuple[int, ...] = ()
     has_p2p: bool = False
     is_inferred: bool = False
+    """True if no rank lists the members; they are the ranks that mention the group."""
     kind: int = 0
+    """Equal for groups that do the same work elsewhere: same description, and members equally far apart."""
     entered: dict[int, int] = {}
+    """By rank, the last collective begun."""
     done: dict[int, int] = {}
+    """By rank, the last collective ended."""
     messages: dict[int, int] = {}
+    """By rank, the last point-to-point operation in its records."""
 
     def done_by_any(self) -> int:
         return max(self.done.values(), default=-1)

@@ -39,14 +39,16 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StackVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Verdict from the stacks of a job. If no rank is blamed, the stacks prove nothing; `notes` say why. `outliers` are
-    ranks. `shared`: the smallest set of parallel groups that covers the suspects."""
+    """Verdict from the stacks of a job. If no rank is blamed, the stacks prove nothing."""
 
     groups: tuple[StackGroup, ...]
     outliers: tuple[int, ...] = ()
+    """Ranks."""
     shared: tuple[SharedGroup, ...] = ()
+    """The smallest set of parallel groups that covers the suspects."""
     blamed: tuple[Blamed, ...] = ()
     notes: tuple[str, ...] = ()
+    """Reasons why no rank is blamed."""
 
 
 def judge_stacks(processes: Sequence[ProcessStacks], mesh: Mesh | None, ranks_per_node: int | None) -> StackVerdict:

@@ -43,19 +43,23 @@ STEPS: dict[str, str] = {
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
-    """One Xid. `gpus`: generations that have it. `action`, `investigate`: buckets of the catalogue (see `STEPS`).
-    `reason`: why Holdfast reacts as `confidence` says. `hint_if`: lines with it are only a hint."""
+    """One Xid."""
 
     xid: int
     mnemonic: str
     gpus: str
+    """Generations of GPUs that have it."""
     action: str
+    """Bucket of the catalogue (see `STEPS`)."""
     investigate: str
+    """Bucket of the catalogue."""
     confidence: Confidence
     symptom: str
     meaning: str
     reason: str
+    """Reason for `confidence`."""
     hint_if: str
+    """Lines that match this are only a hint."""
 
     def confidence_of(self, line: str) -> Confidence:
         if self.hint_if and re.search(self.hint_if, line, re.IGNORECASE):

@@ -42,14 +42,13 @@ _GAPS_MAX = 64
 
 
 class Operations(msgspec.Struct, frozen=True, kw_only=True):
-    """Timings in columns of equal length, one row per operation. Times in seconds, each step's from its own origin.
-    `kind`: index in `kinds`, the names of the operations. `microbatch` and `chunk`: -1 where they do not apply; `chunk`
-    is the virtual stage within the pipeline stage. `sequence` numbers the operations of one kind, worker and step by
-    start. `ranks_per_worker`: global ranks per worker (tensor parallelism)."""
+    """Timings in columns of equal length, one row per operation. Times in seconds, each step's from its own origin."""
 
     name: str
     kinds: tuple[str, ...]
+    """Names of the operations."""
     kind: Ints
+    """Index in `kinds`."""
     dp_rank: Ints
     stage: Ints
     rank: Ints
@@ -57,11 +56,15 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     start_s: Floats
     duration_s: Floats
     sequence: Ints
+    """Number of the operation among those of its kind, worker and step, by start."""
     chunk: Ints
+    """Virtual stage within the pipeline stage; -1 where it does not apply."""
     microbatch: Ints
+    """-1 where it does not apply."""
     dp_size: int
     pp_size: int
     ranks_per_worker: int = 1
+    """Global ranks per worker (tensor parallelism)."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -36,15 +36,18 @@ class ContradictoryOrder(ValueError):
 
 
 class StepGraph(NamedTuple):
-    """Nodes and their dependencies. `node_of` maps the shape's rows to nodes. `own_s`: each node's own time, nodes x
-    steps. `levels`: nodes whose predecessors are all in earlier levels. `is_transfer`: of two workers or more.
-    `is_void`: recorded, but never took place."""
+    """Nodes and their dependencies."""
 
     node_of: Ints
+    """The node of each of the shape's rows."""
     own_s: Floats
+    """Each node's own time, nodes x steps."""
     is_transfer: NDArray[np.bool_]
+    """True for nodes of two workers or more."""
     is_void: NDArray[np.bool_]
+    """True for nodes that were recorded but never took place."""
     levels: tuple[GraphLevel, ...]
+    """Nodes by level: the predecessors of each are in earlier levels."""
 
     @property
     def first_row(self) -> Ints:

@@ -111,7 +111,7 @@ class PartWriter:
     """Turns what this rank writes into a stream of bytes, without ever holding a second copy of it all."""
 
     def __init__(self, state_dict: dict[str, Any], writes: Callable[[WriteItem, Any], bool]) -> None:
-        """``writes`` says of every planned item and its value whether it is this rank that writes it."""
+        """``writes`` returns True for a planned item and its value if this rank writes it."""
         self._planner = SavePlanner()
         self._planner.set_up_planner(state_dict)
         values = self._planner.state_dict

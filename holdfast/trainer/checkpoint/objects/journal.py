@@ -57,7 +57,7 @@ class Journal:
             wanted = change(current)
             if wanted == current:
                 return current
-            # Whatever comes of it, the next round tells: an answer may be lost, and a number may be one of long ago.
+            # The next round shows whether it took effect: an answer may be lost, and a number may be an old one.
             self._create(number + 1, wanted)
         raise CheckpointError(f"{self._root} changes all the time: does another job keep its checkpoints there?")
 
@@ -124,7 +124,7 @@ class Journal:
         try:
             self._fs.pipe_file(path, record, mode="create")
         except OSError:
-            # Stores differ in how they say that there is one.
+            # Stores differ in the error for an object that exists.
             self._fs.invalidate_cache()
             if self._fs.exists(path):
                 return False

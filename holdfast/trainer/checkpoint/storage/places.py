@@ -1,4 +1,4 @@
-"""From where a user says that checkpoints are to the storage that keeps them: a directory, or the URL of one."""
+"""The storage for a place of checkpoints that a user names: a directory, or the URL of one."""
 
 from __future__ import annotations
 

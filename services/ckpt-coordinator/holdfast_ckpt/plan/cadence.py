@@ -2,7 +2,7 @@
 
 A copy that takes longer than the time until the next one leaves steps without copies; one that takes half of that time
 already competes with training for the network. So `every` doubles when a node reports twice in a row that it was late,
-and halves when all reports of a minute said that there is room.
+and halves when all reports of a minute show room.
 
 Hysteresis: room means an eighth of the time between two copies. After halving, the same copy takes a quarter of that
 time, half of what counts as late, so only a network twice as slow reverses the change. A single late report does

@@ -29,7 +29,7 @@ def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> 
     """Return the plan with the steps to keep; `kept`: the step that node and keeper both have of the coming one.
 
     `held` becomes the newest step that is certified and that all nodes have twice: the coming one, or the complete one
-    (see `complete`).
+    (see `complete.py`).
     """
     if event.generation != plan.generation:
         return plan

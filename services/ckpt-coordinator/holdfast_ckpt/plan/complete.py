@@ -1,9 +1,9 @@
 """The newest step that all nodes of a job are known to have twice, kept in memory until there is a newer one.
 
 If several ranks and vaults are lost at once, the newest steps of the others may have no step in common. The complete
-step is the floor: the job does not go back further. It is the coming step (see `certified`) as soon as all nodes have
-reported that their keepers have it, certified or not. While it waits to be certified, no other one takes its place for
-a while, because it would then never become the step to go back to after bad numbers.
+step is the floor: the job does not go back further. It is the coming step (see `certified.py`) as soon as all nodes
+have reported that their keepers have it, certified or not. While it waits to be certified, no other one takes its place
+for a while, because it would then never become the step to go back to after bad numbers.
 
 So the complete step may be half a minute old. When a node reports that its ranks keep no steps, the newest step that
 its keeper has is frozen: all nodes still have it, because training waits for a moment, and they keep it until every

@@ -32,7 +32,7 @@ class CoordinatorState:
         self.shards = ShardLocations()
         self.paces: dict[str, Pace] = {}
         self.kept: dict[str, dict[int, int]] = {}
-        """Copies of the coming step (see `certified`): job -> node rank -> step that node and keeper both have."""
+        """Copies of the coming step (see `certified.py`): job -> node rank -> step that node and keeper both have."""
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the state by the stored rows: table name -> key -> row."""

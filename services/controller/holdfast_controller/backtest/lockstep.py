@@ -78,8 +78,8 @@ def compare(inputs: Sequence[Input], recorded: Rules, other: Rules) -> Compariso
 
 
 def same(one: Iterable[Event], other: Iterable[Event]) -> bool:
-    """Return True if both say the same, whatever their ids and exact times."""
-    return _equal([_told(event) for event in one], [_told(event) for event in other])
+    """Return True if both are the same but for ids and exact times."""
+    return _equal([_content(event) for event in one], [_content(event) for event in other])
 
 
 class _Lockstep:
@@ -103,7 +103,7 @@ class _Lockstep:
             self._consider(given, events)
             return
         if not given.decided and events:
-            # It came when the job was elsewhere, and the record does not tell when that was.
+            # The job was in another state when it came, and the record does not show when that was.
             return
         if not same(events, given.decided):
             self.unexplained.append(Unexplained(at=given.at, cause=given.event, recorded=given.decided, decided=events))
@@ -204,7 +204,7 @@ def _time_passed(planner: Planner, state: JobState, at: datetime) -> JobDecision
     return decision
 
 
-def _told(event: Event) -> dict[str, Any]:
+def _content(event: Event) -> dict[str, Any]:
     fields = msgspec.to_builtins(event, builtin_types=(datetime,))
     return {name: value for name, value in fields.items() if name not in _IDENTITY}
 

@@ -139,10 +139,10 @@ def test_it_ends_when_it_is_long_enough(reports: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(replay_run.os, "_exit", end)
     recorder = Recorder(ReplaySettings(until=5, mesh="dp=1", of_mesh="dp=4", steps_min=1))
     recorder.resumed(2)
-    recorder.step_said(None, 1.0, None)
-    recorder.step_said(None, 1.0, None)
+    recorder.step_reported(None, 1.0, None)
+    recorder.step_reported(None, 1.0, None)
     with pytest.raises(Ended):
-        recorder.step_said(None, 1.0, None)
+        recorder.step_reported(None, 1.0, None)
     fields = told(reports)
     assert (fields["first"], fields["last"]) == (3, 5)
 

@@ -54,7 +54,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     text: str
     named: str = ""
-    """The symptom in the terms of `holdfast.symptoms`, if more is known than `symptom` tells."""
+    """The symptom in the terms of `holdfast.symptoms`, if it is more exact than `symptom`."""
     root: Root = Root.UNKNOWN
     evidence: tuple[str, ...] = ()
     """Ids of the events that report it."""

@@ -26,7 +26,7 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
         return
     is_present = event.generation == state.generation
     if not is_present and is_superseded(event):
-        # It ended because the restart worked, and late because it was cut off: neither its end nor its step tells
+        # It ended because the restart worked, and late because it was cut off: neither its end nor its step shows
         # anything about the failure. In the present generation it does: what is newer there was never ordered.
         return
     if state.incident and event.generation in state.incident.untrained:

@@ -18,7 +18,7 @@ from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.phase import Starting
 
 ENDS = frozenset({Symptom.KILLED_BY_SIGNAL, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
-"""Symptoms that tell that a rank ended, and nothing about the reason."""
+"""Symptoms which only show that a rank ended, without a reason."""
 
 MECHANISMS = {
     Rung.CHECKS: ("stop_time_checks", "can_check"),

@@ -13,7 +13,7 @@ from holdfast import trainer
 from holdfast.node.collectives.hold import Hold
 from holdfast.node.ledger.ledger_file import LedgerReader, LedgerWriter
 from holdfast.trainer.hooks import holding
-from holdfast.trainer.hooks.holding import stand_if_held
+from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast.trainer.phases import bind, binding
 
@@ -114,7 +114,7 @@ def test_a_hold_ends_by_itself_and_does_not_begin_again(rank: Rank) -> None:
 
 def test_what_is_no_rank_is_not_held() -> None:
     assert binding.ring is None
-    stand_if_held()
+    wait_if_held()
 
 
 def test_a_device_that_is_full_costs_the_test_and_not_the_training(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
