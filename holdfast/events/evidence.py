@@ -163,8 +163,8 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     lines: tuple[str, ...] = ()
     """The text that was read, word for word."""
     shared: str = ""
-    """What the alert is about if nodes have it in common: `address 10.0.0.1`, `file system nfs1:/data`. The same text
-    from two nodes or more is that thing's fault. "": something of the node's own, whatever `device` is called."""
+    """Thing that the alert is about, if nodes have it in common: `address 10.0.0.1`, `file system nfs1:/data`. The same
+    text from two nodes or more is that thing's fault. "": something of the node's own, whatever `device` is called."""
 
 
 class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):

@@ -32,7 +32,7 @@ class AlreadyRunning(RuntimeError):
 
 class Directories:
     def __init__(self, root: Path, run_as: RunAs | None = None) -> None:
-        """`run_as`: whom ranks run as. Another user than ours reaches what ranks need, and nothing else."""
+        """`run_as` names the user of ranks. If it is not the agent's, it reaches what ranks need, and nothing else."""
         self.root = root.absolute()
         self._memory = LedgerMemory(self.root)
         self.run_as = run_as or RunAs()
@@ -137,7 +137,7 @@ class Directories:
     def begin_generation(self, job: str, fence: Fence, user: JobUser | None = None) -> None:
         """Prepare the directories of a generation, and remove all but those of the one before.
 
-        `user` is that of its ranks, None if it is ours. Ranks of another user find no way in any more.
+        `user` is that of its ranks, None if it is ours. Ranks of any other user can no longer pass.
         """
         # Shared memory may have been cleared from outside.
         self._prepare_ledgers()

@@ -33,7 +33,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     them."""
     times: int = 1
     shared: str = ""
-    """What is at fault if it is not the node's own, in words that are equal on all nodes ("address 10.0.0.1")."""
+    """Thing at fault if it is not the node's own, in words that are equal on all nodes ("address 10.0.0.1")."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ class KernelTrouble(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     about: About
-    """Which of the names below identify the affected part."""
+    """Names, of those below, that identify the affected part."""
     confidence: Confidence
     symptom: str
     detail: str

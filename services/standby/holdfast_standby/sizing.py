@@ -19,7 +19,7 @@ WINDOW = timedelta(days=30)
 USUAL_PER_DAY = 0.0012
 """Failures of a machine and day before any were seen: with it, the P99 of ByteRobust's Table 5 come out."""
 USUAL_MACHINE_DAYS = 1000.0
-"""Weight of that rate: so many machine-days have to be seen until the fleet's own failures weigh as much."""
+"""Weight of that rate: the number of observed machine-days at which the fleet's own failures weigh as much."""
 
 DAY = timedelta(days=1)
 FAILURES_KEPT_MAX = 30

@@ -41,7 +41,7 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the kernel's neighbour table. `age_s`: time since its state changed."""
 
     is_known: bool
-    """True if its hardware address is known; False if the kernel asked for it and nobody answered."""
+    """True if its hardware address is known; False if the kernel asked for it without an answer."""
     age_s: float
 
 
