@@ -87,7 +87,7 @@ class Recorder:
         self._is_bad = False
         self._explicit = False
         self._unsettled: str | None = None
-        self._is_told = False
+        self._is_reported = False
 
     def resumed(self, step: int) -> None:
         if self._first is None:
@@ -163,9 +163,9 @@ class Recorder:
         self._chain.update(local.contiguous().reshape(-1).view(torch.uint8).cpu().numpy())
 
     def _tell(self) -> None:
-        if self._is_told:
+        if self._is_reported:
             return
-        self._is_told = True
+        self._is_reported = True
         report(
             REPLAY_RESULT,
             first=-1 if self._first is None else self._first,

@@ -13,7 +13,7 @@ import msgspec
 
 REPORTS_VARIABLE = "HOLDFAST_REPORTS"
 LINE_BYTES_MAX = 65_536
-STEPS_TOLD_MAX = 1_000
+STEPS_LISTED_MAX = 1_000
 
 CHECKPOINT_SAVED = "checkpoint_saved"
 DIAGNOSTIC_RESULT = "diagnostic_result"
@@ -60,5 +60,5 @@ def checkpoint_saved(*, step: int, path: str, checkpoint_bytes: int, took_s: flo
 
     `steps` are all that are there now; none: the caller does not know.
     """
-    told = steps if len(steps) <= STEPS_TOLD_MAX else ()
-    report(CHECKPOINT_SAVED, step=step, path=path, bytes=checkpoint_bytes, took_s=took_s, steps=told)
+    listed = steps if len(steps) <= STEPS_LISTED_MAX else ()
+    report(CHECKPOINT_SAVED, step=step, path=path, bytes=checkpoint_bytes, took_s=took_s, steps=listed)

@@ -72,11 +72,11 @@ def devices_of(check: Check, reading: Reading) -> list[InspectedDevice]:
         InspectedDevice(check=check.name, source=check.source, device=device, state="unreadable", detail=why)
         for device, why in reading.unread.items()
     ]
-    told = {device.device for device in found}
+    reported = {device.device for device in found}
     found += [
         InspectedDevice(check=check.name, source=check.source, device=device, state="ok", detail=how)
         for device, how in reading.seen.items()
-        if device not in told
+        if device not in reported
     ]
     if reading.absent:
         found.append(InspectedDevice(check=check.name, source=check.source, state="absent", detail=reading.absent))

@@ -59,9 +59,9 @@ class NodeInspections:
         self._root = inspected.root
         gpus = gpus_of(machine, policy, os.environ)
         recalled = recall(_POSITION)
-        self._said_position = msgspec.json.decode(recalled, type=Position) if recalled else None
+        self._published_position = msgspec.json.decode(recalled, type=Position) if recalled else None
         finder = HardwareFinder(machine, policy, gpus, self._paths, self._ranks)
-        self._log = KernelLog(machine, finder, self._said_position)
+        self._log = KernelLog(machine, finder, self._published_position)
         self._gpu = GpuInspection(policy, gpus)
         checks = registered(policy, machine, self._paths, self._ranks, self._gpu, self._log, address=inspected.address)
         self._inspections = Inspections(checks, self._found, now, policy.again_s, lambda: self.on_fitness())
@@ -90,17 +90,17 @@ class NodeInspections:
         crew = self.crew()
         return tuple(crew.pids.values()) if crew is not None else ()
 
-    def _found(self, check: str, said: Sequence[InspectionReport]) -> None:
+    def _found(self, check: str, reports: Sequence[InspectionReport]) -> None:
         memory: dict[str, bytes] = {}
         # Not with another check's reports: the position must not pass log lines whose reports are still to come.
         position = self._log.position if check == KERNEL else None
-        if position is not None and position != self._said_position:
-            self._said_position = position
+        if position is not None and position != self._published_position:
+            self._published_position = position
             memory = {_POSITION: msgspec.json.encode(position)}
-        if said or memory:
-            self._publish(*map(self._event, said), memory=memory)
+        if reports or memory:
+            self._publish(*map(self._event, reports), memory=memory)
 
-    def _event(self, said: InspectionReport) -> Inspection:
+    def _event(self, report: InspectionReport) -> Inspection:
         crew = self.crew()
         order = crew.order if crew is not None else None
         of_job: dict[str, Any] = {"job": order.job, "generation": order.generation} if order is not None else {}
@@ -111,5 +111,5 @@ class NodeInspections:
             node=self._node,
             boot_id=self._boot_id,
             **of_job,
-            **msgspec.structs.asdict(said),
+            **msgspec.structs.asdict(report),
         )

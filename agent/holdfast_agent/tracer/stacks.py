@@ -134,8 +134,8 @@ def _threads(output: bytes, pid: int) -> tuple[ThreadStack, ...]:
 
 
 def _in_words(errors: bytes) -> str:
-    said = errors.decode(errors="replace").strip()
-    line = said.splitlines()[0].removeprefix("Error: ") if said else "py-spy printed nothing"
-    if "ermission denied" in said or "not permitted" in said:
+    text = errors.decode(errors="replace").strip()
+    line = text.splitlines()[0].removeprefix("Error: ") if text else "py-spy printed nothing"
+    if "ermission denied" in text or "not permitted" in text:
         return f"{_NO_RIGHT} ({line}): the agent needs CAP_SYS_PTRACE"[:_REASON_CHARS_MAX]
     return line[:_REASON_CHARS_MAX]

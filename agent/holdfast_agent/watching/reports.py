@@ -113,8 +113,8 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
             return CheckpointSaved(**common, checkpoint_bytes=fields.pop("bytes"), **fields)
         if (kind := _AS_THEY_ARE.get(report.kind)) is not None:
             # The agent sets the common fields, whatever the report contains.
-            told = {**report.fields, **common, "incident": order.incident, "type": report.kind}
-            return msgspec.convert(told, kind, strict=False)
+            fields = {**report.fields, **common, "incident": order.incident, "type": report.kind}
+            return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
     return None

@@ -60,8 +60,8 @@ def _run(tool: str, name: str) -> list[StageResult]:
     try:
         return findings(name, read(done.stdout))
     except UnreadableAnswer as error:
-        said = (done.stderr or done.stdout).strip()[:500]
-        return [broken(f"{TOOL} diag --run {name}: {error}; exit code {done.returncode}: {said}", device=name)]
+        output = (done.stderr or done.stdout).strip()[:500]
+        return [broken(f"{TOOL} diag --run {name}: {error}; exit code {done.returncode}: {output}", device=name)]
 
 
 def read(text: str) -> list[DcgmResult]:
@@ -96,8 +96,8 @@ def findings(name: str, results: Sequence[DcgmResult]) -> list[StageResult]:
 
 
 def _symptom(result: DcgmResult) -> str:
-    said = f"{result.test} {result.words}".lower()
-    return next((symptom for word, symptom in _SYMPTOMS if word in said), SYMPTOM)
+    words = f"{result.test} {result.words}".lower()
+    return next((symptom for word, symptom in _SYMPTOMS if word in words), SYMPTOM)
 
 
 def _results(node: Any, test: str) -> Iterator[DcgmResult]:

@@ -33,12 +33,12 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 def _call(point: metadata.EntryPoint) -> StageResult:
     try:
-        said = point.load()()
+        answer = point.load()()
     except AssertionError as error:
         return failed(SYMPTOM, str(error) or "failed", device=point.name)
     except Exception as error:  # noqa: BLE001 - a plugin's own mistake proves nothing about the node
         return broken(f"{type(error).__name__}: {error}", device=point.name)
-    return passed(device=point.name, detail="" if said is None else str(said))
+    return passed(device=point.name, detail="" if answer is None else str(answer))
 
 
 def _all_in(directory: Path) -> list[StageResult]:
@@ -56,15 +56,15 @@ def _execute(program: Path) -> StageResult:
         done = subprocess.run([program], capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:
         return broken(f"{program}: {error.strerror}", device=name)
-    said = (done.stdout.strip() or done.stderr.strip()).partition("\n")[0]
+    first_line = (done.stdout.strip() or done.stderr.strip()).partition("\n")[0]
     match done.returncode:
         case 0:
-            return passed(device=name, detail=said)
+            return passed(device=name, detail=first_line)
         case 1:
-            return passed(device=name, detail=f"warning: {said}")
+            return passed(device=name, detail=f"warning: {first_line}")
         case 2:
-            return failed(SYMPTOM, said or "failed", device=name)
+            return failed(SYMPTOM, first_line or "failed", device=name)
         case 3:
-            return skipped(said or "the test could not decide", device=name)
+            return skipped(first_line or "the test could not decide", device=name)
         case code:
-            return broken(f"exited with {code}: {said}", device=name)
+            return broken(f"exited with {code}: {first_line}", device=name)

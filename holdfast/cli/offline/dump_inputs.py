@@ -29,8 +29,8 @@ from holdfast.engines.stragglers.traces.operations import (
 from holdfast.events.parts.traces import ProcessStacks, RankTrace
 
 _HEAD_BYTES = 1 << 16
-_OF_FLIGHT_RECORDER = (b'"pg_config"', b'"pg_status"', b'"collective_seq_id"', b'"nccl_version"')
-_OF_NO_DUMP = re.compile(r"\.(?:py|md|png|svg|html|sh|so|pt|bin|safetensors|whl)$|^(?:LICENSE|README)", re.IGNORECASE)
+_FLIGHT_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"collective_seq_id"', b'"nccl_version"')
+_NOT_A_DUMP = re.compile(r"\.(?:py|md|png|svg|html|sh|so|pt|bin|safetensors|whl)$|^(?:LICENSE|README)", re.IGNORECASE)
 _NO_DUMP = "no stacks of py-spy or faulthandler, no flight recorder's dump, no timings of operations"
 _META = re.compile(r"^meta[-_.]?(.*?)\.(?:ya?ml|json)$")
 
@@ -103,12 +103,12 @@ class _Reading:
             return
         if kind:
             self.found.read.append(ReadFile(file=name, format=kind, count=count))
-        elif is_asked_for or not _OF_NO_DUMP.search(Path(name).name):
+        elif is_asked_for or not _NOT_A_DUMP.search(Path(name).name):
             self._not_read(name, UnreadableDump(_NO_DUMP if data.strip() else "empty"))
 
     def _not_read(self, name: str, error: Exception) -> None:
-        said = error.strerror if isinstance(error, OSError) else None
-        self.found.unread.append(UnreadFile(file=name, error=said or _without(str(error), name)))
+        reason = error.strerror if isinstance(error, OSError) else None
+        self.found.unread.append(UnreadFile(file=name, error=reason or _without(str(error), name)))
 
     def operations(self) -> Iterator[Operations]:
         """Yield the timings, each with the sizes in the meta file of the same name beside it."""
@@ -131,7 +131,7 @@ class _Reading:
             if looks_like_meta(head) and len(data) < _HEAD_BYTES:
                 self._metas[name] = data
                 return "operations_meta", 0
-            if any(sign in data for sign in _OF_FLIGHT_RECORDER):
+            if any(sign in data for sign in _FLIGHT_RECORDER_KEYS):
                 return self._traces(data, name)
             try:
                 return self._json(data, name)

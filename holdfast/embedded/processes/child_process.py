@@ -40,17 +40,17 @@ class Process:
         """Wait until the process calls `holdfast.daemon.ready.announce_ready`; forever if it never does."""
         if self._ready_fd is None:
             return
-        said: asyncio.Future[bool] = self._loop.create_future()
+        is_ready: asyncio.Future[bool] = self._loop.create_future()
         fd = self._ready_fd
 
         def look() -> None:
             self._loop.remove_reader(fd)
-            if not said.done():
-                said.set_result(bool(os.read(fd, 1)))
+            if not is_ready.done():
+                is_ready.set_result(bool(os.read(fd, 1)))
 
         self._loop.add_reader(fd, look)
         try:
-            if not await said:
+            if not await is_ready:
                 # It closed the pipe without a word: its death, or the time limit, ends the wait.
                 await asyncio.Event().wait()
         finally:

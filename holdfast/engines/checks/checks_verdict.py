@@ -231,11 +231,11 @@ def _meets(result: DiagnosticResult, node: str, partners: Iterable[str]) -> bool
 
 def _link(results: list[DiagnosticResult], pair: Pair) -> UnresolvedNodes:
     about = [r for r in results if r.status == "failed" and _is_between(r) and {r.node or "", *r.peers} <= set(pair)]
-    said = f" ({about[0].detail})" if about and about[0].detail else ""
+    detail = f" ({about[0].detail})" if about and about[0].detail else ""
     return UnresolvedNodes(
         nodes=pair,
         symptom=about[0].symptom if about else NETWORK_SYMPTOM,
-        reason=f"{pair[0]} and {pair[1]} failed only with each other{said}: either of them, or what lies between",
+        reason=f"{pair[0]} and {pair[1]} failed only with each other{detail}: either of them, or what lies between",
         evidence=tuple(result.id for result in about),
     )
 
@@ -270,8 +270,8 @@ def _digests(
                 )
             )
             continue
-        for node, said in by_node.items():
-            if said == {right} or node in suspects:
+        for node, digests in by_node.items():
+            if digests == {right} or node in suspects:
                 continue
             others = sum(1 for digests in by_node.values() if digests == {right})
             before = " and of earlier runs" if known == right else ""
@@ -279,8 +279,8 @@ def _digests(
                 node=node,
                 symptom=WRONG_ANSWER_SYMPTOM,
                 confidence="high",
-                reason=f"{key.test}: its answer {', '.join(sorted(said - {right}))} is not {right}, that of {others} "
-                f"others{before} on {kind}",
+                reason=f"{key.test}: its answer {', '.join(sorted(digests - {right}))} is not {right}, that of "
+                f"{others} others{before} on {kind}",
                 evidence=tuple(answer.id for answer in answers if answer.node == node and answer.digest != right),
             )
     return list(suspects.values()), unresolved
@@ -303,7 +303,7 @@ def _majority(by_node: Mapping[str, set[str]], known: str | None) -> str | None:
 
 
 def _counted(by_node: Mapping[str, set[str]]) -> str:
-    return "different answers: " + ", ".join(f"{node} {'/'.join(sorted(said))}" for node, said in by_node.items())
+    return "different answers: " + ", ".join(f"{node} {'/'.join(sorted(digests))}" for node, digests in by_node.items())
 
 
 # --- rates --------------------------------------------------------------------------------------

@@ -60,8 +60,8 @@ def find_first_failure(
 ) -> FirstFailure | None:
     """Decide which failure was first; None without evidence. `mixed`: streams with lines of several unnamed ranks.
     `observed_first`: the rank that torchrun saw fail first. `ranks`: all known ranks."""
-    ends = {key: end for key, said in found.items() if (end := (mixed_end if key in mixed else own_end)(said))}
-    everything = sorted((one for said in found.values() for one in said), key=lambda one: one.number)
+    ends = {key: end for key, matches in found.items() if (end := (mixed_end if key in mixed else own_end)(matches))}
+    everything = sorted((one for matches in found.values() for one in matches), key=lambda one: one.number)
     cascade = [one for one in everything if one.hand == "cascade"]
     vague = [one for one in everything if one.hand == "vague" and not _is_echo(one, found)]
     if ends:
@@ -224,8 +224,8 @@ def _awaited(cascade: Sequence[RuleMatch], ranks: frozenset[int]) -> tuple[int |
 def _earliest(ends: Sequence[RuleMatch]) -> RuleMatch | None:
     """Return the end that precedes all others; None if times do not show it."""
     # A launcher lists exit codes in no order of time.
-    is_told = any(end.rule.where == "code" for end in ends)
-    if not is_told and len({end.file for end in ends}) == 1 and all(end.lines for end in ends):
+    is_by_exit_code = any(end.rule.where == "code" for end in ends)
+    if not is_by_exit_code and len({end.file for end in ends}) == 1 and all(end.lines for end in ends):
         return min(ends, key=lambda end: end.number)
     times = [end.at for end in ends]
     known = sorted(at for at in times if at is not None)
@@ -263,10 +263,10 @@ def _is_echo(finding: RuleMatch, found: Mapping[Key, Sequence[RuleMatch]]) -> bo
             and (aborted or one.rank is None)
             and one.file == finding.file
             and bool(one.lines)
-            for said in found.values()
-            for one in said
+            for matches in found.values()
+            for one in matches
         )
-    return any(one.hand == "cascade" and one.rank == finding.rank for said in found.values() for one in said)
+    return any(one.hand == "cascade" and one.rank == finding.rank for matches in found.values() for one in matches)
 
 
 def _others(found: Sequence[RuleMatch], rank: int | None) -> tuple[RuleMatch, ...]:

@@ -45,9 +45,9 @@ def diagnose(
     codes = {rank: of_signal(code) for rank, code in (exit_codes or {}).items()}
     if codes and not any(codes.values()):
         return unknown("every rank ended with exit code 0: nothing failed")
-    told_in = [(scan.file, rank_ends(_all_lines(scan))) for scan in scans]
-    told = [ended for _, all_of_file in told_in for ended in all_of_file]
-    for ended in told:
+    ends_by_file = [(scan.file, rank_ends(_all_lines(scan))) for scan in scans]
+    ends = [ended for _, all_of_file in ends_by_file for ended in all_of_file]
+    for ended in ends:
         if ended.rank is not None:
             codes.setdefault(ended.rank, ended.code)
     fine = {rank for rank, code in (exit_codes or {}).items() if code == 0}
@@ -59,27 +59,27 @@ def diagnose(
         streams = _attempt(book, scan, has_raised=has_raised)
         ranks |= {rank for rank, local in streams if rank is not None and not local}
         named = {rank for rank, _ in streams if rank is not None}
-        for (rank, local), said in streams.items():
+        for (rank, local), matches in streams.items():
             if rank in fine and not local:
                 continue
             key: Key = ("" if rank is not None and not local else scan.file, rank, local)
-            found.setdefault(key, []).extend(said)
-            if rank is None and (len(named) > 1 or len(told) > 1):
+            found.setdefault(key, []).extend(matches)
+            if rank is None and (len(named) > 1 or len(ends) > 1):
                 mixed.add(key)
     for rank, code in codes.items():
         if name := _BY_EXIT.get(code):
-            found.setdefault(("", rank, False), []).append(_by_exit(book, name, rank, told, scans))
-    for ended in told:
+            found.setdefault(("", rank, False), []).append(_by_exit(book, name, rank, ends, scans))
+    for ended in ends:
         if ended.rank is None and (name := _BY_EXIT.get(of_signal(ended.code))) and not codes:
             file = next((scan.file for scan in scans if ended.line in _all_lines(scan)), "")
             local = ended.local_rank is not None
             finding = _exit_match(book, name, ended.local_rank, (ended.proof,), file, local=local)
             found.setdefault((file, ended.local_rank, local), []).append(finding)
-    _without_answers_of_slurm(found, told_in)
+    _without_answers_of_slurm(found, ends_by_file)
     first = [
         ended
-        for ended in told
-        if ended.is_first and ended.rank is not None and ended.code != ENDED_BY_LAUNCHER and _is_alone(ended, told)
+        for ended in ends
+        if ended.is_first and ended.rank is not None and ended.code != ENDED_BY_LAUNCHER and _is_alone(ended, ends)
     ]
     decided = find_first_failure(
         found,
@@ -90,7 +90,7 @@ def diagnose(
     if decided is None:
         return _nothing(scans, codes)
     if decided.rank is None and decided.local_rank is not None:
-        decided = msgspec.structs.replace(decided, rank=_global(decided.local_rank, told))
+        decided = msgspec.structs.replace(decided, rank=_global(decided.local_rank, ends))
     return _diagnosis(decided, codes, first)
 
 
@@ -127,16 +127,18 @@ def diagnose_end(
     return diagnose([scan.end()], {} if code is None or rank is None else {rank: code}, book)
 
 
-def _without_answers_of_slurm(found: dict[Key, list[RuleMatch]], told_in: Sequence[tuple[str, list[RankEnd]]]) -> None:
+def _without_answers_of_slurm(
+    found: dict[Key, list[RuleMatch]], ends_by_file: Sequence[tuple[str, list[RankEnd]]]
+) -> None:
     """Drop cancellations by Slurm that follow a failed task: Slurm itself cancels the rest of the step."""
     failed = {
         file: min(lines)
-        for file, told in told_in
-        if (lines := [ended.line.number for ended in told if 0 < ended.code < _SIGNALLED])
+        for file, ends in ends_by_file
+        if (lines := [ended.line.number for ended in ends if 0 < ended.code < _SIGNALLED])
     }
-    for said in found.values():
-        said[:] = [
-            one for one in said if one.rule.name != _CANCELLED or one.number < failed.get(one.file, one.number + 1)
+    for matches in found.values():
+        matches[:] = [
+            one for one in matches if one.rule.name != _CANCELLED or one.number < failed.get(one.file, one.number + 1)
         ]
 
 
@@ -144,17 +146,17 @@ def _all_lines(scan: ScannedLog) -> list[LogLine]:
     return [line for attempt in (*scan.attempts, scan.overtaken) for lines in attempt.values() for line in lines]
 
 
-def _is_alone(first: RankEnd, told: Sequence[RankEnd]) -> bool:
+def _is_alone(first: RankEnd, ends: Sequence[RankEnd]) -> bool:
     """True if no other rank ended in the same second; torchrun measures whole seconds and picks the lowest rank."""
     return all(
         ended.rank == first.rank or ended.at is None or ended.at != first.at or ended.code == ENDED_BY_LAUNCHER
-        for ended in told
+        for ended in ends
     )
 
 
-def _global(local_rank: int, told: Sequence[RankEnd]) -> int | None:
+def _global(local_rank: int, ends: Sequence[RankEnd]) -> int | None:
     """Return the rank that a launcher's report gives to this local rank; None if there are several."""
-    ranks = {ended.rank for ended in told if ended.rank is not None and ended.local_rank == local_rank}
+    ranks = {ended.rank for ended in ends if ended.rank is not None and ended.local_rank == local_rank}
     return ranks.pop() if len(ranks) == 1 else None
 
 
@@ -164,15 +166,15 @@ def _attempt(
     """Return the matches of a log's last attempt that ended for its own reasons, else of the whole log. Steps can
     follow an error only because they were written late. The error counts if the rank is known to have raised
     (`has_raised`), or if only a few steps follow before partners were lost."""
-    said: list[dict[tuple[int | None, bool], list[RuleMatch]]] = []
+    attempts: list[dict[tuple[int | None, bool], list[RuleMatch]]] = []
     for attempt in scan.attempts:
         streams = {
             key: rule_matches(book, lines, file=scan.file, rank=key[0], local=key[1]) for key, lines in attempt.items()
         }
         if any(one.hand in ("first", "vague") for found in streams.values() for one in found):
             return streams
-        said.append(streams)
-    lost_partner = any(one.hand == "cascade" for found in said[0].values() for one in found)
+        attempts.append(streams)
+    lost_partner = any(one.hand == "cascade" for found in attempts[0].values() for one in found)
     if scan.overtaken and (
         (has_raised and not lost_partner) or (lost_partner and scan.overtaken_by <= OVERTAKEN_BY_MAX)
     ):
@@ -180,12 +182,12 @@ def _attempt(
             key: rule_matches(book, lines, file=scan.file, rank=key[0], local=key[1])
             for key, lines in scan.overtaken.items()
         }
-        return {key: overtaken.get(key, []) + said[0].get(key, []) for key in overtaken | said[0]}
-    return said[0] if said else {}
+        return {key: overtaken.get(key, []) + attempts[0].get(key, []) for key in overtaken | attempts[0]}
+    return attempts[0] if attempts else {}
 
 
-def _by_exit(book: RuleBook, name: str, rank: int, told: Sequence[RankEnd], scans: Sequence[ScannedLog]) -> RuleMatch:
-    by = next((ended for ended in told if ended.rank == rank), None)
+def _by_exit(book: RuleBook, name: str, rank: int, ends: Sequence[RankEnd], scans: Sequence[ScannedLog]) -> RuleMatch:
+    by = next((ended for ended in ends if ended.rank == rank), None)
     file = next((scan.file for scan in scans if by is not None and by.line in _all_lines(scan)), "")
     return _exit_match(book, name, rank, (by.proof,) if by else (), file)
 
@@ -221,9 +223,9 @@ def _diagnosis(decided: FirstFailure, codes: Mapping[int, int], first: Sequence[
     where = "" if decided.rank is None else f"rank {decided.rank}: "
     if decided.rank is None and decided.local_rank is not None:
         where = f"local rank {decided.local_rank} of a node: "
-    said = _short(decided.finding.lines[0].text.strip()) if decided.finding.lines else ""
-    if not said:
-        said = next((one.text for one in evidence), rule.symptom.value)
+    proof = _short(decided.finding.lines[0].text.strip()) if decided.finding.lines else ""
+    if not proof:
+        proof = next((one.text for one in evidence), rule.symptom.value)
     return Diagnosis(
         symptom=rule.symptom,
         table_one=rule.symptom.row or None,
@@ -232,7 +234,7 @@ def _diagnosis(decided: FirstFailure, codes: Mapping[int, int], first: Sequence[
         first_local_rank=decided.local_rank if decided.rank is None else None,
         confidence=round(decided.confidence, 2),
         rule=rule.name,
-        summary=where + said + (f" ({decided.why})" if decided.why else ""),
+        summary=where + proof + (f" ({decided.why})" if decided.why else ""),
         advice=rule.advice,
         evidence=tuple(dict.fromkeys(evidence))[:EVIDENCE_LINES_MAX],
         others=others,
@@ -277,9 +279,9 @@ def rule_of_exception(type_: str, message: str, book: RuleBook | None = None) ->
     first, *rest = message.splitlines() or [""]
     met = (book or rule_book()).of_exception(type_, first)
     for line in rest:
-        said = (book or rule_book()).of_line(line.strip(), "")
-        if said and (met is None or met.rule.generic or met.rule.hand == "vague") and said.rule.hand != "hint":
-            met = said if met is None or met.rule.generic or said.place < met.place else met
+        match = (book or rule_book()).of_line(line.strip(), "")
+        if match and (met is None or met.rule.generic or met.rule.hand == "vague") and match.rule.hand != "hint":
+            met = match if met is None or met.rule.generic or match.place < met.place else met
     return met.rule if met else None
 
 

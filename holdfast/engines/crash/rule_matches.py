@@ -121,9 +121,9 @@ def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
     line that names hardware explains it."""
     first = [finding for finding in found if finding.hand == "first"]
     raised = [finding for finding in first if finding.is_exception]
-    said = [finding for finding in first if not finding.is_exception]
+    printed = [finding for finding in first if not finding.is_exception]
     if not raised:
-        return _most_special(said)
+        return _most_special(printed)
     ending = raised[-1]
     last = _most_special([one for one in raised if (one.file, one.block) == (ending.file, ending.block)])
     assert last is not None
@@ -131,13 +131,13 @@ def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
     unsure = last.rule.confidence <= _UNSURE
     before = [
         finding
-        for finding in said
+        for finding in printed
         if finding.lines
         and finding.number < last.number
         and not finding.rule.generic
         and (unsure or (finding.number >= last.number - _FAR_LINES and finding.lines[0].level != "quiet"))
     ]
-    after = [finding for finding in said if finding.number > last.number + _FAR_LINES]
+    after = [finding for finding in printed if finding.number > last.number + _FAR_LINES]
     if before and (special := _most_special(before)) and special.place < last.place:
         return special
     return _most_special(after) or last

@@ -120,8 +120,8 @@ class RuleBook:
     def of_exception(self, qualified: str, message: str) -> CompiledRule | None:
         """Return the first rule that matches an exception. `qualified`: its type, with its module if the log has it."""
         name = qualified.rpartition(".")[2]
-        said = (f"{name}: {message}",) if name == qualified else (f"{name}: {message}", f"{qualified}: {message}")
-        return next((one for one in self.compiled if one.finds_in_exception(name, said)), None)
+        texts = (f"{name}: {message}",) if name == qualified else (f"{name}: {message}", f"{qualified}: {message}")
+        return next((one for one in self.compiled if one.finds_in_exception(name, texts)), None)
 
 
 def _compiled(rule: Rule, place: int) -> CompiledRule:

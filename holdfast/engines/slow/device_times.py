@@ -43,9 +43,9 @@ def with_device_times(
         if group.name not in places:
             places[group.name] = len(all_groups)
             all_groups.append(GroupEntry(group.name, group.description, runs_of(group.ranks)))
-    told = [_as_waited(index, record, places[record.group]) for index, record in enumerate(timed)]
+    waited = [_as_waited(index, record, places[record.group]) for index, record in enumerate(timed)]
     kept = [record for record in records if not record.is_on_device]
-    return sorted((*kept, *told), key=lambda record: record.entered_ns), all_groups
+    return sorted((*kept, *waited), key=lambda record: record.entered_ns), all_groups
 
 
 def bytes_of(record: CollectiveRecord) -> int:

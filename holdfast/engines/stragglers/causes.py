@@ -81,16 +81,16 @@ class CauseDescriber:
 
     def _peers_s(self, stage: int, dp_rank: int, first: int, last: int) -> tuple[str, str]:
         passes = self._step.passes
-        said = []
+        texts = []
         for kind in (0, 1):
             found = passes.duration_s[(passes.kind == kind) & (passes.stage == stage), :, first : last + 1]
             if not found.size:
-                said.append("not recorded")
+                texts.append("not recorded")
                 continue
             own_s = float(np.median(found[:, dp_rank]))
             others_s = float(np.median(np.delete(found, dp_rank, axis=1))) if found.shape[1] > 1 else float("nan")
-            said.append(f"{own_s:.4g} s beside {others_s:.4g} s")
-        return said[0], said[1]
+            texts.append(f"{own_s:.4g} s beside {others_s:.4g} s")
+        return texts[0], texts[1]
 
     def _link(self, share: float, saved_s: float) -> Cause | None:
         links = sorted(self._step.links, key=lambda link: -link.times)

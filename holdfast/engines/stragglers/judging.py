@@ -156,11 +156,11 @@ def _summary(main: Cause | None, is_machine: bool, causes: list[Cause], figures:
         if figures.slowdown >= _SLOW:
             return f"slow, {figures.slowdown:.2f} times its ideal, by no known cause: durations vary{small}"
         return f"nothing is slow enough to be blamed: {figures.slowdown:.2f} times its ideal{small}"
-    said = f"{_NAMES[main.kind]}: {main.words}; it costs {_cost(main, figures)}"
+    summary = f"{_NAMES[main.kind]}: {main.words}; it costs {_cost(main, figures)}"
     others = [f"{_NAMES[one.kind]} ({one.share:.0%} of the time lost)" for one in causes if one is not main]
     if others:
-        said += f"; besides: {', '.join(others)}"
-    return said if is_machine else f"{said}. No machine is at fault: evict no node"
+        summary += f"; besides: {', '.join(others)}"
+    return summary if is_machine else f"{summary}. No machine is at fault: evict no node"
 
 
 def _cost(cause: Cause, figures: WhatIf) -> str:

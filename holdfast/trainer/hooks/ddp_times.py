@@ -16,7 +16,7 @@ from holdfast.trainer.phases import binding
 
 _ALL_REDUCE = OPERATIONS.index("all_reduce")
 
-_told: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_reported_ns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """For each DDP module when the buckets of the last iteration that is in the ring ended, Unix ns."""
 
 
@@ -28,7 +28,7 @@ def patch_ddp(module: ModuleType) -> None:
         made(self, *args, **kwargs)
         if binding.ring is not None and self.device_type == "cpu" and self.logger is not None:
             self._set_ddp_runtime_logging_sample_rate(1)
-            _told[self] = 0
+            _reported_ns[self] = 0
 
     module.DistributedDataParallel.__init__ = init
 
@@ -36,15 +36,15 @@ def patch_ddp(module: ModuleType) -> None:
 def note_buckets(*_: Any) -> None:
     """Put the last iteration that is over into the ring, after an optimizer has stepped."""
     ring = binding.ring
-    if ring is None or not _told:
+    if ring is None or not _reported_ns:
         return
-    for ddp, last_ns in list(_told.items()):
+    for ddp, last_ns in list(_reported_ns.items()):
         times = ddp.logger._get_ddp_logging_data().ints_map
         ended_ns = times.get("backward_comm_time_end", 0)
         # Without a change it accumulates gradients, or is not trained.
         if ended_ns <= last_ns:
             continue
-        _told[ddp] = ended_ns
+        _reported_ns[ddp] = ended_ns
         group = group_known(ddp.process_group, ring)
         ring.add_past(
             group.place,

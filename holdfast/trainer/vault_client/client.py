@@ -190,7 +190,7 @@ class VaultClient:
             self._ask(self._join, descriptor)
         finally:
             if descriptor is not None:
-                # # If it were open here too, waiting writers would never be released when the vault ends.
+                # If it were open here too, waiting writers would never be released when the vault ends.
                 os.close(descriptor)
         self.protects = descriptor is not None
         self._ask(Lay(nbytes=nbytes, index=index, pieces=pieces, protected=protected if self.protects else ()))
@@ -238,7 +238,7 @@ def _populate(ranges: Sequence[tuple[int, int]]) -> None:
 
 
 def _pages_of(pieces: Sequence[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the page-aligned ranges that hold the pieces, those that touch made one."""
+    """Return the page-aligned ranges that hold the pieces, merged where they touch."""
     merged: list[list[int]] = []
     for address, nbytes, _ in sorted(pieces):
         first, last = address // PAGE_BYTES * PAGE_BYTES, -(-(address + nbytes) // PAGE_BYTES) * PAGE_BYTES

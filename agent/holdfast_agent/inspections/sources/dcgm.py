@@ -14,7 +14,7 @@ ALL_GPUS = "0"
 """DCGM's default group."""
 
 _OVERALL = re.compile(r"Overall Health\W+(?:value\W+)?(?P<health>Healthy|Warning|Failure)", re.IGNORECASE)
-_SAYS_WHAT = re.compile(r"warning|failure|error", re.IGNORECASE)
+_NAMES_TROUBLE = re.compile(r"warning|failure|error", re.IGNORECASE)
 _LINES_MAX = 20
 
 
@@ -26,7 +26,7 @@ def health_of(output: str) -> Reading | None:
     health = found["health"].lower()
     if health == "healthy":
         return Reading(seen={"": "healthy"})
-    lines = tuple(line.strip() for line in output.splitlines() if _SAYS_WHAT.search(line))
+    lines = tuple(line.strip() for line in output.splitlines() if _NAMES_TROUBLE.search(line))
     # DCGM may report failures that a reset has repaired: NVML and the kernel log are more reliable.
     detail = f"DCGM's health watches report {health}"
     return Reading(troubles=(Trouble(kind="health", detail=detail, lines=lines[:_LINES_MAX]),))
@@ -44,7 +44,7 @@ class Dcgm:
         if program is None:
             return Reading(absent="dcgmi is not installed")
         try:
-            asked = subprocess.run(
+            done = subprocess.run(
                 (program, "health", "--check", "--group", ALL_GPUS),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -55,12 +55,14 @@ class Dcgm:
             )
         except subprocess.TimeoutExpired:
             return self._silent(f"dcgmi has not answered for {self._limit_s:g} s")
-        reading = health_of(asked.stdout)
+        reading = health_of(done.stdout)
         if reading is not None:
             self._has_answered = True
             return reading
-        said = (asked.stdout + asked.stderr).strip().splitlines()
-        return self._silent(f"dcgmi printed {said[-1].strip() if said else f'nothing, exit code {asked.returncode}'}")
+        printed = (done.stdout + done.stderr).strip().splitlines()
+        return self._silent(
+            f"dcgmi printed {printed[-1].strip() if printed else f'nothing, exit code {done.returncode}'}"
+        )
 
     def _silent(self, why: str) -> Reading:
         if self._has_answered:

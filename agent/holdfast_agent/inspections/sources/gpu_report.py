@@ -63,14 +63,14 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         """Return the knowledge after a report. GPUs without data keep their state; those gone are remembered."""
         if not report.gpus:
             return self
-        told = {gpu.name: gpu for gpu in self.named(report) if not gpu.lost and not gpu.silent}
-        return msgspec.structs.replace(self, gpus={**self.gpus, **told}, at_s=now_s)
+        readable = {gpu.name: gpu for gpu in self.named(report) if not gpu.lost and not gpu.silent}
+        return msgspec.structs.replace(self, gpus={**self.gpus, **readable}, at_s=now_s)
 
     def named(self, report: GpuReport) -> list[GpuState]:
         """Return the node's GPUs in a report. A GPU that lacks even its address keeps its earlier one."""
         addresses = {gpu.index: gpu.pci for gpu in self.gpus.values()}
-        told = [msgspec.structs.replace(gpu, pci=gpu.pci or addresses.get(gpu.index, "")) for gpu in report.gpus]
-        return [gpu for gpu in told if self.wanted is None or gpu.pci in self.wanted]
+        gpus = [msgspec.structs.replace(gpu, pci=gpu.pci or addresses.get(gpu.index, "")) for gpu in report.gpus]
+        return [gpu for gpu in gpus if self.wanted is None or gpu.pci in self.wanted]
 
 
 def reading_of(report: GpuReport, known: Known, now_s: float, policy: InspectionPolicy) -> Reading:

@@ -117,14 +117,14 @@ def _backtest(url: str, flags: list[str]) -> dict[str, Any]:
     process = subprocess.Popen(
         (*_PROCESS, *flags), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
-    said = []
+    errors = []
     with process:
         assert process.stdout is not None and process.stderr is not None
         for line in process.stderr:
             try:
                 progress = msgspec.json.decode(line)
             except msgspec.DecodeError:
-                said.append(line.decode(errors="replace"))
+                errors.append(line.decode(errors="replace"))
                 continue
             if sys.stderr.isatty():
                 text = f"reading {cell(progress['job'])}, {progress['number']} of {progress['jobs']} jobs"
@@ -133,7 +133,7 @@ def _backtest(url: str, flags: list[str]) -> dict[str, Any]:
             click.echo("\r\x1b[2K", err=True, nl=False)
         output = process.stdout.read()
     if process.returncode:
-        raise click.ClickException("".join(said).strip() or f"the backtest ended with {process.returncode}")
+        raise click.ClickException("".join(errors).strip() or f"the backtest ended with {process.returncode}")
     found: dict[str, Any] = msgspec.json.decode(output)
     return found
 
@@ -199,9 +199,9 @@ def _difference(of: dict[str, Any], one: str, other: str) -> list[str]:
     cause = of["cause"]
     at = of["at"].replace("T", " ")[:23]
     lines = [f"{at} {_short(cause)}" if cause else f"{at} time passed"]
-    said = {name: [_short(event) for event in of[name]] for name in (one, other)}
+    texts = {name: [_short(event) for event in of[name]] for name in (one, other)}
     for name, unlike in ((one, other), (other, one)):
-        lines += [f"  {name}: {text}" for text in said[name] if text not in said[unlike]] or [f"  {name}: nothing"]
+        lines += [f"  {name}: {text}" for text in texts[name] if text not in texts[unlike]] or [f"  {name}: nothing"]
     return lines
 
 

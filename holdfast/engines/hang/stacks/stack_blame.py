@@ -175,7 +175,7 @@ class _Blamer:
         for index, (reason, _) in strong.items():
             by_machine[self._machine(index), reason].append(index)
         sure = 1.0 if len({machine for machine, _ in by_machine}) <= 3 else 0.7
-        said = [
+        blamed = [
             Blamed(
                 ranks=self._numbers(indexes),
                 nodes=(machine,) if machine else (),
@@ -185,7 +185,7 @@ class _Blamer:
             )
             for (machine, reason), indexes in by_machine.items()
         ]
-        return sorted(said, key=lambda one: (-one.confidence, one.ranks))
+        return sorted(blamed, key=lambda one: (-one.confidence, one.ranks))
 
     def _groups(self, weak: list[int], cover: GroupCover, sure: float = 1.0) -> list[Blamed]:
         """Blame the machines that have all outliers to themselves, or the groups that outliers share."""
@@ -195,14 +195,14 @@ class _Blamer:
             on_it = [index for index in weak if self._machine(index) in cover.crossing]
             met = " and ".join(f"the {'-'.join(group.dims)} group of {_nodes(group)}" for group in cover.groups)
             return [self._blamed(on_it, f"{met} hang and meet on {machines_in_words(cover.crossing)}", 0.65 * sure)]
-        said = []
+        blamed = []
         for group in cover.groups:
             inside = [index for index in weak if self._machine(index) in group.nodes]
             if not inside:
                 # Only partners of waiting ranks are on it.
                 continue
             reason = f"{self._named(inside)} {standing}; they share the {'-'.join(group.dims)} group of {_nodes(group)}"
-            said.append(
+            blamed.append(
                 Blamed(
                     ranks=group.ranks,
                     nodes=group.nodes if self._machine(inside[0]) else (),
@@ -214,8 +214,8 @@ class _Blamer:
         inside = [index for index in weak if self._unit(index) in cover.alone]
         if inside:
             confidence = 0.7 if not cover.groups and len(cover.alone) == 1 else 0.4
-            said.append(self._blamed(inside, f"{self._named(inside)} {standing}", confidence * sure))
-        return said
+            blamed.append(self._blamed(inside, f"{self._named(inside)} {standing}", confidence * sure))
+        return blamed
 
     def _silent(self) -> tuple[Blamed, ...]:
         """Blame ranks that have no stack where nearly all others hang."""

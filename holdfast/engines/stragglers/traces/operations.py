@@ -113,10 +113,10 @@ def _operations(columns: Columns, name: str, meta: TraceMeta) -> Operations:
     good &= (dp_rank >= 0) & (stage >= 0) & (step >= 0)
     if bad := int(len(good) - good.sum()):
         row = int(np.argmin(good))
-        said = f"{bad} of {len(good)} rows have no time, a negative one, or no worker (the first: row {row + 1})"
+        problem = f"{bad} of {len(good)} rows have no time, a negative one, or no worker (the first: row {row + 1})"
         if bad > _BAD_ROWS_MAX * len(good):
-            raise OperationsUnreadable(f"{name}: {said}; record it again, or leave out the rows that are wrong")
-        warnings.append(f"{said}: left out")
+            raise OperationsUnreadable(f"{name}: {problem}; record it again, or leave out the rows that are wrong")
+        warnings.append(f"{problem}: left out")
     worker_rank = _first_rank(dp_rank, stage, optional["rank"])
     if (several := good & (optional["rank"] != worker_rank)).any():
         warnings.append("several ranks of a worker were recorded: the lowest stands for it")
@@ -159,8 +159,8 @@ def _completed(found: Operations, meta: TraceMeta, warnings: list[str]) -> Opera
         sequence = np.arange(len(sequence)) - np.repeat(begins, lengths)
     compute = found.of_kind(FORWARD) | found.of_kind(BACKWARD)
     if not compute.any():
-        said = f"kinds found: {', '.join(found.kinds)}" if found.kinds else "no kinds found"
-        raise OperationsUnreadable(f"{found.name}: neither {FORWARD} nor {BACKWARD} is in it ({said})")
+        kinds = f"kinds found: {', '.join(found.kinds)}" if found.kinds else "no kinds found"
+        raise OperationsUnreadable(f"{found.name}: neither {FORWARD} nor {BACKWARD} is in it ({kinds})")
     if not found.duration_s[compute].any():
         raise OperationsUnreadable(f"{found.name}: all its passes last 0 s; were durations written as whole seconds?")
     chunk = np.where(compute & (chunk < 0), 0, chunk)
@@ -236,9 +236,9 @@ def _ranks_apart(rank: Ints) -> int:
 
 def _why_not(meta: TraceMeta, dp_size: int, pp_size: int, apart: int) -> str:
     """Return how the meta file contradicts the rows; "" if it does not."""
-    for name, said, seen in (("dp_size", meta.dp_size, dp_size), ("pp_size", meta.pp_size, pp_size)):
-        if 0 < said < seen:
-            return f"{name} {said}, and rows of {seen}"
+    for name, declared, seen in (("dp_size", meta.dp_size, dp_size), ("pp_size", meta.pp_size, pp_size)):
+        if 0 < declared < seen:
+            return f"{name} {declared}, and rows of {seen}"
     if apart and meta.tp_size * meta.dsp_size > apart:
         return f"tp_size {meta.tp_size}, and workers are {apart} ranks apart"
     return ""
