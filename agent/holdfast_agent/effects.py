@@ -45,6 +45,10 @@ class Effects:
         commands = [command for action in plan.actions if (command := self._command(action)) is not None]
         if commands:
             self._zygote.send(*commands)
+        for action in plan.actions:
+            if isinstance(action, actions.Fork):
+                # Now, when ranks no longer wait for it.
+                self._directories.remove_old_generations(action.order.job or "", action.order.fence)
         if plan.state.crew != before.crew:
             self._watcher.watch(plan.state.crew)
         if plan.state.durable.order != before.durable.order:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import resource
+import stat
 from pathlib import Path
 
 import msgspec
@@ -73,8 +74,11 @@ def own(user: JobUser, path: Path) -> None:
 
 def admit(gid: int, path: Path) -> None:
     """Let this group pass through a directory of ours, but not list it."""
-    os.chown(path, -1, gid)
-    path.chmod(0o710)
+    found = path.stat()
+    if found.st_gid != gid:
+        os.chown(path, -1, gid)
+    if stat.S_IMODE(found.st_mode) != 0o710:
+        path.chmod(0o710)
 
 
 def find_job_user(name: str) -> JobUser | None:

@@ -81,62 +81,64 @@ class RankUsers:
         except TimeoutError:
             chosen = self._chosen[1] if self._chosen[0] == job else RankUser(own)
             log.warning("the job's directory does not answer", job=job, directory=str(directory), user=chosen.name)
-            begin(job, order.fence, chosen.user)
+        begin(job, order.fence, chosen.user)
         self._chosen = job, chosen
         return chosen
 
     def _of_directory(
         self, order: NodeOrder, placement: Placement, script: str, own: JobUser, ids: IdRange
     ) -> RankUser:
-        """Return the user that the job's directory decides on, and prepare it. Raises TimeoutError."""
-        run_as, begin = self._directories.run_as, self._directories.begin_generation
+        """Return the user that the job's directory decides on, and make a missing one for it. Raises TimeoutError."""
+        may_fall_back = self._directories.run_as.may_fall_back
         job, directory = order.job or "", Path(placement.job.directory)
         try:
             uid = within(partial(own_users.owner, directory, ids), ANSWER_S_MAX)
             if uid is not None:
-                own = ids.user(uid, own.home)
-            begin(job, order.fence, own)
-            if uid is None:
-                if run_as.may_fall_back:
-                    _require_reachable(placement, self._directories.root, script, own)
-                within(lambda: own_users.give(Path(os.path.realpath(directory)), own), ANSWER_S_MAX)
+                return RankUser(ids.user(uid, own.home))
+            if may_fall_back:
+                self._admit_and_probe(order, placement, script, own)
+            within(lambda: own_users.give(Path(os.path.realpath(directory)), own), ANSWER_S_MAX)
         except TimeoutError:
             raise
         except own_users.Exchanged as error:
             log.error("the job's directory is not used as root", job=job, reason=str(error))
-            begin(job, order.fence, own)
         except (own_users.NotOwned, _Closed, OSError) as error:
-            begin(job, order.fence, own)
-            if run_as.may_fall_back:
-                reason = self._fall_back(job, placement, script, own, error)
-                begin(job, order.fence)
-                return RankUser(None, reason)
+            if may_fall_back:
+                return RankUser(None, self._fall_back(order, placement, script, own, error))
             log.warning("ranks may not use the job's directory", job=job, reason=str(error))
         return RankUser(own)
 
-    def _fall_back(self, job: str, placement: Placement, script: str, own: JobUser, error: Exception) -> str:
+    def _fall_back(self, order: NodeOrder, placement: Placement, script: str, own: JobUser, error: Exception) -> str:
         """Return why ranks run as root, and have the job's directory record it for the next generation."""
-        directory, reason = placement.job.directory, str(error)
+        job, directory, reason = order.job or "", placement.job.directory, str(error)
         if isinstance(error, own_users.NotOwned):
+            # It exists, and its owner is the record.
             reason += f" (`chown -R {own.uid} {directory}` gives it to a user of the job's own)"
             if self._last[0] == job:
                 reason = self._last[1]
             else:
                 # Another node of the job may have made it a moment ago, or this one before its agent was started again.
                 with contextlib.suppress(OSError):
-                    reason = self._closed_first(placement, script, own) or reason
-        with contextlib.suppress(OSError):
-            within(lambda: Path(directory).mkdir(parents=True, exist_ok=True), ANSWER_S_MAX)
+                    reason = self._closed_first(order, placement, script, own) or reason
+        else:
+            with contextlib.suppress(OSError):
+                within(lambda: Path(directory).mkdir(parents=True, exist_ok=True), ANSWER_S_MAX)
         self._last = job, reason
         log.warning("ranks run as root", job=job, reason=reason, see="docs/security.md")
         return reason
 
-    def _closed_first(self, placement: Placement, script: str, user: JobUser) -> str:
+    def _closed_first(self, order: NodeOrder, placement: Placement, script: str, user: JobUser) -> str:
         try:
-            _require_reachable(placement, self._directories.root, script, user)
+            self._admit_and_probe(order, placement, script, user)
         except _Closed as error:
             return str(error)
         return ""
+
+    def _admit_and_probe(self, order: NodeOrder, placement: Placement, script: str, user: JobUser) -> None:
+        """Raise _Closed or OSError if this user cannot reach what the job's ranks need."""
+        # The probe has the way in that ranks would have.
+        self._directories.begin_generation(order.job or "", order.fence, user)
+        _require_reachable(placement, self._directories.root, script, user)
 
 
 def _require_reachable(placement: Placement, state: Path, script: str, user: JobUser) -> None:

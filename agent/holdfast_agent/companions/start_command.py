@@ -36,6 +36,8 @@ def start_command(
     if purpose != "train":
         directories.begin_checks(job.name, order.fence, purpose)
     plans = []
+    # Decoded once: `os.environ` decodes each name and value at every look.
+    base = dict(os.environ)
     variables = {name: job.env.get(name, value) for name, value in (user.variables() if user else {}).items()}
     for rank in placement.ranks:
         files = directories.rank_files(job.name, order.fence, rank, purpose)
@@ -46,7 +48,7 @@ def start_command(
             RankPlan(
                 rank=rank,
                 local_rank=rank - placement.ranks.start,
-                environment=rank_environment(os.environ, order, placement, rank, files, code) | variables,
+                environment=rank_environment(base, order, placement, rank, files, code) | variables,
                 cwd=job.cwd if is_jobs else "/",
                 script=script,
                 args=job.args,

@@ -49,6 +49,8 @@ class VaultLink:
         self._process: subprocess.Popen[bytes] | None = None
         self._assignment: Assign | None = None
         self._serves: Serve | None = None
+        self._taken: dict[type[Assign | Serve], Assign | Serve] = {}
+        """What the present vault has taken."""
         self._unassigned = asyncio.Event()
         self.on_notice: Callable[[Notice], None] = lambda notice: None
         self.on_ready: Callable[[], None] = lambda: None
@@ -79,6 +81,7 @@ class VaultLink:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._is_up = has_been_up = True
+            self._taken = {}
             self._unassigned.set()
             self.on_ready()
             reader, writer = await asyncio.open_unix_connection(sock=connection)
@@ -112,10 +115,13 @@ class VaultLink:
             self._unassigned.clear()
             if not self._is_up:
                 continue
+            taken = self._taken
             for order in (self._serves, self._assignment):
+                if order is None or taken.get(type(order)) == order:
+                    continue
                 try:
-                    if order is not None:
-                        await self._send(order)
+                    if await self._send(order):
+                        taken[type(order)] = order
                 except BlockingIOError:
                     log.warning("the vault does not answer", again_in_s=RETRY_S)
                     await asyncio.sleep(RETRY_S)
@@ -129,7 +135,8 @@ class VaultLink:
         with contextlib.suppress(OSError, WireError), vault_socket.connect(self._directory, blocking=False) as link:
             frames.send(link, End())
 
-    async def _send(self, order: Assign | Serve) -> None:
+    async def _send(self, order: Assign | Serve) -> bool:
+        """Return whether the vault took it."""
         connection = vault_socket.connect(self._directory, blocking=False)
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
@@ -139,6 +146,7 @@ class VaultLink:
             writer.close()
         if isinstance(answer, Refused):
             log.warning("the vault refused an order", order=type(order).__name__, reason=answer.reason)
+        return not isinstance(answer, Refused)
 
     def _connect(self) -> socket.socket | None:
         try:

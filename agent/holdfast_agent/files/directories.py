@@ -65,7 +65,8 @@ class Directories:
 
     def _admit(self, gid: int) -> None:
         """Let the ranks of this group, and no others, pass to what is theirs."""
-        for path in (self.root, (self.root / "ledgers").resolve(), *self._passed()):
+        ledgers = self.root / "ledgers"
+        for path in (self.root, ledgers.readlink() if ledgers.is_symlink() else ledgers, *self._passed()):
             admit(gid, path)
 
     def _prepare_ledgers(self) -> None:
@@ -74,7 +75,7 @@ class Directories:
             target = self._memory.path
             target.mkdir(mode=0o700, exist_ok=True)
             self._memory.hold()
-            if not ledgers.is_symlink() or ledgers.resolve() != target:
+            if not ledgers.is_symlink() or ledgers.readlink() != target:
                 ledgers.unlink(missing_ok=True)
                 ledgers.symlink_to(target)
         else:
@@ -135,7 +136,7 @@ class Directories:
         )
 
     def begin_generation(self, job: str, fence: Fence, user: JobUser | None = None) -> None:
-        """Prepare the directories of a generation, and remove all but those of the one before.
+        """Prepare the directories of a generation.
 
         `user` is that of its ranks, None if it is ours. Ranks of any other user can no longer pass.
         """
@@ -155,6 +156,17 @@ class Directories:
                 # It was prepared for a user of the job's own, which cannot reach what ranks need. The agent writes into
                 # files of ranks, and believes their flight recorder, only if they are the folder's owner's.
                 os.chown(folder, os.geteuid(), os.getegid())
+        if user is not None:
+            self._give_files(job, user)
+        logs = self.log_stem(job, 0).parent
+        logs.mkdir(parents=True, exist_ok=True)
+        # The modification time records when a generation of the job last began here; see `jobs`.
+        os.utime(logs)
+
+    def remove_old_generations(self, job: str, fence: Fence) -> None:
+        """Remove the directories of all generations but this one and the one before."""
+        for kind in ("ledgers", "errors"):
+            folder = self._generation(kind, job, fence)
             others = sorted((path for path in folder.parent.parent.glob("*/*") if path != folder), key=_age)
             for old in others[:-1]:
                 shutil.rmtree(old)
@@ -162,12 +174,6 @@ class Directories:
                 # It may contain the generation that is kept.
                 with contextlib.suppress(OSError):
                     emptied.rmdir()
-        if user is not None:
-            self._give_files(job, user)
-        logs = self.log_stem(job, 0).parent
-        logs.mkdir(parents=True, exist_ok=True)
-        # The modification time records when a generation of the job last began here; see `jobs`.
-        os.utime(logs)
 
     def _give_files(self, job: str, user: JobUser) -> None:
         self.reports(job).touch()

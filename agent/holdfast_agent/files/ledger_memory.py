@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import time
+from functools import cached_property
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -30,7 +31,7 @@ class LedgerMemory:
         self._root = root
         self._held: int | None = None
 
-    @property
+    @cached_property
     def path(self) -> Path:
         # Containers may share /dev/shm and use equal state directory names: path and inode tell them apart.
         stat = self._root.stat()

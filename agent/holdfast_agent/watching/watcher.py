@@ -26,7 +26,8 @@ from holdfast_agent.watching.logged_numbers import LoggedNumbers, LogsRead
 from holdfast_agent.watching.reports import ModelDescription, ReportFile, described_model, event_of, training_log
 from holdfast_agent.zygote.wire import Fence
 
-FIRST_STEP_POLL_S = 0.005
+FIRST_STEP_POLL_S = 0.01
+"""Each look takes CPU time from ranks that start, a quarter of a millisecond for two of them."""
 POLL_MIN_S = 0.05
 POLL_MAX_S = 1.0
 STEPS_PER_POLL = RING_STEPS // 4

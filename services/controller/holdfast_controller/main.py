@@ -11,6 +11,7 @@ from holdfast.daemon.order_keys import signer_of
 from holdfast.daemon.order_repair import Correction, keep_orders, repair_orders
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
+from holdfast.engines.crash.rules import rule_book
 from holdfast.store.postgres import PostgresStore
 from holdfast.subjects import JOBS_BUCKET
 from holdfast_controller.code.librarian import Librarian
@@ -54,6 +55,8 @@ async def serve(this: Daemon) -> None:
             group.create_task(shell.run(), name="shell")
             group.create_task(keep_orders(bus, in_force), name="repair orders")
             await shell.loaded.wait()
+            # Otherwise the first failure would wait until its rules are compiled.
+            rule_book()
             group.create_task(end_stray_orders(bus, controller.has_job, signer, system_now), name="end stray orders")
     finally:
         await bus.close()

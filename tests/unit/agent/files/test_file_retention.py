@@ -53,6 +53,7 @@ class Node:
     def begin(self, job: str) -> None:
         self.epoch += 1
         self.directories.begin_generation(job, (self.epoch, 1))
+        self.directories.remove_old_generations(job, (self.epoch, 1))
         self.directories.log_stem(job, 0).with_suffix(".out").write_text(job)
         self.directories.reports(job).write_text("{}\n")
         self.directories.begin_checks(job, (self.epoch, 1))
