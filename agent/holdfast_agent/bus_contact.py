@@ -1,4 +1,4 @@
-"""The node's contact with the bus: heartbeats while connected, and how long it has been cut off."""
+"""The node's contact with the bus: heartbeats while connected, and the time since it was cut off (`plan/cut_off.py`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Orders that this node carries out: those under its own key, and those to all nodes that run a job.
 
-Only what the service that writes such orders has signed for this key is passed on.
+Only what the service that writes such orders has signed for this key is passed on (`holdfast.orders.signatures`).
 """
 
 from __future__ import annotations

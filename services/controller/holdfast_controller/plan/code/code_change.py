@@ -1,4 +1,4 @@
-"""The change to a pending code version at a restart: an update, or a rollback."""
+"""The change to a pending code version at a restart: an update, or a rollback. `updates.py` decides which version."""
 
 from __future__ import annotations
 
