@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from holdfast.bus import BusUnavailable, Message, StreamPosition, event_message
+from holdfast.bus import Message, StreamPosition, event_message
 from holdfast.daemon.relay import Relay
 from holdfast.events import Event
 from holdfast.store.in_memory import MemoryStore
 from holdfast.subjects import kv_subject
-from tests.sim.bus_disk import BusDisk
+from holdfast_proving.chaos.bus_disk import BusDisk
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
@@ -68,24 +67,3 @@ class SimOutbox:
     async def relay(self) -> None:
         if self._bus.is_up:
             await self._relay.publish_pending()
-
-
-class PublishingBus:
-    """The bus as a service's relay has it: the service may die between publishing and noting it, and publish again."""
-
-    def __init__(self, bus: SimBus, dies: Callable[[], Awaitable[bool]]) -> None:
-        self._bus = bus
-        self._dies = dies
-        self.message_bytes_max = bus.message_bytes_max
-        self.publish = bus.publish
-        self.lost = bus.lost
-
-    @property
-    def connected_since(self) -> datetime | None:
-        return self._bus.connected_since
-
-    async def publish_all(self, messages: list[Message]) -> list[StreamPosition]:
-        stored = await self._bus.publish_all(messages)
-        if await self._dies():
-            raise BusUnavailable("the service died before it noted what it had published")
-        return stored

@@ -24,11 +24,13 @@ from holdfast.store.in_memory import MemoryStore
 from holdfast_controller.order_repair import truths
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
+from holdfast_proving.chaos.chance import Chaos
+from holdfast_proving.chaos.publishing import PublishingBus
 from holdfast_standby.service import Standby
 from holdfast_standby.state import Inventory
 from tests.scenes.order_keys import SIGNER
-from tests.sim.bus import PublishingBus, SimBus, SimOutbox
-from tests.sim.network import Chaos, SimDelivery, World
+from tests.sim.bus import SimBus, SimOutbox
+from tests.sim.network import SimDelivery, World
 from tests.sim.nodes import SimNode
 from tests.sim.training import Training
 from tests.sim.zygote import LAST_STEP
@@ -141,7 +143,7 @@ class SimCluster:
     def __init__(self, seed: int, *, nodes: int, jobs: dict[str, tuple[int, int]]) -> None:
         """`jobs`: name -> (nodes, ranks per node)."""
         self.world = World(seed)
-        self.chaos = Chaos(self.world)
+        self.chaos = Chaos(self.world.random)
         self.bus = SimBus(self)
         self.published: dict[str, bytes] = {}
         self.log: list[Event] = []

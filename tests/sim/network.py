@@ -67,20 +67,3 @@ class SimDelivery:
 
     async def retry(self, delay_s: float) -> None:
         self._again(self)
-
-
-class Chaos:
-    """How unkind the simulated world is."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.active = True
-
-    def delay_s(self) -> float:
-        """A message's way: mostly milliseconds, now and then seconds, so that messages overtake each other."""
-        if not self.active or self.world.random.random() > 0.05:
-            return 0.001 + self.world.random.random() * 0.004
-        return self.world.random.random() * 5.0
-
-    def happens(self, probability: float) -> bool:
-        return self.active and self.world.random.random() < probability

@@ -1,6 +1,6 @@
 """The simulated bus: every message arrives once, some milliseconds later, in the order of its stream.
 
-Duplicates, losses and long delays are the business of `tests/sim`; here the judgement is tried.
+`chaotic_bus.py` is less kind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.orders.trace import TraceOrder
 from holdfast.subjects import kv_subject
 from holdfast_proving.world.agenda import Agenda
 
-_NODE_ORDERS = "$KV.desired.node."
+NODE_ORDERS = "$KV.desired.node."
 _JOB_ORDERS: dict[str, type[TraceOrder] | type[SlowOrder]] = {
     kv_subject(kind.bucket(), kind.key_of("")): kind for kind in (TraceOrder, SlowOrder)
 }
@@ -87,8 +87,8 @@ class ProvingBus:
         self._deliver(event, event_message(event))
 
     def _publish(self, message: Message) -> None:
-        if message.subject.startswith(_NODE_ORDERS):
-            node, order = message.subject.removeprefix(_NODE_ORDERS), NodeOrder.decode(message.body)
+        if message.subject.startswith(NODE_ORDERS):
+            node, order = message.subject.removeprefix(NODE_ORDERS), NodeOrder.decode(message.body)
             self._agenda.after(self._noise.uniform(*DELAY_S), partial(self.obey, node, order))
         elif not message.subject.startswith(_KEYS):
             self._deliver(events.decode(message.body), message)

@@ -20,6 +20,8 @@ from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_proving.evidence.evidence import FOR_THE_ANALYZER, Evidence
 from holdfast_proving.inside.bus import ProvingBus
+from holdfast_proving.inside.chaotic_bus import ChaoticBus
+from holdfast_proving.inside.chaotic_service import ChaoticService, disturb
 from holdfast_proving.inside.due import due_of_jobs, due_of_nodes
 from holdfast_proving.inside.ettr_curve import EttrCurve
 from holdfast_proving.inside.service import Service
@@ -82,7 +84,8 @@ class Cluster:
         self.ledger = Ledger()
         self.log: list[tuple[float, Event]] = []
         noise = Random(f"{seed}/noise")
-        self.bus = ProvingBus(self.agenda, noise)
+        plan = scenario.chaos
+        self.bus = ChaoticBus(self.agenda, noise, plan, seed) if plan else ProvingBus(self.agenda, noise)
         self.trainings = [Training(plan, self.agenda) for plan in scenario.jobs]
         self._by_job: dict[str, Training] = {}
         self._members: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -98,6 +101,8 @@ class Cluster:
         analysis = self._analysis(every_tick)
         self.effects = Effects(scenario, self.agenda, self.ledger, self.machines, self.trainings, analysis, noise)
         self.controller, self.standby = self._services(every_tick)
+        if plan and isinstance(self.bus, ChaoticBus):
+            disturb(self.bus, plan, (self.controller, self.standby), self.machines.values())
         self.bus.obey = self._obey
         self.bus.watchers.append(self._note)
         self.lives = Lives(self.agenda, self.trainings, self.machines, analysis, self.effects, self._submit_later)
@@ -134,8 +139,9 @@ class Cluster:
         controller = Controller(rules, settings.retention)
         standby = Standby(settings.timeouts, settings.pool, settings.retention)
         standby.last_heard = Heard(self.machines, self.agenda)
+        kind = ChaoticService if self.scenario.chaos else Service
         return (
-            Service(
+            kind(
                 controller,
                 lambda: due_of_jobs(controller.jobs.values(), now()),
                 self.agenda,
@@ -143,7 +149,7 @@ class Cluster:
                 signer_of("controller"),
                 every_tick,
             ),
-            Service(standby, lambda: due_of_nodes(standby.inventory, now()), self.agenda, self.bus, None, every_tick),
+            kind(standby, lambda: due_of_nodes(standby.inventory, now()), self.agenda, self.bus, None, every_tick),
         )
 
     def _look_for_nodes(self, at_s: float) -> None:

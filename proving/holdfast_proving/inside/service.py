@@ -17,6 +17,7 @@ from holdfast.daemon.service_shell import Decider, ServiceShell
 from holdfast.orders.signatures import OrderSigner
 from holdfast.requests import Answer, AnyRequest
 from holdfast.store.in_memory import MemoryStore
+from holdfast_proving.chaos.publishing import RelayBus
 from holdfast_proving.inside.bus import Delivery, ProvingBus
 from holdfast_proving.world.agenda import Agenda, seconds_of
 
@@ -59,15 +60,22 @@ class Service:
         self._next_due = next_due
         self._every_tick = every_tick
         self._asked_for: float | None = None
-        liveness = UnbrokenLiveness(bus, agenda.now)  # type: ignore[arg-type]
-        self.shell = ServiceShell(decider, bus, self.store, agenda.now, signer, liveness)  # type: ignore[arg-type]
-        self._relay = Relay(self.store, bus, source=decider.name, now=agenda.now)  # type: ignore[arg-type]
-        at_once(self.shell.load())
+        self._bus = bus
+        self._signer = signer
+        self._begin(bus)
         for kind in decider.handles:
             bus.receivers.setdefault(kind, []).append(self.receive)
         agenda.after(PRUNED_EVERY_S, self._prune)
         if every_tick:
             agenda.after(TICK_S, self._tick)
+
+    def _begin(self, of_relay: RelayBus) -> None:
+        """Start the process, which knows what is in the store and nothing else."""
+        now, bus = self._agenda.now, self._bus
+        liveness = UnbrokenLiveness(bus, now)  # type: ignore[arg-type]
+        self.shell = ServiceShell(self.decider, bus, self.store, now, self._signer, liveness)  # type: ignore[arg-type]
+        self._relay = Relay(self.store, of_relay, source=self.decider.name, now=now)  # type: ignore[arg-type]
+        at_once(self.shell.load())
 
     def receive(self, delivery: Delivery) -> None:
         at_once(self.shell.handle(delivery))
@@ -92,8 +100,7 @@ class Service:
         self._go_on()
 
     def _go_on(self) -> None:
-        while self.store.database.unpublished:
-            at_once(self._relay.publish_pending())
+        self._publish()
         if self._every_tick:
             return
         due = self._next_due()
@@ -103,6 +110,10 @@ class Service:
         if self._asked_for is None or not self._agenda.seconds < self._asked_for <= at_s:
             self._asked_for = at_s
             self._agenda.at(at_s, self._due)
+
+    def _publish(self) -> None:
+        while self.store.database.unpublished:
+            at_once(self._relay.publish_pending())
 
     def _due(self) -> None:
         if self._asked_for == self._agenda.seconds:

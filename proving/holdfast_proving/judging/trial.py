@@ -11,7 +11,7 @@ from holdfast_proving.policies.oracle import ORACLE
 from holdfast_proving.policies.policy import Policy
 from holdfast_proving.scenario.load import load_scenario
 
-TRIALS = ("trial", "doubts", "storm")
+TRIALS = ("trial", "doubts", "storm", "late")
 """Scenarios in which each wrong policy shows itself, at few events."""
 
 EVENTS_MAX = 10_000

@@ -113,6 +113,11 @@ BELIEVES: tuple[Policy, ...] = (
         settings=ladder_of(alerts_max=100),
     ),
     Policy(
+        name="ignores_late_evidence",
+        about="what becomes known of a generation that was given up does not matter",
+        patches=(Patch(rank_exit, "handle_late_failure", always(None)),),
+    ),
+    Policy(
         name="ignores_relief",
         about="slowness that has passed counts",
         patches=(Patch(HANDLERS, "FailSlowRelieved", always(None)),),

@@ -134,6 +134,25 @@ class Repairs(Section, frozen=True, kw_only=True):
     sigma: Annotated[float, Within(0.0, 4.0)] = 2.0
 
 
+class ChaosPlan(Section, frozen=True, kw_only=True):
+    """What happens to messages and services beside the faults. Judgement must not depend on it."""
+
+    late: Share = 0.05
+    """Share of messages that take up to `late_s`, and are overtaken by others."""
+    late_s: Seconds = 5.0
+    overtaking: bool = False
+    """Messages of one sender overtake each other as well, as they do when one is delivered again."""
+    repeated: Share = 0.05
+    """Share of messages that are delivered twice."""
+    crashes: Share = 0.002
+    """Chance that a service dies after it handled a message: before it publishes what follows, or acknowledges it."""
+    outages_per_day: Annotated[float, Within(0.0, 1000.0)] = 2.0
+    """Of the bus, a minute at most each."""
+    forgets_s: Seconds = 10.0
+    """The bus comes back without what it stored up to so long before, though it had acknowledged that. A machine that
+    loses power loses the same of its disk; what was written in part counts as not written."""
+
+
 class Scenario(Section, frozen=True, kw_only=True):
     """Everything that a simulation starts with, besides its seed."""
 
@@ -151,6 +170,8 @@ class Scenario(Section, frozen=True, kw_only=True):
     """Time until people notice that a job ended, and submit it again."""
     cascade_share: Share = 0.5
     """Share of crashes after which other ranks report the loss of their peer, perhaps first."""
+
+    chaos: ChaosPlan | None = None
 
     known_wrong: dict[str, str] = msgspec.field(default_factory=dict)
     """Complaints about today's policy in this scenario, by kind, each with the reason why it is there. A test demands

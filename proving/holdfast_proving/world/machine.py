@@ -89,6 +89,9 @@ class Machine:
         """The order whose ranks run."""
         self._ranks: dict[int, int] = {}
         self._pids = 0
+        self.on_write: Callable[[Durable], None] = lambda disk: None
+        self.disk_after_loss: Callable[[Durable], Durable] = lambda disk: disk
+        """What is left of the disk when the power is gone."""
         self.switch_on()
 
     def fresh_id(self) -> str:
@@ -110,6 +113,7 @@ class Machine:
         """Lose everything but the disk."""
         if not self.is_on:
             return
+        self._disk = self.disk_after_loss(self._disk)
         self.is_on, self.heard_s, self.agent = False, self.agenda.seconds, None
         self._life += 1
         self._lose_ranks()
@@ -158,6 +162,7 @@ class Machine:
         outcome = plan(self.agent, seen, self.agenda.now(), self.timeouts)
         self.agent = outcome.state
         self._disk = outcome.state.durable
+        self.on_write(self._disk)
         for action in outcome.actions:
             self._act(action)
 

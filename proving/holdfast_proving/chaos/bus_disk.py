@@ -42,6 +42,9 @@ class BusDisk:
             self._positions[id] = StreamPosition(name, len(self._streams[name]))
         return self._positions[id]
 
+    def __contains__(self, id: str) -> bool:
+        return id in self._positions
+
     def note_put(self, key: str, before: bytes | None, at_s: float) -> StreamPosition:
         """Remember the value that a key had before. Its position is of no use: orders are compared, not counted."""
         self._puts.append(_Put(at_s, key, before))

@@ -1,0 +1,1 @@
+"""Chaos of messages and processes: delays, repetitions, crashes, and what a disk loses."""
