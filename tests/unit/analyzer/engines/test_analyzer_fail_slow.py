@@ -248,6 +248,18 @@ def test_a_slow_link_is_named_and_no_node_for_it() -> None:
     assert (found.fault, found.nodes, found.links) == ("communication", (), (("node-1", "node-2"),))
 
 
+def test_getting_slower_again_before_the_tests_that_name_a_machine_holds_training_once() -> None:
+    scene = slow_scene(SlowPolicy(answer_s=60))
+    scene.train(2, 2.0)
+    scene.tell((0.99, 1.99, 0.99))
+    scene.train(4, 4.0)
+    assert isinstance(scene.emitted[-1], FailSlowOnset) and scene.emitted[-1] is not scene.emitted[0]
+    scene.hold((0.01, 0.05, 0.01))
+    assert scene.located.nodes == ("node-1",)
+    scene.train(5, 4.0)
+    assert [wanted.stage for wanted in scene.wanted] == ["profile", "hold", "over"]
+
+
 def test_slowness_that_has_passed_before_the_tests_names_no_machine() -> None:
     scene = slow_scene()
     scene.train(2, 2.0)

@@ -6,7 +6,8 @@
     voting     the finding is emitted and names no machine: stacks are taken in rounds, while training goes on
     watching   the finding is emitted, training goes on
 
-Events and orders stay pending until they are committed. A stage ends with the answers it has when its time is over.
+Events and orders stay pending until they are committed. A stage ends with the answers it has when its time is over. An
+onset during an analysis is analyzed after it, unless that names a machine.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class SlowJob:
             self._newest[sample.rank] = sample.iteration
             for change in self._pace.observe(sample):
                 self._changed(change, event, now)
-        if self._onset is not None and self._is_ripe(now):
+        if self._onset is not None and self.analysis is None and self._is_ripe(now):
             change, cause, _ = self._onset
             self._onset = None
             since = min(ITERATIONS_MAX, max(2, self._slow_for(change)))
@@ -218,7 +219,8 @@ class SlowJob:
         if is_onset:
             found = FailSlowOnset(**common, symptom=Symptom.MFU_DECLINE)
             self._pending.append(found)
-            self._onset = (change, found.id, now) if self._policy.locate and self.analysis is None else None
+            # During an analysis it waits: the profiles may be older than this change.
+            self._onset = (change, found.id, now) if self._policy.locate else None
         else:
             self._pending.append(FailSlowRelieved(**common, is_over=change.is_over))
             self._onset = None
@@ -305,8 +307,10 @@ class SlowJob:
             until = max(analysis.tests.until, now) + timedelta(seconds=self._policy.answer_s)
             self._pending.append(self._wanted(analysis, until, is_over=True))
         self._pending.append(analysis.finding(judged, now, self._common))
+        if judged.nodes or judged.links:
+            self._onset = None
         is_explained = bool(judged.nodes or judged.links) or judged.cause in IMBALANCES
-        if is_explained or not self._policy.vote or not self._is_slow(analysis):
+        if is_explained or self._onset is not None or not self._policy.vote or not self._is_slow(analysis):
             self.analysis = None
             return
         # Ranks that were held a moment ago show that in their stacks still.
