@@ -1,4 +1,4 @@
-"""The node's contact with the bus: heartbeats while connected, and the time since it was cut off (`plan/cut_off.py`)."""
+"""The node's contact with the bus: heartbeats while connected, and the time since the cut (`plan/cut_off.py`)."""
 
 from __future__ import annotations
 
