@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
-from holdfast_proving.judging.trial import TRIALS, new_complaints
+from holdfast_proving.judging.trial import new_complaints, trials_of
 from holdfast_proving.policies.named import NAMED
 from holdfast_proving.policies.wrong import WRONG
 
@@ -28,7 +28,8 @@ def caught_in(seeds: range, name: str) -> tuple[int, Counter[str]]:
     kinds: Counter[str] = Counter()
     caught = 0
     for seed in seeds:
-        found = {it.wrong.value for scenario in TRIALS for it in new_complaints(NAMED[name], scenario, seed)}
+        policy = NAMED[name]
+        found = {it.wrong.value for scenario in trials_of(policy) for it in new_complaints(policy, scenario, seed)}
         kinds.update(found)
         caught += bool(found)
     return caught, kinds

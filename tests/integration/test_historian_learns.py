@@ -25,8 +25,8 @@ from holdfast_historian.retraining import Retraining
 from holdfast_historian.retraining_plan import is_due
 from holdfast_historian.service import Historian
 from holdfast_historian.store import HistorianStore
+from holdfast_proving.evidence.usage import training
 from tests.integration.historian_scene import new_database, query, record, until
-from tests.scenes.telemetry import training
 
 pytestmark = pytest.mark.integration
 

@@ -29,8 +29,9 @@ from holdfast.orders.trace import TraceOrder
 from holdfast.settings.load import Settings
 from holdfast_proving.emulated_hangs.scenes import Seen, observe
 from holdfast_proving.evidence.slowness import SlowAnswers
-from holdfast_proving.evidence.stacks import TraceAnswers, at_work, hang_in, late_in
+from holdfast_proving.evidence.stacks import TraceAnswers, at_work, hang_in, late_in, writing_in
 from holdfast_proving.evidence.steps import FIRST_STEPS, Spoil, StepReports
+from holdfast_proving.evidence.telemetry import FOLLOWED, TelemetryReports
 from holdfast_proving.scenario.forms import NUMBER_FORMS, NumberForm
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.agenda import Agenda
@@ -47,8 +48,6 @@ ROUNDS_S = 1.0
 SELDOM_S, SELDOM_AFTER_S = 5.0, 90.0
 GIVEN_UP_S = 1200.0
 """A stall that nothing was found about in this time is left alone."""
-LEVEL_STEPS = 22
-"""The first steps of a run, by which the tracker of paces knows its level."""
 SLOW_STEPS_MAX = 60
 RELIEF_STEPS = 14
 CERTIFY_STEPS = 14
@@ -78,6 +77,8 @@ class Evidence:
         self._steps = StepReports(agenda, publish, is_full)
         self._slow = SlowAnswers(agenda, publish, noise)
         self._traces = TraceAnswers(agenda, publish)
+        self._telemetry = TelemetryReports(agenda, settings.telemetry, publish)
+        self._every_s = settings.telemetry.every_s
         self._seen: dict[tuple[str, int], Seen] = {}
         """What is seen of the runs that hang."""
         self._found: set[tuple[str, int]] = set()
@@ -111,12 +112,17 @@ class Evidence:
         earliest_s = 0.0 if self._is_full else EARLIEST_STEPS * training.plan.step_s
         self._agenda.after(earliest_s, partial(self._round, training, run, self._agenda.seconds))
 
+    def pause(self, training: Training, run: Run, fault: Fault) -> None:
+        self._seen[run.job, run.generation] = writing_in(training.plan, fault.stream("stacks"))
+        self._agenda.after(0.0, partial(self._round, training, run, self._agenda.seconds))
+        self._agenda.after(fault.lasts_s, lambda: self._seen.pop((run.job, run.generation), None))
+
     def _round(self, training: Training, run: Run, since_s: float) -> None:
         """Have every agent report the progress of its ranks."""
         still_s = self._agenda.seconds - since_s
         if training.run is not run or still_s > GIVEN_UP_S or (run.job, run.generation) in self._found:
             return
-        if len(run.up) < training.plan.nodes:
+        if len(run.up) < training.plan.nodes or training.last_sign_s(run) > since_s:
             return
         for node in run.nodes:
             self._machines[node].observe()
@@ -129,12 +135,10 @@ class Evidence:
         self._steps.paced(training, run)
         self._steps.follow(training, run, SLOW_STEPS_MAX)
         self._wake()
-        if training.step(run) - run.from_step < LEVEL_STEPS and not self._is_full:
-            # It has no healthy level of its own, so only a comparison with its earlier runs shows that.
-            self._agenda.at(
-                training.when(run, run.from_step + self._decline_steps + 5),
-                partial(self._show_decline, training, run),
-            )
+        if not self._is_full:
+            # A run that is slow from its beginning has no level of its own: a comparison with earlier ones shows it.
+            declined_s = training.when(run, training.step(run) + self._decline_steps + 5)
+            self._agenda.at(declined_s, partial(self._show_decline, training, run))
 
     def _show_decline(self, training: Training, run: Run) -> None:
         if run.is_stepping and run.slowed_by:
@@ -156,11 +160,13 @@ class Evidence:
 
     def bad_numbers(self, training: Training, run: Run, fault: Fault, step: int) -> None:
         form: NumberForm = fault.kind.form or fault.stream("form").choice(NUMBER_FORMS)  # type: ignore[assignment]
-        self._steps.spoil(training, Spoil(form, step, frozenset(fault.machines), fault.kind.is_false))
-        self._steps.follow(training, run, NUMBER_STEPS)
+        shown = step + fault.kind.shows_after_steps
+        self._steps.spoil(training, Spoil(form, shown, frozenset(fault.machines), fault.kind.is_false))
+        self._steps.follow(training, run, NUMBER_STEPS + fault.kind.shows_after_steps)
 
     def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
-        """Nothing yet."""
+        self._telemetry.drift(training, run, fault, machine)
+        self._wake(FOLLOWED * self._every_s)
 
     def certify(self, training: Training, run: Run, past: int) -> None:
         begin_s = training.when(run, max(run.from_step + 1, past))

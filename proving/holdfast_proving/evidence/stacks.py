@@ -7,6 +7,7 @@ fault and the mesh. Of a job that is slow, a snapshot shows its ranks wait for o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -29,6 +30,7 @@ OF_MACHINES = ("process stopped", "kernel stuck", "GPU error", "link cut")
 OF_SCRIPTS = ("deadlock in user code", "data loader stuck", "collective skipped", "size mismatch")
 """Kinds of hangs that a scenario leaves open: of a machine that has to be repaired, and all others."""
 TRIES = 20
+WRITTEN_BYTES_PER_S = 3e8
 
 
 def hang_in(plan: JobPlan, fault: Fault, where: range | None, chance: Random) -> Seen:
@@ -43,6 +45,24 @@ def hang_in(plan: JobPlan, fault: Fault, where: range | None, chance: Random) ->
     stopped = stand_in("process stopped", 1, Random(1), fresh(layout_of(plan)), where)
     assert stopped is not None, "a stopped process stops every job"
     return observe(stopped, "launched")
+
+
+def writing_in(plan: JobPlan, chance: Random) -> Seen:
+    """Return what is seen of a job whose ranks wait for one that writes a checkpoint."""
+    for _ in range(TRIES):
+        seed = chance.getrandbits(32)
+        standing = stand_in("storage hangs", seed, Random(seed), fresh(layout_of(plan)))
+        if standing is None:
+            continue
+        seen = observe(standing, "launched")
+        stacks = [
+            msgspec.structs.replace(process, io_bytes_per_s=WRITTEN_BYTES_PER_S)
+            if process.rank in seen.ranks
+            else process
+            for process in seen.stacks
+        ]
+        return replace(seen, stacks=stacks)
+    raise AssertionError("no program of this job writes checkpoints")
 
 
 def late_in(plan: JobPlan, where: range, chance: Random) -> Standing:

@@ -19,6 +19,7 @@ from holdfast_analyzer.service import Analyzer
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_proving.evidence.evidence import FOR_THE_ANALYZER, Evidence
+from holdfast_proving.evidence.telemetry import model_request
 from holdfast_proving.inside.bus import ProvingBus
 from holdfast_proving.inside.chaotic_bus import ChaoticBus
 from holdfast_proving.inside.chaotic_service import ChaoticService, disturb
@@ -123,6 +124,9 @@ class Cluster:
         self.analyzer = Service(
             Analyzer(engines_of(settings)), evidence.due, self.agenda, self.bus, signer_of("analyzer"), every_tick
         )
+        if any(kind.effect == "drift" for kind in self.scenario.faults):
+            answer = self.analyzer.ask(model_request(self.agenda.now(), settings.telemetry))
+            assert answer.accepted, answer.message
         self.bus.answer = evidence.answer
         self.bus.watchers.append(evidence.watch)
         return evidence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast_proving.inside.cluster import Cluster
-from holdfast_proving.judging import blame, bounds, course, restarts, warnings
+from holdfast_proving.judging import blame, bounds, course, found, restarts, warnings
 from holdfast_proving.judging.complaints import Complaint
 from holdfast_proving.judging.history import History
 
@@ -30,11 +30,23 @@ JUDGES = (
     restarts.from_spoiled_steps,
 )
 
+OF_FINDINGS = (
+    found.hangs,
+    found.slowness,
+    found.innocents,
+    found.relief,
+    found.bad_numbers,
+    found.drift,
+    found.false_alarms,
+)
+"""Judges of the production analyzer, where it is inside."""
+
 
 def judge(cluster: Cluster, oracle: Cluster | None = None) -> list[Complaint]:
     """Return all complaints in the order of time. `oracle`: the same scenario and seed, for bounds of what is lost."""
     history = History(cluster)
-    found = [complaint for judge in JUDGES for complaint in judge(history)]
+    judges = JUDGES + OF_FINDINGS if history.scenario.analyzer == "engines" else JUDGES
+    complaints = [complaint for judge in judges for complaint in judge(history)]
     if oracle is not None:
-        found += bounds.beyond_the_oracle(cluster, oracle)
-    return sorted(found, key=lambda complaint: complaint.at_s)
+        complaints += bounds.beyond_the_oracle(cluster, oracle)
+    return sorted(complaints, key=lambda complaint: complaint.at_s)

@@ -9,13 +9,22 @@ from holdfast_proving.judging.complaints import Complaint
 from holdfast_proving.judging.judges import judge
 from holdfast_proving.policies.oracle import ORACLE
 from holdfast_proving.policies.policy import Policy
+from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.scenario.load import load_scenario
 
 TRIALS = ("trial", "doubts", "storm", "late")
 """Scenarios in which each wrong policy shows itself, at few events."""
 
+OF_THE_ANALYZER = ("analysis",)
+"""The same for wrong findings: the engines of the analyzer are inside."""
+
 EVENTS_MAX = 10_000
 """Several times what the longest of them has under today's policy."""
+
+
+def trials_of(policy: Policy) -> tuple[str, ...]:
+    """Return the scenarios in which a policy is tried."""
+    return OF_THE_ANALYZER if policy in FINDS else TRIALS
 
 
 @lru_cache(maxsize=32)

@@ -42,6 +42,7 @@ from holdfast_proving.policies.mutation import (
 from holdfast_proving.policies.policy import Patch, Policy
 from holdfast_proving.policies.wrong_belief import BELIEVES, REMEMBERS
 from holdfast_proving.policies.wrong_course import COURSES
+from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_rungs import SWAPPED
 
 
@@ -157,4 +158,5 @@ WRONG: tuple[Policy, ...] = (
     *REMEMBERS,
     *COURSES,
     *SWAPPED,
+    *FINDS,
 )

@@ -11,9 +11,10 @@ import msgspec
 
 from holdfast.settings import Section, Within
 
-Effect = Literal["crash", "hang", "slow", "bad_numbers", "lost", "drained", "alert"]
+Effect = Literal["crash", "hang", "slow", "bad_numbers", "lost", "drained", "alert", "drift", "pause"]
 """What a fault does to a job: a rank ends; no step follows; steps take longer; the state is spoiled; the machines are
-away; people shut their agents down; nothing but an alert of an inspection."""
+away; people shut their agents down; nothing but an alert of an inspection; use of resources drifts; no step follows for
+a while, and nothing is wrong (a script writes)."""
 
 ABSENCES: frozenset[Effect] = frozenset({"lost", "drained"})
 
@@ -106,6 +107,8 @@ class FaultKind(Section, frozen=True, kw_only=True):
     form: str = ""
     """Form of a hang (`deadlock in user code`, `link cut`, ...), of slowness (`link`, `hidden`; "": a machine that
     computes slowly) or of bad numbers (`loss nan`, `norm jump`, ...), for the production analyzer; "": by chance."""
+    shows_after_steps: Annotated[int, Within(0, 10)] = 0
+    """Steps from a spoiled state until numbers show it, for the production analyzer."""
     alert: AlertPlan | None = None
     alert_share: Share = 1.0
     """Share of the machines of its place that raise the alert."""

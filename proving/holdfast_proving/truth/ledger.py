@@ -36,6 +36,8 @@ class Showing(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     machine: str
     """Machine on which it was seen."""
+    step: int = 0
+    """The first step that it spoils, or whose numbers look wrong."""
 
 
 class Ledger:

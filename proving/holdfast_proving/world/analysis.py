@@ -29,5 +29,8 @@ class Analysis(Protocol):
     def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
         """A machine's use of resources drifts from now on."""
 
+    def pause(self, training: Training, run: Run, fault: Fault) -> None:
+        """No step follows for a while, and nothing is wrong: one rank writes, the others wait for it."""
+
     def certify(self, training: Training, run: Run, past: int) -> None:
         """Numbers were wrong up to this step in an earlier run."""

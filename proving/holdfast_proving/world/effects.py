@@ -96,6 +96,9 @@ class Effects:
             self._agenda.after(fault.lasts_s, partial(self._end, live, "passed"))
         for training in self._concerned(fault):
             assert training.run is not None
+            if kind.effect == "pause":
+                self._analysis.pause(training, training.run, fault)
+                training.stand_still(training.run, fault.lasts_s)
             self._expose(live, training, training.run)
 
     def _end(self, live: Live, how: str) -> None:
@@ -184,7 +187,10 @@ class Effects:
             self._note(fault, run, fault.machines[0] if fault.machines else "")
             self._analysis.slowness(training, run, fault, fault.culprit)
             return
-        if fault.kind.effect in ("lost", "drained", "alert"):
+        if fault.kind.effect == "drift":
+            self._note(fault, run, fault.machines[0])
+            self._analysis.drift(training, run, fault, fault.machines[0])
+        if fault.kind.effect in ("lost", "drained", "alert", "drift", "pause"):
             return
         after_s = live.left_s
         if live.bad_step is not None:
@@ -220,21 +226,21 @@ class Effects:
                 self._report_last_step(run, ())
                 self._analysis.hang(training, run, fault, machine if fault.machines else None)
             case "bad_numbers":
-                self._note(fault, run, machine)
                 step = training.step(run) + 1 if fault.kind.is_false else training.poison()
                 if step is not None:
+                    self._note(fault, run, machine, step)
                     self._analysis.bad_numbers(training, run, fault, step)
-            case "slow" | "lost" | "drained" | "alert":
+            case "slow" | "lost" | "drained" | "alert" | "drift" | "pause":
                 return
 
     def _place_in(self, live: Live, run: Run) -> str:
         here = [machine for machine in live.fault.machines if machine in run.up] or list(run.nodes)
         return here[0] if len(here) == 1 else live.exposure.choice(here)
 
-    def _note(self, fault: Fault, run: Run, machine: str) -> None:
+    def _note(self, fault: Fault, run: Run, machine: str, step: int = 0) -> None:
         at_s = self._agenda.seconds
         self._ledger.show(
-            Showing(at_s=at_s, fault=fault.number, job=run.job, generation=run.generation, machine=machine)
+            Showing(at_s=at_s, fault=fault.number, job=run.job, generation=run.generation, machine=machine, step=step)
         )
 
     def _crash(self, fault: Fault, run: Run, machine: str, chance: Random) -> None:

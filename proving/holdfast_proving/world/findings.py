@@ -143,6 +143,9 @@ class Findings:
     def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
         """Nothing follows: no decision uses anomalies of telemetry."""
 
+    def pause(self, training: Training, run: Run, fault: Fault) -> None:
+        """Nothing follows."""
+
     def certify(self, training: Training, run: Run, past: int) -> None:
         """Certify steps up to `past` once enough sound ones followed."""
 

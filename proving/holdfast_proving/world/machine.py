@@ -242,8 +242,7 @@ class Machine:
         if training is None or run is None or run.began_s is None or self._order is None:
             return {}
         step = training.step(run)
-        # A rank that trains writes to its ledger many times a step.
-        last = self.agenda.now() if run.halted_s is None else moment_of(run.halted_s)
+        last = moment_of(training.last_sign_s(run))
         status = RankStatus(
             step=step,
             steps_done=step - run.from_step,

@@ -33,6 +33,8 @@ class Run(msgspec.Struct, eq=False):
     slowed_by: dict[int, float] = {}
     """Factor of each fault that slows it down."""
     was_slowed: bool = False
+    still_since_s: float = 0.0
+    """When it stood still last: until `mark_s`."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -206,6 +208,12 @@ class Training:
         """Return the time at which the run completes this step, at its present pace."""
         return run.mark_s + (step - run.mark_step) * self.plan.step_s * run.slowdown
 
+    def last_sign_s(self, run: Run) -> float:
+        """Return when the ranks last wrote to their ledgers, which they do many times a step."""
+        if run.halted_s is not None:
+            return run.halted_s
+        return run.still_since_s if run.mark_s > self.agenda.seconds else self.agenda.seconds
+
     def slow_down(self, run: Run, fault: int, factor: float | None) -> None:
         """Change the pace from now on; None: this fault no longer slows it down."""
         step = self.step(run)
@@ -219,6 +227,7 @@ class Training:
 
     def stand_still(self, run: Run, seconds: float) -> None:
         """Make no step for a while; the one under way is begun again."""
+        run.was_slowed, run.still_since_s = True, self.agenda.seconds
         run.mark_step = self.step(run)
         run.mark_s = max(run.mark_s, self.agenda.seconds) + seconds
 

@@ -18,7 +18,7 @@ from holdfast.fresh_ids import uuid7
 from holdfast.requests import KeepModel
 from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast_analyzer.engines.telemetry.telemetry_engine import MODELS_KEPT, TelemetryEngine
-from tests.scenes.telemetry import history, training
+from holdfast_proving.evidence.usage import history, training
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = TelemetryPolicy()

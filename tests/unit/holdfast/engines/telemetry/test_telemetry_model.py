@@ -14,7 +14,7 @@ from holdfast.engines.telemetry.lof import crowd_of, factors
 from holdfast.engines.telemetry.model import DetectorSet, Model, ModelScores, StoredArray, WindowSettings
 from holdfast.engines.telemetry.rank_clusters import distances_to_others
 from holdfast.engines.telemetry.windows import METRICS, Sample, Window, filled, in_octaves, usual_level, window_of
-from tests.scenes.telemetry import history
+from holdfast_proving.evidence.usage import history
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = WindowSettings()
