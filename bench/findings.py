@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
@@ -97,12 +98,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20, help="for each mesh")
     parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="one seed for each mesh")
     parser.add_argument(
         "--form", action="append", help='a form of hangs or slowness; "": a machine that computes slowly'
     )
     asked = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    seeds = range(asked.first_seed, asked.first_seed + (1 if asked.quick else asked.seeds))
     table: dict[str, dict[str, float]] = {}
     for effect, forms in (("hang", HANG_FORMS), ("slow", SLOW_FORMS)):
         for form in forms:
@@ -110,9 +112,9 @@ def main() -> None:
                 continue
             row = shares([first_finding(text, seed) for text in texts(effect, form) for seed in seeds])
             table[f"{effect}: {form or 'computes slowly'}"] = row
-            print(f"{effect}, {form or 'computes slowly'}: {row}", flush=True)
+            print(f"{effect}, {form or 'computes slowly'}: {row}", file=sys.stderr)
             kept = {key: row[key] for key in ("machine", "group", "wrong", "group_size", "is_certain")}
-            print("  naming = {", ", ".join(f"{key} = {value:g}" for key, value in kept.items()), "}", flush=True)
+            print("  naming = {", ", ".join(f"{key} = {value:g}" for key, value in kept.items()), "}", file=sys.stderr)
     print(json.dumps(table))
 
 
