@@ -17,6 +17,7 @@ drop view if exists
     historian.logged_numbers,
     historian.telemetry,
     historian.credential_changes,
+    historian.shared_faults,
     ckpt.restorable,
     ckpt.odds;
 drop function if exists historian.in_words(text, jsonb);
@@ -308,6 +309,21 @@ where type = 'credentials_changed';
 
 comment on view historian.credential_changes is 'passwords and keys that were renewed, nodes revoked and restored';
 
+create view historian.shared_faults as
+select f.incident, f.job, f.at as opened_at, o.at as closed_at, f.body->>'thing' as thing,
+       f.body->>'symptom' as symptom,
+       array(select jsonb_array_elements_text(coalesce(o.nodes, f.body->'nodes'))) as nodes,
+       f.body->>'reason' as summary, f.id as event
+from historian.events f
+left join lateral (
+    select e.at, e.body->'nodes' as nodes from historian.events e
+    where e.type = 'shared_fault_over' and e.incident = f.incident and e.job = f.job
+    order by e.at limit 1
+) o on true
+where f.type = 'shared_fault_found';
+
+comment on view historian.shared_faults is 'one row per fault of something that nodes share, for which no node was blamed';
+
 create view historian.throughput as
 select e.job, e.generation, e.at, (e.body->>'step')::bigint as step,
        historian.real((e.body->>'step_s')::numeric) as step_s,
@@ -387,6 +403,7 @@ grant select on
     historian.logged_numbers,
     historian.telemetry,
     historian.credential_changes,
+    historian.shared_faults,
     ckpt.restorable,
     ckpt.odds
 to holdfast_reader;
@@ -403,3 +420,4 @@ alter view historian.throughput owner to holdfast_historian;
 alter view historian.logged_numbers owner to holdfast_historian;
 alter view historian.telemetry owner to holdfast_historian;
 alter view historian.credential_changes owner to holdfast_historian;
+alter view historian.shared_faults owner to holdfast_historian;

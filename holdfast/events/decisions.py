@@ -25,6 +25,8 @@ class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     witnesses: Count = 0
     """Up to this many free nodes are granted beside `only`, and at least enough to reach `count`."""
     purpose: Purpose = "train"
+    trains_on: bool = False
+    """The job goes on until they are granted, with the nodes that they replace."""
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -111,7 +113,8 @@ class EvictionRevoked(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Withheld(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A rung that was not taken: `mechanism` only observes, or the circuit breaker (`breaker`) is open."""
+    """A rung that was not taken: `mechanism` only observes, the circuit breaker (`breaker`) is open, or no node is free
+    to replace the one that would leave (`no_replacement`)."""
 
     mechanism: str
     rung: str
@@ -126,6 +129,27 @@ class BreakerOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 class BreakerReset(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A person allows evictions from this job again."""
+
+
+class SharedFaultFound(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """Several nodes report the same about something that they share: it is at fault, and no one of them.
+
+    It is an incident of its own. The job goes on if it trains.
+    """
+
+    thing: str
+    """For example `address 10.0.0.1`, `file system nfs1:/data` or `rack r7`."""
+    symptom: str
+    nodes: tuple[Name, ...]
+    """Nodes that have reported it by now."""
+
+
+class SharedFaultOver(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """No node reports the shared fault any more."""
+
+    thing: str
+    nodes: tuple[Name, ...]
+    """All nodes that reported it."""
 
 
 class ChecksStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -293,6 +317,8 @@ AnyDecision = (
     | Withheld
     | BreakerOpened
     | BreakerReset
+    | SharedFaultFound
+    | SharedFaultOver
     | ChecksStarted
     | ChecksEnded
     | ReplayStarted

@@ -25,10 +25,14 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
 
     alerts_max: Annotated[int, Within(1, 100)] = 2
     """Alerts of one check and device within `alerts_window_s` that evict a node, for alerts that may pass by
-    themselves."""
+    themselves, while the job does not train well."""
 
     alerts_window_s: Annotated[float, Within(1, 86400.0)] = 300.0
     """Alerts further apart do not add up (ByteRobust: twice within five minutes)."""
+
+    alerts_wait_s: Annotated[float, Within(0.0, 3600.0)] = 30.0
+    """Time for which an alert that is sure about a node of a training job is compared with those of other nodes, before
+    the node leaves. A failure of a rank ends the wait."""
 
     reattempts_before_checks: Annotated[int, Within(0, 100_000)] = 1
     """Restarts in place after crashes without a culprit, before training stops for checks of the nodes; 0: checks at
@@ -60,7 +64,8 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     """Machines that a replay may evict if it cannot tell which of them is at fault; more are only named."""
 
     slow_cost_max_s: Annotated[float, Within(0.1, SETTLED_S_MAX)] = 120.0
-    """Training time that a slow machine may cost before it is replaced, about the cost of a restart."""
+    """Training time that a slow machine may cost before it is replaced, until the job's own restarts show what one
+    costs."""
 
     slow_suspects_max: Annotated[int, Within(0, 1_000_000)] = 4
     """Number of machines that may be replaced at once for slowness without proof which of them is slow."""
@@ -70,10 +75,10 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     them."""
 
     evictions_share_max: Annotated[float, Within(0.0, 1.0)] = 0.2
-    """Share of a job's nodes that may be evicted within `evictions_window_s` before the circuit breaker opens: a cause
-    that blames that many machines is more likely wrong than right."""
+    """Number of times that machines of a job may be blamed within `evictions_window_s` before the circuit breaker
+    opens, as a share of its nodes: evidence that blames that many is more likely wrong than right."""
 
     evictions_min: Annotated[int, Within(0, 1_000_000)] = 3
-    """Evictions that are always allowed; otherwise jobs of a few nodes could have none."""
+    """Number that is always allowed; a job of two or three nodes may have two."""
 
     evictions_window_s: Annotated[float, Within(1, 30 * 86400.0)] = 3600.0

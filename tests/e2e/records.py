@@ -64,7 +64,9 @@ def _recorded(cluster: Cluster, said: set[str]) -> bool:
 def check_incidents(cluster: Cluster, job: Job) -> None:
     """Each incident of the job was opened once and closed once, in the truth and in the record."""
     truth = cluster.incidents(job)
-    opened, closed = cluster.events(job, "incident_opened"), cluster.events(job, "incident_closed")
+    # A fault that nodes share is an incident of its own.
+    opened = cluster.events(job, "incident_opened") + cluster.events(job, "shared_fault_found")
+    closed = cluster.events(job, "incident_closed") + cluster.events(job, "shared_fault_over")
     assert [row["closed_at"] is not None for row in truth] == [True] * len(truth), truth
     assert sorted(event["incident"] for event in opened) == sorted(row["key"] for row in truth)
     assert sorted(event["incident"] for event in closed) == sorted(row["key"] for row in truth)

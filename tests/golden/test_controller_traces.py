@@ -99,7 +99,8 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             if given.kind == "time":
                 outcome = planner.time(state, given.at, hearing_since)
             else:
-                claim = given.fields.pop("claim", state.claim) or given.id
+                wanted = state.replacement.claim if state.replacement else state.claim
+                claim = given.fields.pop("claim", wanted) or given.id
                 defaults = {
                     "job": "job",
                     "generation": state.generation,
@@ -155,6 +156,10 @@ def _planner(set_: dict[str, str], references: dict[AnswerKey, str]) -> Planner:
 
 def summary(state: JobState) -> str:
     words = [state.phase_name, f"generation {state.generation}", f"nodes {' '.join(state.nodes) or '-'}"]
+    if state.replacement:
+        words.append(f"wants to replace {' '.join(state.replacement.leaving)}")
+    for fault in state.shared.values():
+        words.append(f"{fault.thing} is at fault")
     if state.incident:
         blamed = " ".join(f"{node}:{times}" for node, times in sorted(state.incident.blamed.items()))
         words.append(

@@ -149,6 +149,8 @@ def told(event: Event) -> str:
         "hot_update": "number",
         "rollback": "number",
         "code_judged": "verdict",
+        "shared_fault_found": "thing",
+        "shared_fault_over": "thing",
     }.get(event.type)
     parts = [f"< {event.type}"]
     if event.node:
@@ -163,6 +165,8 @@ def told(event: Event) -> str:
         parts.append(f"{event.phase}: {groups} as {event.mesh} until step {event.until_step}")  # type: ignore[attr-defined]
     if event.type == "replay_ended":
         parts.append(f"[{' '.join(event.suspects) or 'nobody'}]")  # type: ignore[attr-defined]
+    if event.type == "eviction" and not event.blocked_for_s:  # type: ignore[attr-defined]
+        parts.append("(not blocked)")
     if together := getattr(event, "together", ()):
         parts.append(f"(one of {' '.join(together)})")
     if extra:

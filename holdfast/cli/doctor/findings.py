@@ -300,6 +300,8 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _nodes,
     job_findings.lasting_phases,
     job_findings.users_of_ranks,
+    job_findings.slow_without_checkpoints,
+    job_findings.shared_faults,
     job_findings.machines_without_copies,
     _dead_letters,
     _disks,

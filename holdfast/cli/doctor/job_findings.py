@@ -63,6 +63,31 @@ def users_of_ranks(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def slow_without_checkpoints(facts: Facts) -> Iterator[Finding]:
+    for job in facts.database.jobs if facts.database else ():
+        if job.slow_because:
+            yield Finding(
+                kind="slow",
+                severity=Severity.WARNING,
+                about=job.job,
+                what=job.slow_because,
+                cure="let the script make checkpoints (docs/checkpoints.md); or stop the job, and take the machine out",
+            )
+
+
+def shared_faults(facts: Facts) -> Iterator[Finding]:
+    for job in facts.database.jobs if facts.database else ():
+        for fault in job.shared_faults:
+            yield Finding(
+                kind="shared",
+                severity=Severity.WARNING,
+                about=job.job,
+                what=f"its nodes share a fault: {fault}",
+                cure="repair it; no node is evicted for it, and the job goes on if it trains "
+                '(`holdfast sql "select * from historian.shared_faults"`)',
+            )
+
+
 def machines_without_copies(facts: Facts) -> Iterator[Finding]:
     for loss in facts.database.losses if facts.database else ():
         # A job on one machine has no other that could keep a copy.

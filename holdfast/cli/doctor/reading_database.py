@@ -40,7 +40,10 @@ _JOBS = """
 select j.key as job, j.phase, extract(epoch from clock_timestamp() - j.updated_at)::float8 as unchanged_s, c.wanted,
        (select count(*) from standby.nodes where state = 'standby') as free,
        extract(epoch from clock_timestamp() - s.at)::float8 as step_seen_s, t.step_s,
-       coalesce(r.root_because, '') as root_because, coalesce(u.users, '{}') as users
+       coalesce(r.root_because, '') as root_because, coalesce(u.users, '{}') as users,
+       coalesce(w.reason, '') as slow_because,
+       array(select f.thing || ', seen by ' || array_to_string(f.nodes, ', ') from historian.shared_faults f
+             where f.job = j.key and f.closed_at is null order by f.opened_at) as shared_faults
 from controller.jobs j
 left join standby.claims c on c.job = j.key and c.granted_at is null
 left join lateral (
@@ -60,6 +63,12 @@ left join lateral (
     select array_agg(distinct coalesce(e.body->>'user', '')) as users from historian.events e
     where e.type = 'ranks_started' and e.job = j.key and e.generation = j.generation and not e.body ? 'adopted'
 ) u on true
+left join lateral (
+    select case when e.type = 'withheld' then e.body->>'reason' end as reason from historian.events e
+    where e.job = j.key and e.generation = j.generation
+      and (e.type = 'withheld' and e.body->>'mechanism' = 'no_way_to_resume' or e.type = 'fail_slow_relieved')
+    order by e.at desc limit 1
+) w on true
 where j.exit_code is null
 order by j.submitted_at
 """

@@ -147,7 +147,7 @@ class Cluster:
         return (
             kind(
                 controller,
-                lambda: due_of_jobs(controller.jobs.values(), now()),
+                lambda: due_of_jobs(controller.jobs.values(), now(), settings.ladder),
                 self.agenda,
                 self.bus,
                 signer_of("controller"),

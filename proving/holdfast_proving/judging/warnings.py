@@ -18,17 +18,19 @@ KNOWN_S = 30.0
 
 
 def certain(history: History) -> Iterator[Complaint]:
-    """Complain about alerts that were right and certain, and whose node stayed."""
+    """Complain about alerts that were right and certain, and whose node stayed though another could replace it."""
     for at_s, event in _right(history):
-        if event.confidence == "evict":
+        if event.confidence == "evict" and history.has_free(at_s):
             yield from _stayed(history, at_s, event, f"{event.check} found it")
 
 
 def repeated(history: History) -> Iterator[Complaint]:
-    """Complain about alerts that may pass, were right, came again and again, and whose node stayed."""
+    """Complain about alerts that may pass, of a fault that hinders the job, which came again and again in vain."""
     seen: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for at_s, event in _right(history):
-        if event.confidence != "tolerate":
+        faults = history.ledger.of_machine(event.node or "", at_s)
+        # A job that trains well loses nothing by a fault that only its alerts show.
+        if event.confidence != "tolerate" or all(fault.kind.effect == "alert" for fault in faults):
             continue
         times = seen[event.node or "", event.check, event.device]
         times.append(at_s)

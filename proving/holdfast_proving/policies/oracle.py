@@ -13,6 +13,7 @@ from holdfast.events import FailSlowLocated, Inspection
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.doubt import shared_faults
 from holdfast_controller.plan.incident import alerts, breaker, recovery, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
 from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
@@ -115,11 +116,14 @@ def _never(_: Callable[..., Any], __: Insight) -> Callable[..., bool]:
 ORACLE = Policy(
     name="oracle",
     about="production with a ladder that knows who is at fault",
-    settings=Settings(ladder=LadderPolicy(attempts_max=100_000, slow_cost_max_s=1.0)),
+    settings=Settings(ladder=LadderPolicy(attempts_max=100_000, alerts_wait_s=0.0)),
     patches=(
         Patch(recovery, "choose", _choose),
         Patch(alerts, "failure", _alert_counts),
         Patch(slow, "_suspects", _slow_suspects),
+        Patch(slow, "price", lambda *_: lambda *_: slow.Price(restart_s=1.0, redo_s=0.0)),
+        Patch(slow, "can_resume", lambda *_: lambda state: True),
+        Patch(shared_faults, "compare", lambda *_: lambda *_: None),
         Patch(breaker, "opens", _never),
     ),
 )

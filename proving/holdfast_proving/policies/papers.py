@@ -15,6 +15,7 @@ from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.checks import suspect_test
+from holdfast_controller.plan.doubt import shared_faults
 from holdfast_controller.plan.incident import alerts, breaker, recovery, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
 from holdfast_controller.plan.incident.ladder import HANGS, LadderOptions, RungChoice
@@ -57,6 +58,13 @@ def _nothing(*_: Any) -> Callable[..., None]:
     return lambda *_: None
 
 
+UNCOMPARED = (
+    Patch(shared_faults, "compare", _nothing),
+    Patch(slow, "can_resume", lambda *_: lambda _: True),
+    Patch(alerts, "trains_well", _never),
+)
+"""No paper compares what several nodes report, and an alert that may pass evicts from a job that trains."""
+
 # --- ByteRobust, Fig. 5, as printed -----------------------------------------------------------------
 
 
@@ -77,12 +85,17 @@ BYTEROBUST = Policy(
     about="ByteRobust's Fig. 5 as printed: checks at the first failure, groups are over-evicted at once, no breaker",
     settings=Settings(
         ladder=LadderPolicy(
-            reattempts_before_checks=0, failures_of_node_max=UNLIMITED // 10, slow_cost_max_s=0.1, slow_suspects_max=64
+            reattempts_before_checks=0,
+            failures_of_node_max=UNLIMITED // 10,
+            alerts_wait_s=0.0,
+            slow_suspects_max=64,
         ),
         hang=msgspec.structs.replace(Settings().hang, suspects_max=64),
     ),
     patches=(
+        *UNCOMPARED,
         _choosing(_byterobust),
+        Patch(slow, "price", lambda *_: lambda *_: slow.Price(restart_s=0.1, redo_s=0.0)),
         Patch(breaker, "opens", _never),
         # What was evicted is tested by people: its page has no test beside training.
         Patch(suspect_test, "follow_up", _nothing),
@@ -106,7 +119,9 @@ TRANSOM = Policy(
     name="transom",
     about="TRANSOM's: error check of all nodes at each failure, who fails it is evicted, else a restart in place",
     conditions=lambda scenario: _with_restarts_of(scenario, TRANSOM_RESTART_S),
+    settings=Settings(ladder=LadderPolicy(alerts_wait_s=0.0)),
     patches=(
+        *UNCOMPARED,
         _choosing(_transom),
         Patch(slow, "is_due", _never),
         Patch(suspect_test, "follow_up", _nothing),

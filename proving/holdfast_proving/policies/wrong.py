@@ -12,6 +12,7 @@ from holdfast.settings.timeouts import Timeouts
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan import members
 from holdfast_controller.plan.checks import checks, suspect_test
+from holdfast_controller.plan.doubt import doubts, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import (
     alerts,
@@ -22,6 +23,7 @@ from holdfast_controller.plan.incident import (
     ladder,
     rank_exit,
     recovery,
+    rungs,
     slow,
 )
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
@@ -30,6 +32,7 @@ from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
 from holdfast_controller.plan.incident.rungs import ABSENT
 from holdfast_controller.plan.job import JobState
 from holdfast_proving.policies.mutation import (
+    Function,
     always,
     blames,
     but_for,
@@ -39,7 +42,7 @@ from holdfast_proving.policies.mutation import (
     value,
     with_option,
 )
-from holdfast_proving.policies.policy import Patch, Policy
+from holdfast_proving.policies.policy import Insight, Patch, Policy
 from holdfast_proving.policies.wrong_belief import BELIEVES, REMEMBERS
 from holdfast_proving.policies.wrong_course import COURSES
 from holdfast_proving.policies.wrong_findings import FINDS
@@ -79,6 +82,18 @@ def _never_waits(choice: RungChoice, failure: Failure, options: LadderOptions) -
 
 def _stops_at_bad_numbers(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
     return RungChoice(rung=Rung.STOP, reason=failure.text) if failure.bad_step else choice
+
+
+def _for_names_only(original: Function, _: Insight) -> Function:
+    return lambda *given: original(*given) if given[1].shared else float("inf")
+
+
+def _at_once(original: Function, _: Insight) -> Function:
+    def replace(draft: JobDraft, failure: Failure, mechanism: str) -> bool:
+        recovery.handle_failure(draft, failure)
+        return True
+
+    return replace
 
 
 WRONG: tuple[Policy, ...] = (
@@ -145,9 +160,42 @@ WRONG: tuple[Policy, ...] = (
     ),
     Policy(name="never_waits", about="restarts at once though a service is away", patches=(choosing(_never_waits),)),
     Policy(name="stops_at_bad_numbers", about="gives up at NaN", patches=(choosing(_stops_at_bad_numbers),)),
-    Policy(name="waits_out_slowness", about="tolerates days of it", settings=ladder_of(slow_cost_max_s=6 * 86400.0)),
+    Policy(
+        name="waits_out_slowness",
+        about="tolerates days of it",
+        patches=(Patch(slow, "price", always(slow.Price(restart_s=6 * 86400.0, redo_s=0.0))),),
+    ),
+    Policy(
+        name="restarts_from_scratch",
+        about="restarts jobs of free will that have shown no way to resume",
+        patches=(Patch(slow, "can_resume", always(True)),),
+    ),
+    Policy(
+        name="compares_nothing",
+        about="takes what nodes share for the fault of each",
+        patches=(Patch(shared_faults, "compare", always(None)),),
+    ),
+    Policy(
+        name="compares_names_only",
+        about="takes one check's word on most machines for as many faults",
+        patches=(Patch(shared_faults, "_seen_by_min", _for_names_only),),
+    ),
+    Policy(name="does_not_wait", about="evicts before others can report", settings=ladder_of(alerts_wait_s=0.0)),
+    Policy(
+        name="blocks_the_silent", about="blocks lost nodes", patches=(Patch(rungs, "_blocked_for_s", always(86400.0)),)
+    ),
+    Policy(
+        name="evicts_without_replacement",
+        about="evicts from a job that trains though no node is free",
+        patches=(Patch(doubts, "replace_when_possible", _at_once),),
+    ),
     Policy(name="blocks_nobody", about="a node is back at once", settings=Settings(timeouts=Timeouts(block_s=1.0))),
-    Policy(name="evicts_at_a_blink", about="one alert that may pass evicts", settings=ladder_of(alerts_max=1)),
+    Policy(
+        name="evicts_at_a_blink",
+        about="one alert that may pass evicts from a job that trains",
+        settings=ladder_of(alerts_max=1),
+        patches=(Patch(alerts, "trains_well", always(False)),),
+    ),
     Policy(
         name="never_stops",
         about="restarts a job that cannot go on",

@@ -138,7 +138,7 @@ REMEMBERS: tuple[Policy, ...] = (
     Policy(
         name="never_forgets_alerts",
         about="an alert of long ago counts as if it were new",
-        patches=(Patch(alerts, "_is_recent", always(True)),),
+        patches=(Patch(alerts, "is_recent", always(True)),),
     ),
     Policy(
         name="closes_at_once",

@@ -63,6 +63,8 @@ class AlertPlan(Section, frozen=True, kw_only=True):
     check: str
     symptom: str
     device: str = ""
+    shared: str = ""
+    """What nodes share, if the alert is about that."""
     chance: Share = 1.0
     """Share of the faults that raise it."""
     after_s: Seconds = 10.0

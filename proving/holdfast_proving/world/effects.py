@@ -299,7 +299,8 @@ class Effects:
 def _alert_of(fault: Fault) -> dict[str, Any]:
     plan = fault.kind.alert
     assert plan is not None
-    return {"check": plan.check, "device": plan.device, "symptom": plan.symptom, "confidence": plan.confidence}
+    names = ("check", "device", "symptom", "confidence", "shared")
+    return {name: getattr(plan, name) for name in names}
 
 
 def _lose_peer(machine: Machine, of_run: tuple[str, int], chance: Random) -> None:

@@ -67,7 +67,7 @@ class Lives:
             case ChecksStarted():
                 self._stop_steps(training)
                 training.book.enter("checks", at_s)
-            case NodesRequested() if training.book.total_s:
+            case NodesRequested() if training.book.total_s and not event.trains_on:
                 self._stop_steps(training)
                 training.book.enter("waiting_for_machines", at_s)
             case Suspension():

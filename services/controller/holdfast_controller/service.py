@@ -12,7 +12,7 @@ import msgspec
 from holdfast.daemon.service_shell import Decider
 from holdfast.effects import Effect, RowWrite
 from holdfast.engines.checks.references import AnswerKey
-from holdfast.events import AnyEvent, IncidentClosed, OrderRefused
+from holdfast.events import AnyEvent, IncidentClosed, OrderRefused, SharedFaultOver
 from holdfast.orders.any_order import AnyOrder
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
@@ -28,6 +28,7 @@ from holdfast.requests import (
 )
 from holdfast.settings.retention import RetentionPolicy
 from holdfast_controller.plan.checks import suspect_test
+from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
@@ -98,7 +99,7 @@ class Controller(Decider):
         return self._effect(state, self.planner.request(state, request, now, self._used_names.get(job)), now)
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        waiting = [state for state in self._live() if state.deadline or state.code.pending or state.slow]
+        waiting = [state for state in self._live() if state.waits_for_time]
         passed = [self._decided(state, self.planner.time(state, now, hearing_since), now) for state in waiting]
         return _merge([*passed, Effect(rows=self._forgotten(now))])
 
@@ -166,6 +167,7 @@ class Controller(Decider):
             rows.append(_incident_row(after.job, incident, closing))
         if after.incident and (before is None or before.incident != after.incident):
             rows.append(_incident_row(after.job, after.incident, None))
+        rows += _shared_rows(before, decision)
         rows += _version_rows(before, after)
         rows += [
             RowWrite(table=REFERENCES, key=str(it.key), row=ReferenceRecord(reference=it, job=after.job, agreed_at=now))
@@ -221,6 +223,34 @@ def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) 
         outcome=closing.outcome if closing else None,
     )
     return RowWrite(table=INCIDENTS, key=incident.id, row=record)
+
+
+def _shared_rows(before: JobState | None, decision: JobDecision) -> list[RowWrite]:
+    """Return the incidents of faults that nodes share: those that changed, and those that are over."""
+    after = decision.state
+    assert after is not None
+    known = before.shared if before else {}
+    changed = [fault for key, fault in after.shared.items() if known.get(key) != fault]
+    closed = {event.incident: event.at for event in decision.events if isinstance(event, SharedFaultOver)}
+    faults = {fault.incident: fault for fault in (*changed, *decision.closed_shared)}
+    return [
+        RowWrite(table=INCIDENTS, key=fault.incident, row=_shared_record(after.job, fault, closed.get(fault.incident)))
+        for fault in faults.values()
+    ]
+
+
+def _shared_record(job: str, fault: SharedFault, closed_at: datetime | None) -> IncidentRecord:
+    return IncidentRecord(
+        id=fault.incident,
+        job=job,
+        opened_at=fault.since,
+        symptom=fault.symptom,
+        summary=fault.summary,
+        attempts=0,
+        blamed={},
+        closed_at=closed_at,
+        outcome="passed" if closed_at else None,
+    )
 
 
 def _merge(effects: list[Effect]) -> Effect:

@@ -148,6 +148,10 @@ class InventoryPlanner:
         claims.grant(draft, self.pool)
         return draft.outcome()
 
+    def is_silence(self, last: datetime, now: datetime) -> bool:
+        """Return True if nothing was heard for so long that a single node would count as lost."""
+        return now - last > timedelta(seconds=self.timeouts.node_lost_s)
+
     def _with_living_instance(self, draft: InventoryDraft, node: Node, liveness: NodeLiveness, now: datetime) -> Node:
         """Forget a registration that no living agent made: a forged one would lock the real agent out for good."""
         instance, since = liveness.only.get(node.id, (node.instance, now))
@@ -258,6 +262,8 @@ class InventoryPlanner:
         node = draft.nodes.get(event.node or "")
         if node is None or 0 < event.epoch < node.epoch or (node.job is not None and node.job != event.job):
             return  # a later grant has given it to another job, which may have released it since
+        if not event.blocked_for_s:
+            return  # it left its job for its silence; what it does next is for its heartbeats to tell
         until = draft.now + timedelta(seconds=event.blocked_for_s)
         node = msgspec.structs.replace(node, failures=sizing.after_failure(node.failures, draft.now))
         if node.state is NodeState.EVICTED:

@@ -34,6 +34,8 @@ class Standby(Decider):
         self.inventory = Inventory()
         self.last_heard: MutableMapping[str, datetime] = {}
         self.only_heard: MutableMapping[str, tuple[str, datetime]] = {}
+        self._is_all_silent = False
+        self._heard_again_at: datetime | None = None
 
     def node(self, name: str) -> Node | None:
         return self.inventory.nodes.get(name)
@@ -54,8 +56,22 @@ class Standby(Decider):
         return msgspec.structs.replace(self._effect(outcome), answer=Answer(accepted=True, message=outcome.note))
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        liveness = NodeLiveness(last=dict(self.last_heard), listening_since=hearing_since, only=dict(self.only_heard))
+        since = self._listening_since(now, hearing_since)
+        liveness = NodeLiveness(last=dict(self.last_heard), listening_since=since, only=dict(self.only_heard))
         return self._effect(self.planner.time(self.inventory, liveness, now))
+
+    def _listening_since(self, now: datetime, hearing_since: datetime | None) -> datetime | None:
+        """Return since when a node's silence counts: after a silence of all nodes, since the first is heard again.
+
+        What took all of them had one cause, and they come back one after another (ADR 5).
+        """
+        newest = max(self.last_heard.values(), default=now)
+        was_silent, self._is_all_silent = self._is_all_silent, self.planner.is_silence(newest, now)
+        if was_silent and not self._is_all_silent:
+            self._heard_again_at = newest
+        if hearing_since is None or self._heard_again_at is None:
+            return hearing_since
+        return max(hearing_since, self._heard_again_at)
 
     def adopt(self, effect: Effect) -> None:
         nodes, claims = dict(self.inventory.nodes), dict(self.inventory.claims)

@@ -57,7 +57,8 @@ def test_quiet_evidence_decides_nothing() -> None:
     """With every step and every second of progress published, as agents do, the same is found and decided."""
     sparse, full = (run(MIXED, every_tick=every) for every in (False, True))
     assert decisions(sparse) == decisions(full)
-    assert len(found(sparse, Eviction)) == 2
+    # Also the machine that is slow for three minutes: a restart of this job takes less than it costs.
+    assert len(found(sparse, Eviction)) == 3
     assert len(found(sparse, HangFound, FailSlowLocated, FailSlowRelieved, BadNumber)) >= 5
     evictions, in_full = ([at for at, event in it.log if isinstance(event, Eviction)] for it in (sparse, full))
     assert evictions == pytest.approx(in_full, abs=10.0)

@@ -23,6 +23,7 @@ from holdfast.events import (
     Event,
     FailSlowLocated,
     GenerationStarted,
+    Inspection,
     JobStopping,
     JobSubmitted,
     SuspectsTested,
@@ -90,9 +91,10 @@ def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
 
 def _came_later(group: _Group, cause: Seen) -> bool:
     """Return True if time passed between an event and the decision that names it: a slow machine is replaced once it
-    has cost enough.
+    has cost enough, and one that an alert names once no other has reported the same.
     """
-    return isinstance(cause.event, FailSlowLocated) and group.at - (cause.handled_at or cause.event.at) > AT_ONCE
+    waits = isinstance(cause.event, FailSlowLocated | Inspection)
+    return waits and group.at - (cause.handled_at or cause.event.at) > AT_ONCE
 
 
 class _Group(NamedTuple):

@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 
 from holdfast.events import AnyEvent, Event
+from holdfast.settings.ladder import LadderPolicy
 from holdfast_controller.backtest.inputs import Input
 from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.generation import STEP_RECORD_S
+from holdfast_controller.plan.incident import slow
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Running
 from holdfast_controller.plan.planner import Planner
@@ -130,7 +132,10 @@ class _Lockstep:
 
     def _act_earlier(self, beside: JobState, at: datetime) -> None:
         """Part if the other policy would have lost patience before this input, and the recorded one did not."""
-        due, recorded_due = due_at(beside), due_at(self._state) if self._state else None
+        due, recorded_due = (
+            due_at(beside, self._other.rules.ladder),
+            due_at(self._state, self._recorded.rules.ladder) if self._state else None,
+        )
         if due is None or due >= at or (recorded_due and abs(recorded_due - due) < LATE_MAX):
             return
         decision = _time_passed(self._other, beside, due)
@@ -165,11 +170,12 @@ class _Lockstep:
             self._beside = state
 
 
-def due_at(state: JobState) -> datetime | None:
+def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
     """Return when the passing of time alone makes this job's planner act; None: never."""
     times = [
         state.deadline.until if state.deadline else None,
-        state.slow.due_at if state.slow else None,
+        slow.due_at(state, policy),
+        *(() if state.replacement else (doubt.due_at for doubt in state.doubts.values())),
         state.code.pending.until if state.code.pending else None,
     ]
     return min((time for time in times if time), default=None)
@@ -182,7 +188,7 @@ def _decide(planner: Planner, state: JobState | None, given: Input) -> JobDecisi
         return None
     if given.event is None:
         # The silence began as long ago as anything: that the controller acted shows that it had listened long enough.
-        due, at = due_at(state), given.at
+        due, at = due_at(state, planner.rules.ladder), given.at
         if due is not None and at < due <= at + LATE_MAX:
             at = due
         return _time_passed(planner, state, at)

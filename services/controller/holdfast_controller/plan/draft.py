@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.code.manifest import Manifest
 from holdfast.engines.checks.references import NO_REFERENCES, Reference, References
-from holdfast.events import Event, IncidentClosed, NodesReleased, NodesRequested
+from holdfast.events import Event, IncidentClosed, NodesReleased, NodesRequested, SharedFaultOver
 from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
 from holdfast.orders.node import NodeOrder
@@ -20,6 +20,7 @@ from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import idle_orders
@@ -51,6 +52,7 @@ class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     orders: tuple[NodeOrder, ...] = ()
     closed: tuple[Incident, ...] = ()
+    closed_shared: tuple[SharedFault, ...] = ()
     learned: tuple[Reference, ...] = ()
     refusal: str = ""
     """Why a request was refused; empty if it was not."""
@@ -68,6 +70,7 @@ class JobDraft:
         self._events: list[Event] = []
         self._orders: list[NodeOrder] = []
         self._closed: list[Incident] = []
+        self._closed_shared: list[SharedFault] = []
 
     def emit(self, kind: type[E], **fields: Any) -> E:
         """Add an event of this job, caused by what is being handled, and return it."""
@@ -126,19 +129,34 @@ class JobDraft:
         self._closed.append(incident)
         self.update(incident=None, settled=None)
 
-    def request_nodes(self, reason: str) -> NodesRequested:
-        """Request as many nodes as are missing; the newer request replaces the older one."""
+    def close_shared_fault(self, key: str, why: str) -> None:
+        """End the incident of a fault that nodes share."""
+        fault = self.state.shared[key]
+        self.update(shared={other: it for other, it in self.state.shared.items() if other != key})
+        self.emit(
+            SharedFaultOver,
+            incident=fault.incident,
+            thing=fault.thing,
+            nodes=fault.nodes,
+            reason=f"{why}; it lasted {(self.now - fault.since).total_seconds():.0f} s",
+        )
+        self._closed_shared.append(fault)
+
+    def request_nodes(self, reason: str, more: int = 0, incident: str | None = None) -> NodesRequested:
+        """Request as many nodes as are missing, and some more; the newer request replaces the older one."""
         spec = self.state.spec
         request = self.emit(
             NodesRequested,
             at=self._after_last_claim(),
-            count=self.state.vacancies,
+            count=self.state.vacancies + more,
             only=tuple(node for node in spec.only_nodes if node not in self.state.nodes),
             witnesses=self.state.witnesses_missing,
             purpose=self.state.purpose,
+            trains_on=more > 0,
             reason=reason,
+            **({"incident": incident} if incident else {}),
         )
-        self.update(claimed_at=request.at)
+        self.update(claimed_at=request.at, replacement=None)
         if isinstance(self.state.phase, Claiming):
             self.update_phase(claim=request.id)
         return request
@@ -155,6 +173,8 @@ class JobDraft:
         )
 
     def release_all(self, reason: str) -> None:
+        for key in self.state.shared:
+            self.close_shared_fault(key, reason)
         self.release(tuple(filter(None, self.state.members)), reason, withdraws_claim=True)
 
     def _after_last_claim(self) -> datetime:
@@ -172,5 +192,6 @@ class JobDraft:
             events=tuple(self._events),
             orders=tuple(self._orders),
             closed=tuple(self._closed),
+            closed_shared=tuple(self._closed_shared),
             learned=self.learned,
         )

@@ -11,6 +11,7 @@ from holdfast.engines.checks.checks_program import are_checks
 from holdfast.events import DiagnosticResult
 from holdfast.events.parts.job import Grant, JobSpec, Purpose
 from holdfast_controller.plan.code.code_state import CodeState
+from holdfast_controller.plan.doubt.records import Convict, Doubt, LostNode, Replacement, SharedFault
 from holdfast_controller.plan.incident.incident import Alert, Incident
 from holdfast_controller.plan.phase import (
     TRANSITIONS,
@@ -66,8 +67,10 @@ class SlowNode(msgspec.Struct, frozen=True, kw_only=True):
     is_tested: bool = True
     """True if tests named it, False if only stacks did."""
     since: datetime
-    due_at: datetime
-    """When it will have cost as much as a restart."""
+    lost_share: float = 0.5
+    """Share of the training time that is lost."""
+    is_told: bool = False
+    """True once it was reported that the job is not restarted for it."""
     text: str
     event: str
     """Id of the event that named it."""
@@ -97,8 +100,18 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     """Median duration of a step; None until measured."""
     has_stepped: bool = False
+    has_run: bool = False
+    """True once every node has made a step."""
     first_step_s: float | None = None
     """Longest time from running ranks to the first step, over all generations; None before the first."""
+    restart_s: float | None = None
+    """Time that the job's last restart took, from the order to the first step of all nodes; None before the first."""
+    origin_step: int | None = None
+    """The first step of the job's first generation."""
+    has_resumed: bool = False
+    """True if the job's last restart went on from a later step than the first."""
+    redone_steps: int = 0
+    """Steps that the last restart made once more."""
     is_numbered: bool = True
     """False if step numbers start again in every generation."""
     settled: Incident | None = None
@@ -118,8 +131,20 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """True once this generation has trained past `restore_at_most`, which then no longer holds."""
     alerts: dict[str, tuple[Alert, ...]] = {}
     """Alerts of the job's nodes that may still matter."""
+    doubts: dict[str, Doubt] = {}
+    """Nodes that alerts are sure about, and that are still part of the job."""
+    replacement: Replacement | None = None
+    """Nodes that leave the job as soon as others are granted."""
+    spares: tuple[Grant, ...] = ()
+    """Nodes that were granted before those leave that they replace; empty between decisions."""
+    shared: dict[str, SharedFault] = {}
+    """Faults that nodes share and that last, by what alerts are compared by."""
+    convicted: tuple[Convict, ...] = ()
+    """Nodes that were evicted for their alerts lately."""
+    lost: tuple[LostNode, ...] = ()
+    """Nodes that were lost lately."""
     evictions: tuple[datetime, ...] = ()
-    """Times of the evictions that the circuit breaker counts."""
+    """Times of the judgements that the circuit breaker counts: evictions by evidence, a group at once is one."""
     breaker_open_since: datetime | None = None
     suspect_test: SuspectTest | None = None
     slow: SlowNode | None = None
@@ -143,6 +168,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         return isinstance(self.phase, Ended)
+
+    @property
+    def waits_for_time(self) -> bool:
+        """True if something may follow from the passing of time alone."""
+        return bool(self.deadline or self.code.pending or self.slow or self.doubts or self.shared)
 
     @property
     def purpose(self) -> Purpose:

@@ -27,11 +27,39 @@ def has_checkpoints(state: JobState) -> bool:
     return state.has_checkpoints or _has_kept(state, _reached(state))
 
 
+def can_resume(state: JobState) -> bool:
+    """Return True if the job has shown a way to resume: checkpoints that are known, or a restart that went on."""
+    return has_checkpoints(state) or state.has_resumed
+
+
+def steps_to_redo(state: JobState) -> int:
+    """Return the number of steps that a restart now would make once more, as far as is known."""
+    reached = _reached(state)
+    if _has_kept(state, reached):
+        return 0
+    if state.restorable_step is not None:
+        return max(0, reached - state.restorable_step)
+    return state.redone_steps
+
+
+def note_start(draft: JobDraft, step: int) -> None:
+    """Note where a generation goes on, by its first step: that shows whether the job can resume."""
+    state = draft.state
+    if state.origin_step is None:
+        draft.update(origin_step=step)
+    else:
+        redone = max(0, _reached(state) - step + 1)
+        draft.update(has_resumed=step > state.origin_step, redone_steps=redone)
+
+
 def checkpoint_restored(draft: JobDraft, event: CheckpointRestored) -> None:
     """Report a loss if the generation goes on from a step below the newest that could be restored before."""
     state = draft.state
     if event.generation != state.generation or not isinstance(state.phase, LIVE) or not state.is_numbered:
         return
+    if event.tier != "nothing" and event.step > 0:
+        draft.update(has_resumed=True)
+        state = draft.state
     reached = _reached(state)
     whole = max(event.whole_step, state.restorable_step or 0)
     if event.tier != "memory" and _has_kept(state, reached):

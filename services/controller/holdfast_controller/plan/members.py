@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.events import NodeDeparted, NodeLost, NodesAwaited, NodesGranted, OrderRefused, Suspension
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.doubt import replacement, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.recovery import handle_failure
@@ -23,6 +24,9 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
     """Fill the vacancies with the granted nodes, and give back those that are not needed."""
     state = draft.state
     new = usable(state, event)
+    if state.replacement is not None and event.claim == state.replacement.claim:
+        replacement.granted(draft, tuple(new))
+        return
     missing = state.vacancies
     if isinstance(state.phase, Claiming):
         # A member granted again was lost and is back: the event of its loss is still on its way.
@@ -54,6 +58,7 @@ def usable(state: JobState, event: NodesGranted) -> list[Grant]:
 
 def nodes_awaited(draft: JobDraft, event: NodesAwaited) -> None:
     """Suspend the nodes at hand: there are not enough free ones."""
+    replacement.awaited(draft, event)
     state = draft.state
     if not isinstance(state.phase, Claiming) or event.claim != state.claim or not state.nodes:
         return
@@ -82,6 +87,7 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
         end_when_gone(draft, frozenset({member.node}))
         return None
     if isinstance(event, NodeLost):
+        shared_faults.lost(draft, event, member)
         since = ", since the services started" if event.is_unheard else ""
         symptom, text = Symptom.NODE_LOST, f"no heartbeat from {event.node} for {event.silent_s:.1f} s{since}"
     else:

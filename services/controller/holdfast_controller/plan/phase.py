@@ -116,6 +116,7 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
     """Nodes whose ranks have made a step."""
     finished: frozenset[str] = NO_NODES
     """Nodes whose ranks have all exited with 0."""
+    ordered_at: datetime | None = None
     started_at: datetime | None = None
     """When the ranks of the last node were started."""
     deadline: Deadline | None

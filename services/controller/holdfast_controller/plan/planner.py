@@ -48,6 +48,7 @@ from holdfast.settings.retention import RetentionPolicy
 from holdfast_controller.plan import generation, lost_steps, members, requests
 from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test
 from holdfast_controller.plan.code import updates
+from holdfast_controller.plan.doubt import doubts, shared_faults
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, rungs, slow
 from holdfast_controller.plan.job import JobState
@@ -211,9 +212,17 @@ class Planner:
             draft = JobDraft(state, named_id(until, state.job, "update", state.generation), now, self.rules)
             updates.restart_for_update(draft)
             return draft.decision()
-        if state.slow and slow.is_due(state, now, hearing_since):
-            draft = JobDraft(state, named_id(state.slow.due_at, state.job, "slow", state.generation), now, self.rules)
+        if state.slow and slow.is_due(state, now, hearing_since, self.rules.ladder):
+            draft = JobDraft(state, named_id(state.slow.since, state.job, "slow", state.generation), now, self.rules)
             slow.replace_slow_nodes(draft)
+            return draft.decision()
+        if state.doubts and doubts.is_due(state, now, hearing_since):
+            draft = JobDraft(state, "", now, self.rules)
+            doubts.judge(draft, hearing_since)
+            return draft.decision()
+        if any(shared_faults.is_over(state, key, now, self.rules.ladder) for key in state.shared):
+            draft = JobDraft(state, named_id(now, state.job, "shared", state.generation), now, self.rules)
+            shared_faults.close_over(draft)
             return draft.decision()
         deadline = state.deadline
         if deadline is None or now - max(deadline.since, hearing_since) < deadline.until - deadline.since:

@@ -39,8 +39,18 @@ def become_claiming(draft: JobDraft, leaving: Iterable[str], reason: str) -> Non
             draft.order([leaving_order(state.update(ordered_by=draft.cause), member)])
         draft.update(members=tuple(None if held is member else held for held in state.members))
     is_suspended = draft.state.is_suspended
+    if draft.state.vacancies and len(draft.state.spares) >= draft.state.vacancies:
+        _fill_with_spares(draft, reason)
+        return
     request = draft.request_nodes(reason)
     draft.state = draft.state.enter(Claiming(claim=request.id, is_suspended=is_suspended))
+
+
+def _fill_with_spares(draft: JobDraft, reason: str) -> None:
+    spares = list(draft.state.spares)
+    members = tuple(member or spares.pop(0) for member in draft.state.members)
+    draft.state = draft.state.enter(Claiming(), members=members, spares=tuple(spares))
+    become_starting(draft, reason)
 
 
 def become_starting(draft: JobDraft, restart_reason: str) -> None:
@@ -57,12 +67,13 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         draft.update_incident(attempts=state.incident.attempts + 1)
     deadline = draft.deadline(Awaited.RANKS_STARTED, draft.rules.timeouts.start_s)
     draft.state = draft.state.enter(
-        Starting(deadline=deadline),
+        Starting(deadline=deadline, ordered_at=draft.now),
         generation=state.next_generation,
         restore_at_most=limit,
         next_restore_at_most=None,
         is_past_limit=False,
         restorable_step=_at_most(state.restorable_step, limit),
+        doubts={node: noted for node, noted in state.doubts.items() if node in state.nodes},
         refuses_scratch=has_checkpoints(state) and not state.spec.allow_scratch,
     )
     started = draft.emit(
@@ -87,11 +98,14 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
 def become_running(draft: JobDraft, starting: Starting) -> None:
     """Note that every node has made a step, and how long that took from running ranks."""
     took_s = (draft.now - starting.started_at).total_seconds() if starting.started_at else 0.0
+    if draft.state.has_run and starting.ordered_at:
+        draft.update(restart_s=(draft.now - starting.ordered_at).total_seconds())
     if draft.state.incident:
         draft.update(incident=judge_outage(draft.incident, frozenset(draft.state.nodes)))
     draft.state = draft.state.enter(
         Running(since=draft.now, step_seen_at=draft.now, finished=starting.finished),
         first_step_s=max(took_s, draft.state.first_step_s or 0.0),
+        has_run=True,
     )
 
 

@@ -15,6 +15,7 @@ from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.incident.incident import Alert, Failure
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Running
 
 KEPT_PER_NODE_MAX = 32
 
@@ -26,28 +27,38 @@ def with_alert(state: JobState, event: Inspection, now: datetime, policy: Ladder
     if event.state != "broken":
         kept = [_over(alert) if _is_of(alert, event) else alert for alert in kept]
     if event.state == "alert":
-        kept.append(
-            Alert(
-                at=event.at,
-                check=event.check,
-                device=event.device,
-                kind=event.kind,
-                symptom=event.symptom,
-                confidence=event.confidence,
-                text=describe(event),
-                event=event.id,
-                stands=not event.is_momentary,
-            )
-        )
+        kept.append(alert_of(event))
     alerts = {other: known for other, known in state.alerts.items() if other != node and other in state.nodes}
     if kept:
         alerts[node] = tuple(kept[-KEPT_PER_NODE_MAX:])
     return state.update(alerts=alerts)
 
 
+def alert_of(event: Inspection) -> Alert:
+    return Alert(
+        at=event.at,
+        check=event.check,
+        device=event.device,
+        kind=event.kind,
+        symptom=event.symptom,
+        confidence=event.confidence,
+        text=describe(event),
+        event=event.id,
+        stands=not event.is_momentary,
+        is_momentary=event.is_momentary,
+        shared=event.shared,
+    )
+
+
 def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPolicy) -> Failure | None:
-    """Return the failure of the node if this alert, with those before it, is enough to evict it; otherwise None."""
-    if event.state != "alert" or event.confidence == "hint":
+    """Return the failure of the node if this alert, with those before it, is enough to evict it; otherwise None.
+
+    An alert about what several nodes report is no failure of any of them, nor is one that may pass while the job
+    trains.
+    """
+    if event.state != "alert" or event.confidence == "hint" or alert_of(event).key in state.shared:
+        return None
+    if event.confidence == "tolerate" and trains_well(state):
         return None
     text = describe(event)
     evidence: tuple[str, ...] = (event.id,)
@@ -55,7 +66,7 @@ def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPol
         of_node = state.alerts.get(event.node or "", ())
         # Counted by check and device: several checks, and all links of a node, may report the same outage.
         seen_by = (event.check, event.device)
-        same = [it for it in of_node if (it.check, it.device) == seen_by and _is_recent(it, now, policy)]
+        same = [it for it in of_node if (it.check, it.device) == seen_by and is_recent(it, now, policy)]
         if len(same) < policy.alerts_max:
             return None
         since_s = (event.at - same[0].at).total_seconds()
@@ -73,9 +84,14 @@ def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPol
     )
 
 
+def trains_well(state: JobState) -> bool:
+    """Return True if every node makes steps, and nothing is known that hinders the job."""
+    return isinstance(state.phase, Running) and state.incident is None and state.slow is None
+
+
 def suspicions(state: JobState, node: str | None, now: datetime, policy: LadderPolicy) -> list[Alert]:
     """Return a node's alerts that are not cleared, or are recent; the oldest first."""
-    return [alert for alert in state.alerts.get(node or "", ()) if alert.stands or _is_recent(alert, now, policy)]
+    return [alert for alert in state.alerts.get(node or "", ()) if alert.stands or is_recent(alert, now, policy)]
 
 
 def describe(event: Inspection) -> str:
@@ -85,7 +101,7 @@ def describe(event: Inspection) -> str:
     return f"{event.check}{device} on {place}: {detail or event.symptom}"[:400]
 
 
-def _is_recent(alert: Alert, now: datetime, policy: LadderPolicy) -> bool:
+def is_recent(alert: Alert, now: datetime, policy: LadderPolicy) -> bool:
     return now - alert.at < timedelta(seconds=policy.alerts_window_s)
 
 

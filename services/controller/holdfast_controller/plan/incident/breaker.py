@@ -1,10 +1,16 @@
-"""The circuit breaker: evidence against too many machines of a job within a short time is probably wrong."""
+"""The circuit breaker: evidence that blames machines of a job too often within a short time is probably wrong.
+
+It counts judgements: a group of nodes that is evicted together was one.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 from holdfast.settings.ladder import LadderPolicy
+
+SMALL_JOB_MAX = 2
+"""Judgements that a job of any size can have: one may be wrong."""
 
 
 def counted(evictions: tuple[datetime, ...], now: datetime, policy: LadderPolicy) -> tuple[datetime, ...]:
@@ -13,8 +19,11 @@ def counted(evictions: tuple[datetime, ...], now: datetime, policy: LadderPolicy
 
 
 def evictions_max(nnodes: int, policy: LadderPolicy) -> int:
-    return max(policy.evictions_min, int(policy.evictions_share_max * nnodes))
+    """Return the number of judgements that are allowed; a small job may not lose all of its nodes to them."""
+    least = min(policy.evictions_min, max(SMALL_JOB_MAX, nnodes - 1))
+    return max(least, int(policy.evictions_share_max * nnodes))
 
 
-def opens(evictions: tuple[datetime, ...], more: int, nnodes: int, now: datetime, policy: LadderPolicy) -> bool:
-    return len(counted(evictions, now, policy)) + more > evictions_max(nnodes, policy)
+def opens(evictions: tuple[datetime, ...], nnodes: int, now: datetime, policy: LadderPolicy) -> bool:
+    """Return True if one more judgement is one too many."""
+    return len(counted(evictions, now, policy)) >= evictions_max(nnodes, policy)

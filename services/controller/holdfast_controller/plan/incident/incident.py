@@ -96,6 +96,15 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     stands: bool = True
     """False once it was cleared."""
+    is_momentary: bool = False
+    """It was over when it was reported, and will not be cleared."""
+    shared: str = ""
+    """What it is about, if nodes share that."""
+
+    @property
+    def key(self) -> str:
+        """What alerts of several nodes are compared by: one check, and a shared thing or one kind of own devices."""
+        return f"{self.check} {self.shared or self.symptom}"
 
 
 class Recurrence(msgspec.Struct, frozen=True, kw_only=True):

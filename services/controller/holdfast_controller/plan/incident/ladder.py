@@ -1,8 +1,10 @@
 """The recovery ladder: which rung follows a failure, and why (ByteRobust §4, Fig. 5).
 
-node lost, or silent about its start          -> evict it; not heard since the services started -> replace it
+node lost                                     -> replace it, without blocking it: it may be heard again
+silent about its start                        -> evict it
 ranks gone, with the agent away               -> restart in place; it counts once the job runs, if on one node only
-an inspection names a machine                 -> evict it, without stop-time checks
+an inspection names a machine                 -> evict it, without stop-time checks, once another one is there
+an inspection names what several nodes share  -> nothing: it is that thing's fault (`plan/doubt`)
 the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
@@ -32,6 +34,7 @@ from holdfast.engines.checks.suites import suite_for
 from holdfast.events.parts.ranks import Suspect
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.doubt.records import leaving
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import (
     Alert,
@@ -73,6 +76,8 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     members: frozenset[str]
     alerts: tuple[Alert, ...] = ()
     """Alerts of the failed node that often pass by themselves; together with a crash they count."""
+    doubted: tuple[Failure, ...] = ()
+    """Failures of other nodes that alerts are sure about, and that wait to be compared."""
     can_check: bool = True
     can_roll_back: bool = False
     """True if the code that failed is not known to be good, and other code is."""
@@ -291,6 +296,15 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
             nodes=(node,),
             mechanism=INSPECTIONS,
             evidence=tuple(alert.event for alert in options.alerts),
+        )
+    if options.doubted:
+        known = options.doubted[0]
+        return RungChoice(
+            rung=Rung.EVICT,
+            reason=f"{failure.text}; alert on {known.node}: {known.text}",
+            nodes=leaving(known),
+            mechanism=INSPECTIONS,
+            evidence=known.evidence,
         )
     if failure.may_be_outage and not _fails_alone(incident, failure, policy):
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)

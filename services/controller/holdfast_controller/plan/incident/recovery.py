@@ -8,13 +8,15 @@ from holdfast.events import IncidentOpened, Withheld
 from holdfast.ids import derived_id
 from holdfast.symptoms import Symptom, row_of
 from holdfast_controller.plan.code.updates import can_roll_back, is_of_present_code
+from holdfast_controller.plan.doubt.records import Doubt
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
-from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
+from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Rung
 from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice, blame, choose, user_error, within_limits
 from holdfast_controller.plan.incident.replay_scope import can_replay
 from holdfast_controller.plan.incident.rungs import may_evict, take
+from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Starting
 
 ENDS = frozenset({Symptom.KILLED_BY_SIGNAL, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
@@ -28,10 +30,11 @@ MECHANISMS = {
 """Rungs whose mechanism can be set to only observe: the setting, and the option that the ladder then lacks."""
 
 
-def handle_failure(draft: JobDraft, failure: Failure) -> None:
-    """Act on a failure of the generation that should run now."""
+def handle_failure(draft: JobDraft, failure: Failure, incident: str = "") -> None:
+    """Act on a failure of the generation that should run now. `incident`: id of the one that it opens, if it does."""
+    failure = _explained(draft, failure)
     if draft.state.incident is None:
-        _open(draft, failure)
+        _open(draft, failure, incident or new_incident_id(draft))
     proceed(draft, failure, _weigh(draft, failure))
 
 
@@ -91,10 +94,32 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
     acts = rules.mechanisms.inspections == "act"
     return LadderOptions(
         members=frozenset(state.nodes),
-        alerts=tuple(alert for alert in known if acts and alert.confidence == "tolerate"),
+        alerts=tuple(alert for alert in known if acts and _counts(state, failure, alert)),
+        doubted=tuple(noted.failure for node, noted in state.doubts.items() if acts and _is_open(state, node, noted)),
         can_roll_back=can_roll_back(state, failure.generation),
         can_replay=can_replay(state),
     )
+
+
+def _explained(draft: JobDraft, failure: Failure) -> Failure:
+    """Return the failure under the name that an alert on its node gives it, if one is sure about that node."""
+    noted = draft.state.doubts.get(failure.node or "")
+    if noted is None or failure.symptom not in FIRST_HAND_OF_NODE or draft.rules.mechanisms.inspections == "observe":
+        return failure
+    known = noted.failure
+    evidence = (*failure.evidence, *known.evidence)
+    return msgspec.structs.replace(failure, named=known.named, root=known.root, evidence=evidence)
+
+
+def _counts(state: JobState, failure: Failure, alert: Alert) -> bool:
+    """Return True if the alert may explain the failure of its node: others do not report the same."""
+    if alert.key in state.shared:
+        return False
+    return alert.confidence == "tolerate" or (alert.confidence == "evict" and failure.node in state.doubts)
+
+
+def _is_open(state: JobState, node: str, noted: Doubt) -> bool:
+    return node in state.nodes and not noted.is_withheld
 
 
 def _only_observes(draft: JobDraft, rung: Rung) -> bool:
@@ -125,9 +150,13 @@ def _is_cause_of(failure: Failure, known: Failure) -> bool:
     return follows and failure.generation == known.generation and failure.symptom in first_hand
 
 
-def _open(draft: JobDraft, failure: Failure) -> None:
+def new_incident_id(draft: JobDraft) -> str:
+    return derived_id(draft.cause, "incident")
+
+
+def _open(draft: JobDraft, failure: Failure, incident_id: str) -> None:
     incident = Incident(
-        id=derived_id(draft.cause, "incident"),
+        id=incident_id,
         opened_at=draft.now,
         symptom=failure.symptom,
         named=failure.named,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 
 from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, Reattempt, Withheld
+from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import roll_back
+from holdfast_controller.plan.doubt.records import Convict
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
 from holdfast_controller.plan.incident.ladder import (
+    INSPECTIONS,
     REPLAYS,
     LadderOptions,
     RungChoice,
@@ -73,7 +78,7 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
 def may_evict(draft: JobDraft, choice: RungChoice) -> bool:
     """Return True if the circuit breaker allows it to evict these nodes; otherwise emit that, and keep it open."""
     state, policy = draft.state, draft.rules.ladder
-    if not breaker.opens(state.evictions, len(choice.nodes), state.spec.nnodes, draft.now, policy):
+    if not breaker.opens(state.evictions, state.spec.nnodes, draft.now, policy):
         if state.breaker_open_since is None:
             return True
     elif state.breaker_open_since is None:
@@ -82,7 +87,7 @@ def may_evict(draft: JobDraft, choice: RungChoice) -> bool:
             BreakerOpened,
             evictions=recent,
             window_s=policy.evictions_window_s,
-            reason=f"{recent} nodes were evicted within {policy.evictions_window_s:.0f} s, and "
+            reason=f"machines were blamed {recent} times within {policy.evictions_window_s:.0f} s, and "
             f"evicting {', '.join(choice.nodes)} would exceed the limit of "
             f"{breaker.evictions_max(state.spec.nnodes, policy)}: evidence against so many machines is probably wrong",
         )
@@ -146,7 +151,7 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
             Eviction,
             node=member.node,
             epoch=member.epoch,
-            blocked_for_s=draft.rules.timeouts.block_s,
+            blocked_for_s=_blocked_for_s(draft, failure),
             together=choice.nodes if choice.one_of else (),
             reason=choice.reason,
         )
@@ -160,8 +165,25 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
         links = (*links, FailedLink(ends=choice.link, evicted={member.node: member.epoch for member in held}))
     draft.update_incident(evicted=evicted, links=links)
     if failure.symptom not in ABSENT:
-        draft.update(evictions=(*draft.state.evictions, *(draft.now for _ in choice.nodes)))
+        draft.update(evictions=(*draft.state.evictions, draft.now))
+    if choice.mechanism == INSPECTIONS:
+        draft.update(convicted=(*_convicted_lately(draft), *(_convict(draft, member) for member in held)))
     _replace(draft, choice)
+
+
+def _blocked_for_s(draft: JobDraft, failure: Failure) -> float:
+    """Return how long its nodes stay blocked. Silence proves nothing: a node that is heard again is as good as any."""
+    return 0.0 if failure.symptom is Symptom.NODE_LOST else draft.rules.timeouts.block_s
+
+
+def _convict(draft: JobDraft, member: Grant) -> Convict:
+    known = draft.state.alerts.get(member.node, ())
+    return Convict(node=member.node, epoch=member.epoch, at=draft.now, alerts=known)
+
+
+def _convicted_lately(draft: JobDraft) -> tuple[Convict, ...]:
+    window = timedelta(seconds=draft.rules.ladder.alerts_window_s)
+    return tuple(it for it in draft.state.convicted if draft.now - it.at < window)
 
 
 def _replace(draft: JobDraft, choice: RungChoice) -> None:

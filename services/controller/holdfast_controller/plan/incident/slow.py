@@ -1,24 +1,34 @@
 """The decision about a machine that slows its job down, or about a few of which one does.
 
 A restart costs time as well, and slowness may pass by itself: the machine is replaced once it has cost as much as a
-restart would. At worst the job loses twice the minimum, however long the slowness lasts. Evicted machines are tested
-beside training (`checks/suspect_test.py`).
+restart would cost this job. At worst the job loses twice the minimum, however long the slowness lasts. A job that has
+shown no way to resume would lose everything: it is told instead. Evicted machines are tested beside training
+(`checks/suspect_test.py`).
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
 
 from holdfast.events import FailSlowLocated, FailSlowRelieved, Withheld
 from holdfast.settings import SETTLED_S_MAX
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan.doubt.replacement import replace_when_possible, withdraw
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.ladder import FAIL_SLOW
-from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.job import JobState, SlowNode
+from holdfast_controller.plan.lost_steps import can_resume, steps_to_redo
 from holdfast_controller.plan.phase import Running
+
+NO_WAY_TO_RESUME = "no_way_to_resume"
+"""Mechanism that withholds a restart of free will: the job would begin anew."""
+
+NEVER_RESUMED = "the job has made no checkpoint that is known, and no restart of it went on from an earlier step"
 
 
 def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
@@ -31,8 +41,8 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
     if not suspects or not set(suspects) <= set(state.nodes) or len(suspects) >= max(2, len(state.nodes)):
         # Whether to restart without several machines at once, or without all, is for people to decide.
         return
-    lost_share, cost_s = 1.0 - 1.0 / event.slowdown, policy.slow_cost_max_s
-    if lost_share * SETTLED_S_MAX < cost_s:
+    lost_share = 1.0 - 1.0 / event.slowdown
+    if lost_share * SETTLED_S_MAX < price(state, policy).total_s:
         # It would not cost as much within a week.
         return
     known = state.slow if state.slow and state.slow.generation == state.generation else None
@@ -46,7 +56,7 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
         one_of=() if alone else suspects,
         is_tested=event.is_validated,
         since=event.at,
-        due_at=event.at + timedelta(seconds=cost_s / lost_share),
+        lost_share=lost_share,
         text=f"{subject} makes the job slow: "
         f"an iteration takes {event.pace_s:.3g} s instead of {event.healthy_s:.3g} s; {event.summary}",
         event=event.id,
@@ -68,12 +78,42 @@ def _suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
 def fail_slow_relieved(draft: JobDraft, event: FailSlowRelieved) -> None:
     if event.is_over and event.generation == draft.state.generation:
         draft.update(slow=None)
+        replacement = draft.state.replacement
+        if replacement is not None and replacement.failure.symptom is Symptom.FAIL_SLOW:
+            withdraw(draft, replacement.leaving, "the job is at its healthy pace again")
 
 
-def is_due(state: JobState, now: datetime, hearing_since: datetime) -> bool:
-    """Return True if they have cost enough, no relief was published since, and no open incident has to end first."""
+class Price(NamedTuple):
+    """What a restart would cost the job, in seconds of training."""
+
+    restart_s: float
+    """From the order to the first step."""
+    redo_s: float
+    """Steps that would be trained once more."""
+
+    @property
+    def total_s(self) -> float:
+        return self.restart_s + self.redo_s
+
+
+def price(state: JobState, policy: LadderPolicy) -> Price:
+    """Return what a restart costs by this job's own restarts, and the steps since one that it can resume from."""
+    restart_s = policy.slow_cost_max_s if state.restart_s is None else state.restart_s
+    return Price(restart_s=restart_s, redo_s=steps_to_redo(state) * (state.step_s or 0.0))
+
+
+def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
+    """Return when the slowness has cost as much as a restart; None if the job must not be restarted for it."""
     slow = state.slow
-    if slow is None or now - max(slow.since, hearing_since) < slow.due_at - slow.since:
+    if slow is None or state.replacement is not None or (slow.is_told and not can_resume(state)):
+        return None
+    return slow.since + timedelta(seconds=price(state, policy).total_s / slow.lost_share)
+
+
+def is_due(state: JobState, now: datetime, hearing_since: datetime, policy: LadderPolicy) -> bool:
+    """Return True if they have cost enough, no relief was published since, and no open incident has to end first."""
+    slow, due = state.slow, due_at(state, policy)
+    if slow is None or due is None or now - max(slow.since, hearing_since) < due - slow.since:
         return False
     return not _is_present(state, slow) or (isinstance(state.phase, Running) and state.incident is None)
 
@@ -83,19 +123,24 @@ def _is_present(state: JobState, slow: SlowNode) -> bool:
 
 
 def replace_slow_nodes(draft: JobDraft) -> None:
-    """Evict them, and go on from the newest step that all nodes have sealed."""
+    """Replace them, and go on from the newest step that all nodes have sealed."""
     state, slow = draft.state, draft.state.slow
     assert slow is not None
-    draft.state = state.update(slow=None)
     # The cause is the event that names the machine, not the passing of time.
     draft.cause = slow.event
     if not _is_present(state, slow):
+        draft.update(slow=None)
         return
-    lasted_s = (draft.now - slow.since).total_seconds()
-    reason = f"{slow.text}; in {lasted_s:.0f} s this has cost more than a restart"
+    costs, lasted_s = price(state, draft.rules.ladder), (draft.now - slow.since).total_seconds()
+    reason = f"{slow.text}; in {lasted_s:.0f} s this has cost {lasted_s * slow.lost_share:.0f} s"
+    if not can_resume(state):
+        draft.update(slow=msgspec.structs.replace(slow, is_told=True))
+        _withhold(draft, slow, NO_WAY_TO_RESUME, f"{reason}, but a restart would begin from scratch: {NEVER_RESUMED}")
+        return
+    draft.update(slow=None)
+    reason = f"{reason}, more than a restart: {costs.restart_s:.3g} s, and {costs.redo_s:.3g} s of steps to repeat"
     if draft.rules.mechanisms.fail_slow == "observe":
-        for node in slow.suspects:
-            draft.emit(Withheld, mechanism=FAIL_SLOW, rung=Rung.EVICT, node=node, reason=reason)
+        _withhold(draft, slow, FAIL_SLOW, reason)
         return
     failure = Failure(
         symptom=Symptom.FAIL_SLOW,
@@ -108,4 +153,9 @@ def replace_slow_nodes(draft: JobDraft) -> None:
         group=slow.suspects,
         evidence=(slow.event,),
     )
-    handle_failure(draft, failure)
+    replace_when_possible(draft, failure, FAIL_SLOW)
+
+
+def _withhold(draft: JobDraft, slow: SlowNode, mechanism: str, reason: str) -> None:
+    for node in slow.suspects:
+        draft.emit(Withheld, mechanism=mechanism, rung=Rung.EVICT, node=node, reason=reason)

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from holdfast.effects import Effect
-from holdfast.events import DeadlinePassed, Eviction, FailSlowLocated, FailSlowRelieved, IncidentOpened, Withheld
+from holdfast.events import (
+    DeadlinePassed,
+    Event,
+    Eviction,
+    FailSlowLocated,
+    FailSlowRelieved,
+    IncidentOpened,
+    NodesGranted,
+    NodesRequested,
+    Withheld,
+)
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.ladder import LadderPolicy
@@ -29,7 +39,7 @@ ENDING = Ending(outcome=JobOutcome.STOPPED, reason="asked", exit_code=143)
 class Scene:
     """A job of three nodes that trains, and a controller."""
 
-    def __init__(self, mechanisms: MechanismPolicy | None = None) -> None:
+    def __init__(self, mechanisms: MechanismPolicy | None = None, *, can_resume: bool = True) -> None:
         grants = tuple(
             Grant(node=f"node-{number}", epoch=1, address="10.0.0.1", store_ports=(29500,)) for number in range(3)
         )
@@ -41,14 +51,27 @@ class Scene:
             generation=2,
             ordered_by=uuid7(),
             step=100,
+            has_checkpoints=can_resume,
         )
         self.controller = Controller(Rules(ladder=POLICY, mechanisms=mechanisms or MechanismPolicy()))
         self.controller.load({JOBS.name: {"job": state}, INCIDENTS.name: {}, USED_NAMES.name: {}})
 
-    def receive(self, event: FailSlowLocated | FailSlowRelieved) -> Effect:
+    def receive(self, event: FailSlowLocated | FailSlowRelieved | NodesGranted) -> Effect:
         effect = self.controller.on_event(event, event.at)
         self.controller.adopt(effect)
         return effect
+
+    def replaced_at(self, after_s: float) -> tuple[Event, ...]:
+        """Let time pass and grant the nodes that are requested then; return what follows."""
+        (request,) = self.at(after_s).events
+        assert isinstance(request, NodesRequested) and request.trains_on
+        grants = tuple(
+            Grant(node=f"spare-{number}", epoch=1, address="10.0.0.2", store_ports=(29500,))
+            for number in range(request.count)
+        )
+        at = NOW + timedelta(seconds=after_s)
+        granted = NodesGranted(id=uuid7(), at=at, source="standby", job="job", claim=request.id, grants=grants)
+        return self.receive(granted).events
 
     def at(self, after_s: float, hearing_since: datetime | None = NOW) -> Effect:
         effect = self.controller.on_time(NOW + timedelta(seconds=after_s), hearing_since)
@@ -97,13 +120,23 @@ def test_a_slow_machine_is_replaced_once_it_has_cost_as_much_as_a_restart() -> N
     assert not scene.receive(located()).events
     # Half of the time is lost: a minute's worth takes two.
     assert scene.at(119).is_nothing
-    events = scene.at(120).events
+    events = scene.replaced_at(120)
     (opened,) = (event for event in events if isinstance(event, IncidentOpened))
     (eviction,) = (event for event in events if isinstance(event, Eviction))
     assert (opened.symptom, opened.root, opened.node) == ("mfu_decline", "infrastructure", "node-1")
     assert (eviction.node, eviction.together) == ("node-1", ("node-1",))
     assert "an iteration takes 2 s instead of 1 s; rank 1 computes slowly; in 120 s" in eviction.reason
-    assert scene.at(300).is_nothing
+    assert scene.controller.jobs["job"].slow is None
+
+
+def test_a_job_that_cannot_resume_is_told_once() -> None:
+    scene = Scene(can_resume=False)
+    scene.receive(located())
+    (withheld,) = scene.at(120).events
+    assert isinstance(withheld, Withheld)
+    assert (withheld.mechanism, withheld.node) == ("no_way_to_resume", "node-1")
+    assert "a restart would begin from scratch" in withheld.reason
+    assert scene.at(10_000).is_nothing
 
 
 def test_in_observe_mode_the_eviction_is_only_reported() -> None:
@@ -168,7 +201,7 @@ def test_a_slow_group_is_evicted_and_tested(changes: dict[str, Any]) -> None:
     scene = Scene()
     scene.receive(located(**changes))
     assert scene.at(119).is_nothing
-    events = scene.at(120).events
+    events = scene.replaced_at(120)
     evictions = [event for event in events if isinstance(event, Eviction)]
     assert [(it.node, it.together) for it in evictions] == [
         ("node-0", ("node-0", "node-1")),
@@ -185,7 +218,7 @@ def test_stacks_do_not_overrule_tests() -> None:
     scene = Scene()
     scene.receive(located())
     scene.receive(located(nodes=(), is_validated=False, one_of=("node-0", "node-2"), confidence=0.9))
-    (eviction,) = (event for event in scene.at(120).events if isinstance(event, Eviction))
+    (eviction,) = (event for event in scene.replaced_at(120) if isinstance(event, Eviction))
     assert eviction.node == "node-1"
 
 
@@ -196,7 +229,7 @@ def test_a_slow_machine_is_replaced_after_an_incident_that_was_open_when_it_was_
     scene.controller.jobs["job"] = job.update(incident=incident())
     assert scene.at(130).is_nothing and scene.at(200).is_nothing
     scene.controller.jobs["job"] = scene.controller.jobs["job"].update(incident=None)
-    assert any(isinstance(event, Eviction) for event in scene.at(201).events)
+    assert any(isinstance(event, Eviction) for event in scene.replaced_at(201))
 
 
 def test_a_slow_machine_does_not_suspend_other_deadlines() -> None:

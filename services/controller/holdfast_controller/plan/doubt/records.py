@@ -1,0 +1,71 @@
+"""What a job remembers before it blames a machine: doubts, requested replacements, faults that nodes share. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from holdfast_controller.plan.incident.incident import Alert, Failure
+
+
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that an alert is sure about. Before it is evicted the alert is compared with those of other nodes."""
+
+    failure: Failure
+    key: str
+    """What the alert is about; see `Alert.key`."""
+    since: datetime
+    due_at: datetime
+    is_withheld: bool = False
+    """True once it is known that nothing can replace the node."""
+
+
+class Replacement(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that leave the job as soon as others are granted; until then the job trains on."""
+
+    failure: Failure
+    claim: str
+    """Id of the request for the other nodes."""
+    incident: str
+    """Id of the incident that the replacement belongs to, or will open."""
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        return leaving(self.failure)
+
+
+class SharedFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault of something that nodes share; an incident of its own."""
+
+    incident: str
+    thing: str
+    symptom: str
+    since: datetime
+    nodes: tuple[str, ...]
+    """Nodes that reported it, the earliest first."""
+    text: str
+
+    @property
+    def summary(self) -> str:
+        return f"{self.thing}, seen by {', '.join(self.nodes)}: {self.text}"
+
+
+class Convict(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that was evicted for its alerts lately: others may turn out to have the same ones."""
+
+    node: str
+    epoch: int
+    at: datetime
+    alerts: tuple[Alert, ...]
+
+
+class LostNode(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    rack: str
+    at: datetime
+
+
+def leaving(failure: Failure) -> tuple[str, ...]:
+    """Return the nodes that the failure is held against."""
+    return failure.group or ((failure.node,) if failure.node else ())

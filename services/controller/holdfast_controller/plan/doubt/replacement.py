@@ -1,0 +1,84 @@
+"""Nodes that leave a job that trains: only once others are there to replace them.
+
+A job that trains on loses nothing while it waits for a replacement, and everything if there is none.
+"""
+
+from __future__ import annotations
+
+from holdfast.events import NodesAwaited, Withheld
+from holdfast.events.parts.job import Grant
+from holdfast_controller.plan.doubt.records import Doubt, Replacement, leaving
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident.incident import Failure, Rung
+from holdfast_controller.plan.incident.ladder import RungChoice
+from holdfast_controller.plan.incident.recovery import handle_failure, new_incident_id
+from holdfast_controller.plan.incident.rungs import may_evict
+from holdfast_controller.plan.phase import Running
+
+NO_REPLACEMENT = "no_replacement"
+"""Mechanism that withholds an eviction: no other node is free."""
+
+
+def replace_when_possible(draft: JobDraft, failure: Failure, mechanism: str) -> bool:
+    """Evict the nodes once others are granted, or at once if the job does not train. Return False if it is withheld."""
+    nodes = leaving(failure)
+    if not may_evict(draft, RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=nodes, mechanism=mechanism)):
+        return False
+    if not isinstance(draft.state.phase, Running):
+        handle_failure(draft, failure)
+    else:
+        reason = f"to replace {', '.join(nodes)}; the job trains on until then: {failure.text}"
+        incident = draft.state.incident.id if draft.state.incident else new_incident_id(draft)
+        request = draft.request_nodes(reason, len(nodes), incident=incident)
+        draft.update(replacement=Replacement(failure=failure, claim=request.id, incident=incident))
+    return True
+
+
+def awaited(draft: JobDraft, event: NodesAwaited) -> None:
+    """Report that nobody leaves the job for now: it trains, and nothing is free to go on with."""
+    replacement = draft.state.replacement
+    if replacement is None or event.claim != replacement.claim:
+        return
+    for node in replacement.leaving:
+        doubt = draft.state.doubts.get(node)
+        if doubt is None or not doubt.is_withheld:
+            reason = (
+                f"{replacement.failure.text}; the job trains, and no free node can replace {node}: it stays for now"
+            )
+            draft.emit(Withheld, mechanism=NO_REPLACEMENT, rung=Rung.EVICT, node=node, reason=reason)
+        if doubt is not None:
+            draft.update(doubts=draft.state.doubts | {node: _withheld(doubt)})
+
+
+def granted(draft: JobDraft, grants: tuple[Grant, ...]) -> None:
+    """Evict the nodes whose replacements are here; give these back if it is not wanted any more."""
+    replacement = draft.state.replacement
+    assert replacement is not None
+    draft.update(replacement=None)
+    failure = replacement.failure
+    if _is_wanted(draft, replacement):
+        draft.update(spares=grants)
+        handle_failure(draft, failure, replacement.incident)
+        grants = draft.state.spares
+        draft.update(spares=())
+    if grants:
+        draft.release(grants, "they are not needed to replace a node any more")
+
+
+def withdraw(draft: JobDraft, nodes: tuple[str, ...], reason: str) -> None:
+    """Forget that these nodes were to be replaced."""
+    replacement = draft.state.replacement
+    if replacement is not None and replacement.leaving == nodes:
+        draft.update(replacement=None)
+        draft.release((), reason, withdraws_claim=True)
+
+
+def _is_wanted(draft: JobDraft, replacement: Replacement) -> bool:
+    state = draft.state
+    is_present = isinstance(state.phase, Running) and set(replacement.leaving) <= set(state.nodes)
+    # Slowness is that of one generation.
+    return is_present and (not replacement.failure.group or replacement.failure.generation == state.generation)
+
+
+def _withheld(doubt: Doubt) -> Doubt:
+    return Doubt(failure=doubt.failure, key=doubt.key, since=doubt.since, due_at=doubt.due_at, is_withheld=True)
