@@ -1,0 +1,43 @@
+"""What took all nodes at once had one cause: none is lost because it is heard later than the first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from holdfast.events import NodeLost
+from holdfast.settings.pool import PoolPolicy
+from holdfast.settings.timeouts import Timeouts
+from holdfast_standby.service import Standby
+from holdfast_standby.state import Inventory, Node, NodeState
+from tests.unit.standby.test_standby_instances import FACTS, NOW, started
+
+START = datetime(2026, 1, 1, 11, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def lost_at(standby: Standby, seconds: float) -> list[str | None]:
+    effect = standby.on_time(at(seconds), START)
+    standby.adopt(effect)
+    return [event.node for event in effect.events if isinstance(event, NodeLost)]
+
+
+def test_a_node_that_is_heard_later_than_the_first_is_not_lost() -> None:
+    standby = Standby(Timeouts(), PoolPolicy())
+    nodes = {
+        name: Node(id=name, state=NodeState.ACTIVE, since=START, instance=started(START), facts=FACTS) for name in "abc"
+    }
+    standby.inventory = Inventory(nodes=nodes)
+    standby.last_heard.update(dict.fromkeys("abc", at(0)))
+    assert lost_at(standby, 1) == []
+    # All are silent for a minute, as without power.
+    assert lost_at(standby, 60) == []
+    standby.last_heard["a"] = at(61)
+    assert lost_at(standby, 61.5) == []
+    standby.last_heard["a"] = standby.last_heard["b"] = at(68)
+    assert lost_at(standby, 68.5) == []
+    # The third gets three times the limit.
+    standby.last_heard["a"] = standby.last_heard["b"] = at(80)
+    assert lost_at(standby, 80.5) == ["c"]
