@@ -24,12 +24,13 @@ SURE = 0.9
 
 
 def caught_in(seeds: range, name: str) -> tuple[int, Counter[str]]:
-    """Return the number of seeds in which a policy has new complaints, and for each kind in how many."""
+    """Return the number of seeds in which a policy is caught, and the complaints of the first trial that does so."""
     kinds: Counter[str] = Counter()
     caught = 0
     for seed in seeds:
         policy = NAMED[name]
-        found = {it.wrong.value for scenario in trials_of(policy) for it in new_complaints(policy, scenario, seed)}
+        of_trials = ({it.wrong.value for it in new_complaints(policy, trial, seed)} for trial in trials_of(policy))
+        found = next((some for some in of_trials if some), set[str]())
         kinds.update(found)
         caught += bool(found)
     return caught, kinds

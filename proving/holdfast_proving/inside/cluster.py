@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterator, MutableMapping
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 
 from holdfast.events import ChecksStarted, Event, GenerationStarted
@@ -13,7 +14,7 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.ids import named_id
 from holdfast.orders.node import NodeOrder
 from holdfast.orders.signatures import OrderSigner
-from holdfast.requests import SubmitJob
+from holdfast.requests import ReleaseNode, StopJob, SubmitJob
 from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 from holdfast_controller.plan.draft import Rules
@@ -187,10 +188,17 @@ class Cluster:
 
     def _submit_all(self) -> None:
         for training in self.trainings:
-            self._submit(training, 1)
+            plan = training.plan
+            self.agenda.after(plan.submitted_at_h * HOUR_S, partial(self._submit, training, 1))
+            if plan.stopped_at_h:
+                self.agenda.at(plan.stopped_at_h * HOUR_S, partial(self._stop, training))
+        for release in self.scenario.releases:
+            self.agenda.at(release.at_h * HOUR_S, partial(self._release, release.machine))
 
     def _submit_later(self, training: Training) -> None:
         """Submit a job that ended again, once people have noticed."""
+        if training.plan.stopped_at_h:
+            return
         life = int(training.job.rpartition("-")[2]) + 1
         after_s = self.scenario.resubmitted_after_h * HOUR_S
 
@@ -209,6 +217,17 @@ class Cluster:
         )
         answer = self.controller.ask(request)
         assert answer.accepted, answer.message
+
+    def _stop(self, training: Training) -> None:
+        self.controller.ask(
+            StopJob(id=named_id(self.agenda.now(), training.job, "stop"), asked_by="a person", job=training.job)
+        )
+
+    def _release(self, machine: str) -> None:
+        """Take a machine off the blocklist; if it is not on it, the person is told so."""
+        self.standby.ask(
+            ReleaseNode(id=named_id(self.agenda.now(), machine, "release"), asked_by="a person", node=machine)
+        )
 
     # --- the bus ----------------------------------------------------------------------------------
 

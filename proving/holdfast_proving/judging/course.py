@@ -27,7 +27,7 @@ def given_up(history: History) -> Iterator[Complaint]:
     """Complain about jobs that ended though they could have gone on."""
     for at_s, event in history.of(JobFinished):
         training = _training(history, event.job or "")
-        if training is None or event.outcome == "completed" or _must_end(history, training.plan.name, at_s):
+        if training is None or event.outcome != "failed" or _must_end(history, training.plan.name, at_s):
             continue
         yield Complaint(wrong=Wrong.GAVE_UP, at_s=at_s, job=event.job or "", text=event.reason)
 
@@ -82,15 +82,16 @@ def retries(history: History) -> Iterator[Complaint]:
 
 def stalls(history: History) -> Iterator[Complaint]:
     """Complain about time in which nothing was decided, and about waiting for machines that are there."""
+    needed = sum(plan.nodes for plan in history.scenario.jobs if not plan.stopped_at_h)
     for training in history.cluster.trainings:
-        for stretch in training.book.stretches:
+        for stretch in training.book.stretches if not training.plan.stopped_at_h else ():
             job, long_s = training.plan.name, stretch.until_s - stretch.since_s
             if stretch.cause == "unnoticed" and long_s > NOTICED_S:
                 text = f"no step and no decision for {long_s:.0f} s"
                 yield Complaint(wrong=Wrong.UNNOTICED, at_s=stretch.since_s + NOTICED_S, job=job, text=text)
             if stretch.cause in ("waiting_for_machines", "starting") and long_s > STARVED_S:
                 at_s = stretch.since_s + STARVED_S
-                if _well(history, at_s) >= sum(plan.nodes for plan in history.scenario.jobs):
+                if _well(history, at_s) >= needed:
                     text = f"it stood for {long_s:.0f} s ({stretch.cause}) while enough machines were well"
                     yield Complaint(wrong=Wrong.STARVED, at_s=at_s, job=job, text=text)
 

@@ -46,7 +46,8 @@ def _choose(_: Callable[..., Any], insight: Insight) -> Callable[..., RungChoice
         if failure.symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED, Symptom.START_TIMEOUT) and failure.node:
             return RungChoice(rung=Rung.REPLACE, reason=failure.text, nodes=(failure.node,))
         if failure.symptom is Symptom.FAIL_SLOW:
-            return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group)
+            # Tests beside training show when it has passed.
+            return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True)
         if at_fault := culprits(insight, options.members):
             return RungChoice(rung=Rung.EVICT, reason=f"{failure.text}; the oracle knows", nodes=at_fault)
         if failure.symptom is Symptom.SERVICE_ELSEWHERE:

@@ -36,6 +36,9 @@ LAST_WORDS: dict[str, LastWords] = {
     "segfault": LastWords(signal=11, log_tail="Fatal Python error: Segmentation fault\n"),
     "bus_error": LastWords(signal=7, log_tail="Bus error (core dumped)\n"),
     "ecc": _raised("RuntimeError", f"CUDA error: uncorrectable ECC error encountered{_CUDA}", "loss.backward()"),
+    "no_device": _raised(
+        "RuntimeError", f"CUDA error: invalid device ordinal{_CUDA}", "torch.cuda.set_device(local_rank)"
+    ),
     "gpu_lost": _raised("RuntimeError", f"CUDA error: unspecified launch failure{_CUDA}", "torch.cuda.synchronize()"),
     "illegal_access": _raised(
         "RuntimeError", f"CUDA error: an illegal memory access was encountered{_CUDA}", "loss.backward()"

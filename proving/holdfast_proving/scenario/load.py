@@ -13,7 +13,7 @@ import msgspec
 from holdfast.ids import checked_name
 from holdfast_proving.scenario.forms import refusals
 from holdfast_proving.scenario.last_words import LAST_WORDS
-from holdfast_proving.scenario.scenario import Scenario
+from holdfast_proving.scenario.scenario import CHECKS, Scenario
 
 SHIPPED = Path(__file__).parent.parent / "scenarios"
 
@@ -58,6 +58,10 @@ def read_scenario(text: str) -> Scenario:
             )
         if kind.effect == "alert" and kind.alert is None:
             raise ScenarioRefused(f"fault {kind.name}: its effect is an alert, so it needs a table alert")
+        if kind.alert is not None and kind.alert.check not in CHECKS:
+            raise ScenarioRefused(
+                f"fault {kind.name}: there is no check {kind.alert.check!r}; there are {_listed(CHECKS)}"
+            )
         if kind.same_step and kind.place != "job":
             raise ScenarioRefused(f"fault {kind.name}: same_step is for faults of a job: place = 'job'")
         if kind.lasts == "repair" and kind.place != "machine":
@@ -66,7 +70,7 @@ def read_scenario(text: str) -> Scenario:
             )
     for refusal in refusals(scenario):
         raise ScenarioRefused(refusal)
-    needed = sum(job.nodes for job in scenario.jobs)
+    needed = sum(job.nodes for job in scenario.jobs if not job.stopped_at_h)
     if needed > sum(machines.count for machines in scenario.machines):
         raise ScenarioRefused(f"the jobs need {needed} nodes, and there are fewer machines")
     return scenario
@@ -81,7 +85,14 @@ def _require_names(scenario: Scenario) -> None:
     for strike in scenario.strikes:
         if strike.kind not in kinds:
             raise ScenarioRefused(f"a strike is of kind {strike.kind!r}, which is no fault: there are {_listed(kinds)}")
+    machines = {f"{kind.name}-{number}" for kind in scenario.machines for number in range(kind.count)}
+    for release in scenario.releases:
+        if release.machine not in machines:
+            raise ScenarioRefused(f"a release is of machine {release.machine!r}, which there is not")
     for kind in scenario.faults:
+        for name in kind.rates:
+            if name not in {machines.name for machines in scenario.machines}:
+                raise ScenarioRefused(f"fault {kind.name} has a rate for {name!r}, which is no class of machines")
         if kind.of and kind.of not in owners:
             raise ScenarioRefused(f"fault {kind.name} is of {kind.of!r}: there are {_listed(owners)}")
 

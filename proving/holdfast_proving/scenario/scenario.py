@@ -18,7 +18,9 @@ a while, and nothing is wrong (a script writes)."""
 
 ABSENCES: frozenset[Effect] = frozenset({"lost", "drained"})
 
-Place = Literal["machine", "rack", "job", "cluster"]
+Place = Literal["machine", "rack", "switch", "power", "job", "cluster"]
+"""`switch` and `power`: the machines of one switch, or of one feed, which are other ones than those of a rack."""
+
 Lasts = Literal["moment", "while", "repair"]
 """`moment`: it happens once. `while`: for `lasts_h`. `repair`: until the machine was taken out and repaired."""
 
@@ -33,6 +35,12 @@ class MachineClass(Section, frozen=True, kw_only=True):
     name: str
     count: Annotated[int, Within(1, 100_000)]
     per_rack: Annotated[int, Within(1, 100_000)] = 8
+    per_switch: Annotated[int, Within(0, 100_000)] = 0
+    """Machines of one switch, `<name>-switch-<number>`; 0: no switch is known."""
+    per_feed: Annotated[int, Within(0, 100_000)] = 0
+    """Machines of one feed of power, `<name>-power-<number>`."""
+    ranks_max: Annotated[int, Within(0, 64)] = 0
+    """Ranks that have a GPU there: a job with more fails on it; 0: as many as there are."""
 
 
 class JobPlan(Section, frozen=True, kw_only=True):
@@ -54,6 +62,25 @@ class JobPlan(Section, frozen=True, kw_only=True):
     first_step_s: Seconds = 20.0
     """From running ranks to the first step: connect, restore, warm up."""
     stop_s: Seconds = 1.0
+    submitted_at_h: Hours = 0.0
+    stopped_at_h: Hours = 0.0
+    """People stop it then, for it was a mistake: it may be larger than the cluster; 0: never."""
+
+
+CHECKS = (
+    "network",
+    "infiniband",
+    "switch",
+    "gpu",
+    "dcgm",
+    "kernel",
+    "disks",
+    "mounts",
+    "pressure",
+    "clock",
+    "container",
+)
+"""The inspections of an agent."""
 
 
 class AlertPlan(Section, frozen=True, kw_only=True):
@@ -96,6 +123,10 @@ class FaultKind(Section, frozen=True, kw_only=True):
     """Class of machines, or job, that has it; "": all."""
     per_day: Annotated[float, Within(0.0, 10_000.0)] = 0.0
     """Rate at each place."""
+    rates: dict[str, float] = msgspec.field(default_factory=dict)
+    """Rate for single classes of machines, in place of `per_day`."""
+    over_ranks: Annotated[int, Within(0, 64)] = 0
+    """It shows only in jobs with more ranks for each node than this."""
     lasts: Lasts = "moment"
     lasts_h: Hours = 1.0
     """Mean duration if it lasts a while."""
@@ -130,6 +161,13 @@ class Strike(Section, frozen=True, kw_only=True):
     at_h: Hours
     place: str = ""
     """Name of the machine, rack or job; "": by chance."""
+
+
+class Release(Section, frozen=True, kw_only=True):
+    """An operator takes a machine off the blocklist, whatever is wrong with it."""
+
+    machine: str
+    at_h: Hours
 
 
 class Repairs(Section, frozen=True, kw_only=True):
@@ -167,6 +205,7 @@ class Scenario(Section, frozen=True, kw_only=True):
     jobs: tuple[JobPlan, ...]
     faults: tuple[FaultKind, ...]
     strikes: tuple[Strike, ...] = ()
+    releases: tuple[Release, ...] = ()
     repairs: Repairs = Repairs()
     analyzer: Literal["model", "engines"] = "model"
     """`engines`: the production analyzer, with evidence of each fault. `model`, for thousands of machines: findings

@@ -16,10 +16,12 @@ CLUSTER = "cluster"
 
 
 class Racks(msgspec.Struct, frozen=True):
-    """The machines of a scenario, by class and by rack."""
+    """The machines of a scenario, by class, and by what they share."""
 
     classes: dict[str, tuple[str, ...]]
     racks: dict[str, tuple[str, ...]]
+    switches: dict[str, tuple[str, ...]] = {}
+    feeds: dict[str, tuple[str, ...]] = {}
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -30,30 +32,66 @@ class Racks(msgspec.Struct, frozen=True):
 
 
 def racks_of(scenario: Scenario) -> Racks:
-    classes, racks = {}, {}
+    found = Racks({}, {}, {}, {})
     for kind in scenario.machines:
         names = tuple(f"{kind.name}-{number}" for number in range(kind.count))
-        classes[kind.name] = names
-        for first in range(0, kind.count, kind.per_rack):
-            racks[f"{kind.name}-rack-{first // kind.per_rack}"] = names[first : first + kind.per_rack]
-    return Racks(classes, racks)
+        found.classes[kind.name] = names
+        found.racks.update(_in_parts(f"{kind.name}-rack", names, kind.per_rack))
+        found.switches.update(_in_parts(f"{kind.name}-switch", names, kind.per_switch))
+        found.feeds.update(_in_parts(f"{kind.name}-power", names, kind.per_feed))
+    return found
+
+
+def _in_parts(name: str, machines: tuple[str, ...], size: int) -> dict[str, tuple[str, ...]]:
+    if not size:
+        return {}
+    return {f"{name}-{first // size}": machines[first : first + size] for first in range(0, len(machines), size)}
 
 
 def true_faults(scenario: Scenario, seed: int) -> list[Fault]:
     """Return the faults of all kinds, in the order of their beginning."""
     where = racks_of(scenario)
     found = [fault for kind in scenario.faults for fault in _of_kind(scenario, where, kind, seed)]
+    found += _misfits(scenario, where, seed)
     found += [_struck(scenario, where, number, seed) for number in range(len(scenario.strikes))]
     ordered = sorted(found, key=lambda fault: (fault.since_s, fault.seed))
     return [msgspec.structs.replace(fault, number=number) for number, fault in enumerate(ordered)]
 
 
+def _misfits(scenario: Scenario, where: Racks, seed: int) -> list[Fault]:
+    """Return a fault for each machine that has fewer GPUs than some job puts ranks on it."""
+    most = max(job.ranks_per_node for job in scenario.jobs)
+    return [
+        Fault(
+            number=0,
+            kind=FaultKind(
+                name="too_few_gpus",
+                effect="crash",
+                lasts="while",
+                again_h=0.0,
+                prints="no_device",
+                over_ranks=machines.ranks_max,
+                found_by_checks=1.0,
+            ),
+            place=name,
+            machines=(name,),
+            since_s=0.0,
+            lasts_s=(scenario.days + 1.0) * DAY_S,
+            seed=f"{seed}/too_few_gpus/{name}",
+        )
+        for machines in scenario.machines
+        if 0 < machines.ranks_max < most
+        for name in where.classes[machines.name]
+    ]
+
+
 def _of_kind(scenario: Scenario, where: Racks, kind: FaultKind, seed: int) -> Iterator[Fault]:
-    if not kind.per_day:
-        return
     for place, machines in _places(scenario, where, kind).items():
+        per_day = _rate(where, kind, machines)
+        if not per_day:
+            continue
         chance = Random(f"{seed}/{kind.name}/{place}")
-        at_s = chance.expovariate(kind.per_day / DAY_S)
+        at_s = chance.expovariate(per_day / DAY_S)
         while at_s < scenario.days * DAY_S:
             lasts_s = _lasts_s(scenario, kind, chance)
             yield Fault(
@@ -65,7 +103,15 @@ def _of_kind(scenario: Scenario, where: Racks, kind: FaultKind, seed: int) -> It
                 lasts_s=lasts_s,
                 seed=f"{seed}/{kind.name}/{place}/{at_s:.3f}",
             )
-            at_s += lasts_s + chance.expovariate(kind.per_day / DAY_S)
+            at_s += lasts_s + chance.expovariate(per_day / DAY_S)
+
+
+def _rate(where: Racks, kind: FaultKind, machines: tuple[str, ...]) -> float:
+    """Return the rate at the place of these machines: that of their class, if it has one."""
+    if not kind.rates or not machines:
+        return kind.per_day
+    name = next(name for name, names in where.classes.items() if machines[0] in names)
+    return kind.rates.get(name, kind.per_day)
 
 
 def _struck(scenario: Scenario, where: Racks, number: int, seed: int) -> Fault:
@@ -92,8 +138,9 @@ def _places(scenario: Scenario, where: Racks, kind: FaultKind) -> dict[str, tupl
     match kind.place:
         case "machine":
             return {machine: (machine,) for machine in machines}
-        case "rack":
-            return {rack: names for rack, names in where.racks.items() if set(names) <= set(machines)}
+        case "rack" | "switch" | "power":
+            groups = {"rack": where.racks, "switch": where.switches, "power": where.feeds}[kind.place]
+            return {group: names for group, names in groups.items() if set(names) <= set(machines)}
         case "job":
             return {job.name: () for job in scenario.jobs if kind.of in ("", job.name)}
         case "cluster":

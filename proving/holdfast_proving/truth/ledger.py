@@ -12,6 +12,9 @@ import msgspec
 from holdfast_proving.scenario.scenario import ABSENCES
 from holdfast_proving.truth.faults import Fault
 
+SHARED = frozenset({"rack", "switch", "power", "cluster"})
+"""Places of several machines, none of which is at fault alone."""
+
 
 class Record(msgspec.Struct):
     """One fault as it was."""
@@ -77,4 +80,4 @@ class Ledger:
 
     def shared(self, machine: str, at_s: float, grace_s: float = 0.0) -> list[Fault]:
         """Return the faults that it had together with others, which are no fault of its own."""
-        return [fault for fault in self.of_machine(machine, at_s, grace_s) if fault.kind.place in ("rack", "cluster")]
+        return [fault for fault in self.of_machine(machine, at_s, grace_s) if fault.kind.place in SHARED]

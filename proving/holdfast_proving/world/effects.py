@@ -167,6 +167,7 @@ class Effects:
             for training in self._trainings
             if training.run is not None
             and training.run.is_stepping
+            and training.plan.ranks_per_node > fault.kind.over_ranks
             and (fault.place == training.plan.name or any(machine in training.run.up for machine in fault.machines))
         ]
 

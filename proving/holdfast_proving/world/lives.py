@@ -93,9 +93,7 @@ class Lives:
     def _began(self, training: Training, run: Run) -> None:
         """Report the first step on every machine, then the step that the job had reached, then now and then."""
         nodes, reached = run.nodes, max(training.newest, training.reached)
-        first_s = training.when(run, run.from_step + 1)
-        for node in nodes:
-            self._agenda.at(first_s, self._machines[node].observe)
+        self._agenda.at(training.when(run, run.from_step + 1), partial(self._report_first, training, run))
         self._machines[nodes[0]].report_restore(run, training.plan.keeps)
         self._analysis.pace(training, run)
         if reached >= run.from_step:
@@ -105,6 +103,15 @@ class Lives:
             self._analysis.certify(training, run, bad)
         if training.plan.steps:
             self._finish_at_last(training, run)
+
+    def _report_first(self, training: Training, run: Run) -> None:
+        """Report the first step on every machine once it is made: what slows the run down delays it."""
+        first_s = training.when(run, run.from_step + 1)
+        if first_s > self._agenda.seconds + 1e-6 and run.is_stepping:
+            self._agenda.at(first_s, partial(self._report_first, training, run))
+            return
+        for node in run.nodes:
+            self._machines[node].observe()
 
     def _report(self, training: Training, run: Run) -> None:
         if run.is_stepping:
