@@ -20,7 +20,7 @@ from holdfast_controller.service import Controller
 from tests.sim.cluster import SimCluster
 from tests.sim.test_schedules import run_schedule
 
-SEEDS = (*range(15), 76, 147)
+SEEDS = (*range(19), 76, 147)
 
 
 def rules(cluster: SimCluster) -> Rules:
