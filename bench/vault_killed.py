@@ -1,6 +1,7 @@
 """A node's vault is killed: how long a rank's next save takes until it is kept, and what is left of the steps before.
 
-python bench/vault_killed.py [--kills N] [--megabytes M]
+    python bench/vault_killed.py            10 kills
+    python bench/vault_killed.py --quick    3 kills
 
 An agent's link to its vault runs in a process of its own; this process is the rank.
 """
@@ -18,7 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import machine
 import torch
+from report import final_line, rounded, table
 
 from holdfast.node.vault import vault_socket
 from holdfast.node.vault.messages import ShardName
@@ -31,25 +34,33 @@ WITHIN_S = 30.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--megabytes", type=int, default=64)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="3 kills instead of 10")
+    parser.add_argument("--kills", type=int)
+    parser.add_argument("--megabytes", type=int, default=64, help="of each step")
     arguments = parser.parse_args()
+    kills = arguments.kills or (3 if arguments.quick else 10)
     with tempfile.TemporaryDirectory() as directory:
         agent = multiprocessing.get_context("spawn").Process(target=_agent, args=(directory,), daemon=True)
         agent.start()
         try:
-            took_s, left = _measure(Path(directory), arguments.kills, arguments.megabytes << 20)
+            took_s, left = _measure(Path(directory), kills, arguments.megabytes << 20)
         finally:
             _end(Path(directory))
             agent.terminate()
             agent.join()
     median, worst = statistics.median(took_s), max(took_s)
-    print(
-        f"{arguments.kills} kills, {arguments.megabytes} MB: {median * 1000:.0f} ms, at most {worst * 1000:.0f} ms; ",
-        end="",
-    )
-    print(f"steps of before that are left: {min(left)} to {max(left)}")
+    figures = {
+        "kills": kills,
+        "megabytes": arguments.megabytes,
+        "kept_again_median_s": rounded(median),
+        "kept_again_max_s": rounded(worst),
+        "steps_left_min": min(left),
+        "steps_left_max": max(left),
+    }
+    table(tuple(figures), [tuple(figures.values())])
+    print()
+    final_line({"bench": "vault_killed", "machine": machine.describe(), "load": machine.load(), "results": figures})
 
 
 def _agent(directory: str) -> None:
