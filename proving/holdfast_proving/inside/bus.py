@@ -14,6 +14,7 @@ from holdfast import events
 from holdfast.bus import Message, StreamPosition, event_message
 from holdfast.events import Event
 from holdfast.events.base import EventClass
+from holdfast.orders.backup import BackupOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.orders.slow import SlowOrder
 from holdfast.orders.trace import TraceOrder
@@ -24,6 +25,7 @@ NODE_ORDERS = "$KV.desired.node."
 _JOB_ORDERS: dict[str, type[TraceOrder] | type[SlowOrder]] = {
     kv_subject(kind.bucket(), kind.key_of("")): kind for kind in (TraceOrder, SlowOrder)
 }
+_BACKUP_ORDERS = "$KV.desired.backup."
 _KEYS = "$KV."
 DELAY_S = (0.002, 0.01)
 
@@ -69,6 +71,7 @@ class ProvingBus:
         self.obey: Callable[[str, NodeOrder], None] = lambda node, order: None
         self.answer: Callable[[TraceOrder | SlowOrder], None] = lambda order: None
         """Called for orders of the analyzer to all nodes of a job."""
+        self.back_up: Callable[[BackupOrder], None] = lambda order: None
 
     async def publish(self, message: Message) -> None:
         await self.publish_all([message])
@@ -90,6 +93,8 @@ class ProvingBus:
         if message.subject.startswith(NODE_ORDERS):
             node, order = message.subject.removeprefix(NODE_ORDERS), NodeOrder.decode(message.body)
             self._agenda.after(self._noise.uniform(*DELAY_S), partial(self.obey, node, order))
+        elif message.subject.startswith(_BACKUP_ORDERS):
+            self._agenda.after(self._noise.uniform(*DELAY_S), partial(self.back_up, BackupOrder.decode(message.body)))
         elif not message.subject.startswith(_KEYS):
             self._deliver(events.decode(message.body), message)
         elif kind := next((kind for start, kind in _JOB_ORDERS.items() if message.subject.startswith(start)), None):

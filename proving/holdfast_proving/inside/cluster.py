@@ -9,14 +9,16 @@ from datetime import datetime, timedelta
 from functools import partial
 from random import Random
 
-from holdfast.events import ChecksStarted, Event, GenerationStarted
+from holdfast.events import ChecksStarted, CopiesMeasured, Event, GenerationStarted, ReplayStarted
 from holdfast.events.parts.job import JobSpec
 from holdfast.ids import named_id
+from holdfast.orders.backup import BackupOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.orders.signatures import OrderSigner
 from holdfast.requests import ReleaseNode, StopJob, SubmitJob
 from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
+from holdfast_ckpt.service import Coordinator
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_proving.evidence.evidence import FOR_THE_ANALYZER, Evidence
@@ -38,11 +40,13 @@ from holdfast_proving.world.findings import Findings
 from holdfast_proving.world.lives import Lives
 from holdfast_proving.world.machine import Machine
 from holdfast_proving.world.node_tests import NodeTests
+from holdfast_proving.world.replays import Groups, Replays
 from holdfast_proving.world.training import Training
 from holdfast_standby.service import Standby
 
 PARTS = 500
 EVENTS_MAX = 5_000_000
+NOT_RECORDED = (*FOR_THE_ANALYZER, CopiesMeasured)
 READY_S = 30.0
 """Machines register before jobs are submitted."""
 
@@ -88,24 +92,29 @@ class Cluster:
         noise = Random(f"{seed}/noise")
         plan = scenario.chaos
         self.bus = ChaoticBus(self.agenda, noise, plan, seed) if plan else ProvingBus(self.agenda, noise)
-        self.trainings = [Training(plan, self.agenda) for plan in scenario.jobs]
         self._by_job: dict[str, Training] = {}
         self._members: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._groups: dict[tuple[str, int], Groups] = {}
         self.machines: dict[str, Machine] = {}
+        self.trainings = [Training(plan, self.agenda, self.machines) for plan in scenario.jobs]
         settings = policy.settings
-        tests = NodeTests(self.agenda, self.ledger, noise, self._members)
+        tests = NodeTests(self.agenda, self.ledger, self._members)
+        replays = Replays(
+            self.agenda, self.ledger, self._by_job, self._groups, lambda training: self.effects.fails_at(training)
+        )
         racks = racks_of(scenario)
         for rack, names in racks.racks.items():
             for name in names:
                 self.machines[name] = Machine(
-                    name, rack, self.agenda, noise, settings.timeouts, self._by_job, tests, self.bus.tell
+                    name, rack, self.agenda, noise, settings.timeouts, self._by_job, tests, replays, self.bus.tell
                 )
         analysis = self._analysis(every_tick)
         self.effects = Effects(scenario, self.agenda, self.ledger, self.machines, self.trainings, analysis, noise)
-        self.controller, self.standby = self._services(every_tick)
+        self.controller, self.standby, self.coordinator = self._services(every_tick)
         if plan and isinstance(self.bus, ChaoticBus):
-            disturb(self.bus, plan, (self.controller, self.standby), self.machines.values())
+            disturb(self.bus, plan, (self.controller, self.standby, self.coordinator), self.machines.values())
         self.bus.obey = self._obey
+        self.bus.back_up = self._back_up
         self.bus.watchers.append(self._note)
         self.lives = Lives(self.agenda, self.trainings, self.machines, analysis, self.effects, self._submit_later)
         self.bus.watchers.append(self.lives.watch)
@@ -132,7 +141,7 @@ class Cluster:
         self.bus.watchers.append(evidence.watch)
         return evidence
 
-    def _services(self, every_tick: bool) -> tuple[Service, Service]:
+    def _services(self, every_tick: bool) -> tuple[Service, Service, Service]:
         settings, now = self.policy.settings, self.agenda.now
         rules = Rules(
             timeouts=settings.timeouts,
@@ -155,6 +164,8 @@ class Cluster:
                 every_tick,
             ),
             kind(standby, lambda: due_of_nodes(standby.inventory, now()), self.agenda, self.bus, None, every_tick),
+            # Its time only writes rows of what was reported.
+            kind(Coordinator(settings.checkpoint), lambda: None, self.agenda, self.bus, signer_of("ckpt"), every_tick),
         )
 
     def _look_for_nodes(self, at_s: float) -> None:
@@ -234,11 +245,18 @@ class Cluster:
     def _obey(self, node: str, order: NodeOrder) -> None:
         self.machines[node].obey(order)
 
+    def _back_up(self, order: BackupOrder) -> None:
+        training = self._by_job[order.job]
+        if training.job == order.job:
+            training.checkpoints.obey(order)
+
     def _note(self, event: Event) -> None:
-        if not isinstance(event, FOR_THE_ANALYZER):
+        if not isinstance(event, NOT_RECORDED):
             self.log.append((self.agenda.seconds, event))
         if isinstance(event, GenerationStarted | ChecksStarted):
             self._members[event.job or "", event.generation or 0] = event.nodes
+        elif isinstance(event, ReplayStarted):
+            self._groups[event.job or "", event.generation or 0] = event.groups
 
 
 def signer_of(service: str) -> OrderSigner:
@@ -256,4 +274,5 @@ def _spec(plan: JobPlan, job: str) -> JobSpec:
         cwd="/",
         directory="/jobs",
         allow_scratch=plan.keeps == "nothing",
+        persist_every=f"{max(1, round(plan.disk_every_s))}s",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast_proving.inside.cluster import Cluster
-from holdfast_proving.judging import blame, bounds, course, found, restarts, warnings
+from holdfast_proving.judging import blame, bounds, course, found, kept_steps, restarts, warnings
 from holdfast_proving.judging.complaints import Complaint
 from holdfast_proving.judging.history import History
 
@@ -26,8 +26,10 @@ JUDGES = (
     course.pauses,
     course.sacrifices,
     restarts.needless,
-    restarts.too_far_back,
     restarts.from_spoiled_steps,
+    kept_steps.lost_steps,
+    kept_steps.forgotten_steps,
+    kept_steps.lost_copies,
 )
 
 OF_FINDINGS = (

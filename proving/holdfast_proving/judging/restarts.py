@@ -1,4 +1,4 @@
-"""Judges of restarts: each has a reason, goes on from a sound step, and throws away no more than it must."""
+"""Judges of restarts: each has a reason, and goes on from a sound step."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from collections.abc import Iterator
 from holdfast.events import BadNumber, CodeJudged, Eviction, UpdatePlanned
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
-from holdfast_proving.world.findings import CERTIFIED_AFTER
 
 REASON_S = 120.0
 """A fault that ended so shortly before a restart may still be its reason."""
 SAME_DECISION_S = 1.0
-BACK_STEPS_MAX = 3 * CERTIFIED_AFTER
-"""Sound steps that a restart may give up because none of them was certified."""
-BACK_S_MAX = 600.0
-"""The same as time, for short steps."""
 
 
 def needless(history: History) -> Iterator[Complaint]:
@@ -39,16 +34,6 @@ def needless(history: History) -> Iterator[Complaint]:
 def _is_or_was_wrong(history: History, machine: str, at_s: float) -> bool:
     ledger = history.ledger
     return ledger.is_at_fault(machine, at_s, REASON_S) or ledger.was_away(machine, at_s, REASON_S)
-
-
-def too_far_back(history: History) -> Iterator[Complaint]:
-    """Complain about restarts from a step far below the newest sound one."""
-    for training in history.cluster.trainings:
-        allowed = max(BACK_STEPS_MAX, round(BACK_S_MAX / training.plan.step_s))
-        for start in training.starts:
-            if start.sound_step - start.from_step > allowed:
-                text = f"it went on from step {start.from_step}, and step {start.sound_step} was sound"
-                yield Complaint(wrong=Wrong.WORK_THROWN_AWAY, at_s=start.at_s, job=start.job, text=text)
 
 
 def from_spoiled_steps(history: History) -> Iterator[Complaint]:

@@ -12,7 +12,7 @@ from holdfast_proving.policies.policy import Policy
 from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.scenario.load import load_scenario
 
-TRIALS = ("trial", "storm", "full", "known-scratch", "known-creeping", "doubts", "late")
+TRIALS = ("trial", "storm", "full", "known-scratch", "known-creeping", "doubts", "late", "trial-inside")
 """Scenarios in which each wrong policy shows itself, at few events."""
 
 OF_THE_ANALYZER = ("analysis",)

@@ -55,8 +55,11 @@ class JobPlan(Section, frozen=True, kw_only=True):
     steps: Annotated[int, Within(0, 1_000_000_000)] = 0
     """Length of the training; 0: it trains until the simulation ends."""
     keeps: Literal["memory", "disk", "nothing"] = "memory"
-    """Place of its checkpoints. `memory`: every step, besides those on the disk. `nothing`: each start begins anew."""
+    """Place of its checkpoints. `memory`: with copies as the ckpt coordinator orders, besides those on the disk.
+    `nothing`: each start begins anew."""
     disk_every_s: Annotated[float, Within(1.0, 86400.0)] = 600.0
+    copy_s: Annotated[float, Within(0.0, 3600.0)] = 1.0
+    """Time that a step takes to another machine's memory, back from there, or to the disk."""
     fork_s: Seconds = 2.0
     """From an order to running ranks."""
     first_step_s: Seconds = 20.0
@@ -147,6 +150,8 @@ class FaultKind(Section, frozen=True, kw_only=True):
     """Share of the machines of its place that raise the alert."""
     found_by_checks: Share = 0.8
     """Chance that stop-time checks find it in one run."""
+    found_by_replay: Share = 0.9
+    """Chance that a group with the machine computes something else in one phase of a replay: bad numbers."""
     found_after_s: Seconds = 30.0
     """From the effect to the analyzer's finding: a hang, slowness or bad numbers."""
     naming: Naming = Naming()

@@ -26,6 +26,9 @@ class Analysis(Protocol):
     def bad_numbers(self, training: Training, run: Run, fault: Fault, step: int) -> None:
         """Numbers are wrong from this step on; of a false alarm for a step or two."""
 
+    def numbers_ahead(self, training: Training, run: Run, until_s: float) -> None:
+        """Numbers may go wrong at this time: until then steps are certified one by one, as always."""
+
     def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
         """A machine's use of resources drifts from now on."""
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast_proving.scenario.last_words import LAST_WORDS
+from holdfast_proving.scenario.last_words import LAST_WORDS, LastWords
 from holdfast_proving.scenario.scenario import ABSENCES, Scenario
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.truth.generator import HOUR_S
 from holdfast_proving.truth.ledger import Ledger, Showing
 from holdfast_proving.world.agenda import Agenda
 from holdfast_proving.world.analysis import Analysis
+from holdfast_proving.world.checkpoints import watch_s
 from holdfast_proving.world.machine import Machine
 from holdfast_proving.world.training import Run, Training
 
@@ -28,6 +29,7 @@ AT_START_S = (0.5, 3.0)
 BACK_WITHIN_S = 60.0
 """Machines that lost power together come back within this time of each other."""
 CASCADE_S = (0.02, 3.0)
+LOOKED_PAST_S = 5.0
 
 
 class Live(msgspec.Struct, eq=False):
@@ -71,6 +73,10 @@ class Effects:
     def expect(self, faults: Iterable[Fault]) -> None:
         for fault in faults:
             self._agenda.at(fault.since_s, partial(self._begin, fault))
+            if fault.kind.effect == "bad_numbers":
+                for training in self._trainings:
+                    before_s = fault.since_s - watch_s(training.plan.step_s)
+                    self._agenda.at(before_s, partial(self._approach, fault, training))
 
     # --- beginning and end ------------------------------------------------------------------------
 
@@ -121,6 +127,13 @@ class Effects:
         """Note that people have mended the code and the data of a job that ended."""
         for live in [it for it in self._live.values() if it.fault.place == job]:
             self._end(live, "mended")
+
+    def fails_at(self, training: Training) -> tuple[int, LastWords] | None:
+        """Return the step at which code or data end every rank of a job, and how; None if nothing does."""
+        for live in self._live.values():
+            if live.bad_step is not None and live.fault.place == training.plan.name:
+                return live.bad_step, LAST_WORDS[live.fault.kind.prints]
+        return None
 
     def taken_out(self, machine: str) -> None:
         """Note that a machine was evicted or lost: people begin to repair what is wrong with it."""
@@ -198,12 +211,33 @@ class Effects:
             after_s = max(0.0, training.when(run, live.bad_step) - self._agenda.seconds)
         else:
             live.since_s[training.plan.name] = self._agenda.seconds
+        if fault.kind.effect == "bad_numbers":
+            self._look_ahead(training, run, self._agenda.seconds + after_s)
 
         def due() -> None:
             if run.is_stepping and not live.is_over:
                 self._show(live, training)
 
         self._agenda.after(after_s, due)
+
+    def _approach(self, fault: Fault, training: Training) -> None:
+        """Look at a job that a fault is about to begin in."""
+        if training in self._concerned(fault) and training.run is not None:
+            self._look_ahead(training, training.run, fault.since_s)
+
+    def _look_ahead(self, training: Training, run: Run, bad_s: float) -> None:
+        """Have copies and certified steps be reported for some time before numbers go bad.
+
+        Agents do that all the time. Quiet minutes are left out: what vaults kept in them is replaced by what they keep
+        when it matters.
+        """
+
+        def begin() -> None:
+            if run.is_stepping:
+                training.checkpoints.watch(run, bad_s + LOOKED_PAST_S)
+                self._analysis.numbers_ahead(training, run, bad_s + LOOKED_PAST_S)
+
+        self._agenda.at(max(self._agenda.seconds, bad_s - watch_s(training.plan.step_s)), begin)
 
     # --- effects ----------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from holdfast_proving.world.training import Run, Training
 
 CERTIFIED_AFTER = 10
 """Sound steps that must follow before a step is certified, as `[corruption] certified_after_steps`."""
+CERTIFIED_EVERY_S = 2.0
 
 
 class Findings:
@@ -135,7 +136,8 @@ class Findings:
 
         def found() -> None:
             if run.halted_s is None and training.poisoned_from is not None and training.poisoned_from <= step:
-                certified = max(0, step - CERTIFIED_AFTER)
+                # The step that a run goes on from was certified before.
+                certified = max(0, step - CERTIFIED_AFTER, min(run.from_step, step - 1))
                 self._find(BadNumber, run, step=step, quantity="loss", kind="nan", certified=certified)
 
         self._agenda.after(after_s, found)
@@ -145,6 +147,17 @@ class Findings:
 
     def pause(self, training: Training, run: Run, fault: Fault) -> None:
         """Nothing follows."""
+
+    def numbers_ahead(self, training: Training, run: Run, until_s: float) -> None:
+        def certify() -> None:
+            step = training.step(run)
+            if not run.is_stepping or training.poisoned_from is not None or self._agenda.seconds > until_s:
+                return
+            if step - run.from_step > CERTIFIED_AFTER:
+                self._find(StepsCertified, run, step=step - CERTIFIED_AFTER, newest_step=step)
+            self._agenda.at(max(training.when(run, step + 1), self._agenda.seconds + CERTIFIED_EVERY_S), certify)
+
+        certify()
 
     def certify(self, training: Training, run: Run, past: int) -> None:
         """Certify steps up to `past` once enough sound ones followed."""

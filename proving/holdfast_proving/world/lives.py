@@ -15,6 +15,7 @@ from holdfast.events import (
     NodeLost,
     NodesRequested,
     NodeStateChanged,
+    ReplayStarted,
     Suspension,
 )
 from holdfast_proving.world.agenda import Agenda
@@ -67,6 +68,9 @@ class Lives:
             case ChecksStarted():
                 self._stop_steps(training)
                 training.book.enter("checks", at_s)
+            case ReplayStarted():
+                self._stop_steps(training)
+                training.book.enter("replay", at_s)
             case NodesRequested() if training.book.total_s and not event.trains_on:
                 self._stop_steps(training)
                 training.book.enter("waiting_for_machines", at_s)
@@ -94,7 +98,8 @@ class Lives:
         """Report the first step on every machine, then the step that the job had reached, then now and then."""
         nodes, reached = run.nodes, max(training.newest, training.reached)
         self._agenda.at(training.when(run, run.from_step + 1), partial(self._report_first, training, run))
-        self._machines[nodes[0]].report_restore(run, training.plan.keeps)
+        restore = training.checkpoints.restores[-1]
+        self._machines[nodes[0]].report_restore(run, restore.tier, restore.newest_whole, training.plan.keeps)
         self._analysis.pace(training, run)
         if reached >= run.from_step:
             self._agenda.at(training.when(run, reached + 2), self._machines[nodes[0]].observe)

@@ -40,9 +40,12 @@ from holdfast_agent.zygote.wire import Fence, RankExit
 from holdfast_proving.scenario.last_words import LastWords
 from holdfast_proving.world.agenda import Agenda, moment_of
 from holdfast_proving.world.node_tests import NodeTests
+from holdfast_proving.world.replays import Replays
 from holdfast_proving.world.training import Run, Training
 
 BOOT_S = 2.0
+CODE_S = 1.0
+"""Time in which an agent fetches a version of a job's code."""
 
 
 class Machine:
@@ -55,6 +58,7 @@ class Machine:
         timeouts: Timeouts,
         trainings: dict[str, Training],
         tests: NodeTests,
+        replays: Replays,
         publish: Callable[[Event], None],
     ) -> None:
         self.name = name
@@ -65,6 +69,7 @@ class Machine:
         self.trainings = trainings
         """The training of each job, by the job's name."""
         self.tests = tests
+        self.replays = replays
         self.publish = publish
         self.unfit: dict[int, str] = {}
         """Alerts that prove a fault, by fault: an agent of such a machine is no standby."""
@@ -73,6 +78,7 @@ class Machine:
             hostname=name,
             boot_id=name,
             store_ports=(1, 2, 3),
+            vault_port=4,
             cpus=1,
             memory_bytes=1,
             version="proving",
@@ -82,7 +88,8 @@ class Machine:
         self.heard_s = 0.0
         self.agent: AgentState | None = None
         self._disk = Durable()
-        self._life = 0
+        self.life = 0
+        """Counts the times that it was switched on and off."""
         self._key: NodeOrder | None = None
         """The newest order for this machine on the bus."""
         self._order: NodeOrder | None = None
@@ -105,7 +112,7 @@ class Machine:
         if self.is_on:
             return
         self.is_on = True
-        self._life += 1
+        self.life += 1
         self.agent = AgentState(node=self.name, instance=self.fresh_id(), durable=self._disk)
         self.agenda.after(self.noise.uniform(0.0, BOOT_S), self._of_this_life(self._register))
 
@@ -113,20 +120,21 @@ class Machine:
         """Lose everything but the disk."""
         if not self.is_on:
             return
+        # What it has sent by now is elsewhere.
+        self._lose_ranks()
         self._disk = self.disk_after_loss(self._disk)
         self.is_on, self.heard_s, self.agent = False, self.agenda.seconds, None
-        self._life += 1
-        self._lose_ranks()
+        self.life += 1
 
     def shut_down(self) -> None:
         """Have people shut the agent down, which stops the ranks and says so."""
         self.learn(ShutdownRequested(id=self.fresh_id()))
 
     def _of_this_life(self, action: Callable[[], Any]) -> Callable[[], None]:
-        life = self._life
+        life = self.life
 
         def act() -> None:
-            if self._life == life:
+            if self.life == life:
                 action()
 
         return act
@@ -199,6 +207,8 @@ class Machine:
         if placement.purpose == "train":
             training = self.trainings[order.job or ""]
             training.joined(self._run_of(order), self.name, placement.node_rank, placement.restore_at_most)
+        elif placement.purpose == "replay":
+            self.replays.start(self, order)
         else:
             self.tests.start(self, order)
 
@@ -253,12 +263,11 @@ class Machine:
         )
         return dict.fromkeys(self._ranks, status)
 
-    def report_restore(self, run: Run, kept: str) -> None:
+    def report_restore(self, run: Run, tier: str, newest: int, keeps: str) -> None:
         """Report the step that the run goes on from, as the agent of rank 0 does."""
-        tier = kept if kept in ("memory", "disk") and run.from_step else "nothing"
         common = {"job": run.job, "generation": run.generation}
-        self.tell(CheckpointRestored, step=run.from_step, tier=tier, newest_step=run.from_step, **common)
-        if kept == "memory":
+        self.tell(CheckpointRestored, step=run.from_step, tier=tier, newest_step=newest, **common)
+        if keeps == "memory":
             self.tell(StepsKept, step=run.from_step + 1, **common)
 
     def end_rank(self, words: LastWords, chance: Random) -> None:

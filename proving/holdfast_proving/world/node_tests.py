@@ -19,18 +19,17 @@ RATE = 30.0
 
 
 class NodeTests:
-    def __init__(
-        self, agenda: Agenda, ledger: Ledger, noise: Random, members: Mapping[tuple[str, int], tuple[str, ...]]
-    ) -> None:
+    def __init__(self, agenda: Agenda, ledger: Ledger, members: Mapping[tuple[str, int], tuple[str, ...]]) -> None:
         """`members`: the nodes of each generation that runs tests."""
         self._agenda = agenda
         self._ledger = ledger
-        self._noise = noise
         self._members = members
 
     def start(self, machine: Machine, order: NodeOrder) -> None:
         """Report all results after a while, and end the ranks with 0."""
-        self._agenda.after(self._noise.uniform(*TAKE_S), lambda: self._report(machine, order))
+        # A stream of its own: what else happens meanwhile does not change how long a test takes.
+        take_s = Random(f"{machine.name}/{order.job}/{order.generation}").uniform(*TAKE_S)
+        self._agenda.after(take_s, lambda: self._report(machine, order))
 
     def _report(self, machine: Machine, order: NodeOrder) -> None:
         if not machine.runs(order.fence):

@@ -11,6 +11,7 @@ Cause = Literal[
     "spoiled",
     "unnoticed",
     "checks",
+    "replay",
     "waiting_for_machines",
     "pause",
     "starting",

@@ -6,14 +6,19 @@ gone. Between two events a step number is a function of time, so a month costs a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast_proving.scenario.scenario import JobPlan
 from holdfast_proving.world.agenda import Agenda
+from holdfast_proving.world.checkpoints import Checkpoints
 from holdfast_proving.world.time_book import Cause, TimeBook
 from holdfast_proving.world.turns import Start, Stop
+
+if TYPE_CHECKING:
+    from holdfast_proving.world.machine import Machine
 
 
 class Run(msgspec.Struct, eq=False):
@@ -52,9 +57,10 @@ class Run(msgspec.Struct, eq=False):
 class Training:
     """What is true of a job's training; its owner submits it again under a new name after it ended."""
 
-    def __init__(self, plan: JobPlan, agenda: Agenda) -> None:
+    def __init__(self, plan: JobPlan, agenda: Agenda, machines: Mapping[str, Machine]) -> None:
         self.plan = plan
         self.agenda = agenda
+        self.checkpoints = Checkpoints(self, machines)
         self.book = TimeBook()
         self.job = ""
         self.run: Run | None = None
@@ -62,8 +68,6 @@ class Training:
         """Newest sound step ever made."""
         self.newest = 0
         """Newest step ever made in this line of checkpoints, sound or not."""
-        self.in_memory = 0
-        self.on_disk = 0
         self.poisoned_from: int | None = None
         self.completed_s: float | None = None
         self.starts: list[Start] = []
@@ -80,7 +84,7 @@ class Training:
     def submitted(self, job: str) -> None:
         """Begin a new life under this name: what was in memory is gone."""
         self.job, self.run = job, None
-        self.in_memory = self.on_disk
+        self.checkpoints.submitted()
         self.book.enter("waiting_for_machines", self.agenda.seconds)
 
     def joined(self, run_of: tuple[str, int], machine: str, node_rank: int, at_most: int | None) -> None:
@@ -103,27 +107,23 @@ class Training:
             self.halt()
             del run.up[machine]
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: Run, has_fetched: bool = False) -> None:
         if run is not self.run or run.halted_s is not None:
             return
-        newest = {"memory": self.in_memory, "disk": self.on_disk, "nothing": 0}[self.plan.keeps]
-        run.from_step = newest if run.at_most is None else min(newest, run.at_most)
-        self._note_start(run, newest)
-        self.in_memory = min(self.in_memory, run.from_step) if self.plan.keeps == "memory" else 0
-        self.on_disk = min(self.on_disk, run.from_step)
+        if not has_fetched and (fetch_s := self.checkpoints.fetch_s(run)):
+            self.agenda.after(fetch_s, lambda: self._begin(run, has_fetched=True))
+            return
+        run.from_step = self.checkpoints.restore(run).step
+        is_spoiled = self.poisoned_from is not None and run.from_step >= self.poisoned_from
+        self.starts.append(Start(self.agenda.seconds, run.job, run.generation, run.from_step, is_spoiled))
         if self.poisoned_from is not None and run.from_step < self.poisoned_from:
             self.poisoned_from = None
         run.began_s = run.mark_s = self.agenda.seconds
         run.mark_step = run.from_step
         self.book.enter(None, self.agenda.seconds)
+        self.checkpoints.began(run)
         for listener in self.on_begin:
             listener(run)
-
-    def _note_start(self, run: Run, newest: int) -> None:
-        bad = self.poisoned_from
-        sound = newest if bad is None else min(newest, bad - 1)
-        is_spoiled = bad is not None and run.from_step >= bad
-        self.starts.append(Start(self.agenda.seconds, run.job, run.generation, run.from_step, sound, is_spoiled))
 
     def stopped(self) -> None:
         """Note that a decision ends the run, and end it."""
@@ -144,9 +144,7 @@ class Training:
         step = self.step(run)
         self._account(run, step)
         self.newest = step
-        self.in_memory = step
-        every = max(1, round(self.plan.disk_every_s / self.plan.step_s))
-        self.on_disk = 0 if self.plan.keeps == "nothing" else max(self.on_disk, step // every * every)
+        self.checkpoints.halted(run)
         self.book.enter("unnoticed", self.agenda.seconds)
         for listener in self.on_halt:
             listener(run)
@@ -179,11 +177,7 @@ class Training:
         run = self.run
         if run is None or not run.is_stepping or self.plan.keeps == "memory":
             return 0.0
-        kept = self.on_disk if self.plan.keeps == "disk" else 0
-        every = max(1, round(self.plan.disk_every_s / self.plan.step_s))
-        step = self.step(run)
-        newest = max(kept, step // every * every) if self.plan.keeps == "disk" else 0
-        return (step - newest) * self.plan.step_s
+        return (self.step(run) - self.checkpoints.newest_on_disk) * self.plan.step_s
 
     @property
     def productive_s(self) -> float:

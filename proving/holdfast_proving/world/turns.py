@@ -12,8 +12,6 @@ class Start(NamedTuple):
     job: str
     generation: int
     from_step: int
-    sound_step: int
-    """The newest sound step that it could have gone on from."""
     is_spoiled: bool
     """It went on from a spoiled step."""
 
