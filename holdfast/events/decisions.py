@@ -7,7 +7,7 @@ from typing import Literal
 from holdfast.events.base import Decision
 from holdfast.events.parts.job import JobSpec, Purpose
 from holdfast.events.parts.ranks import Suspect
-from holdfast.events.parts.scalars import Code, Count, Moment, Name, Step
+from holdfast.events.parts.scalars import Code, Count, Id, Moment, Name, Step
 
 
 class JobSubmitted(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,6 +36,8 @@ class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
     withdraws_claim: bool = False
     epochs: tuple[Count, ...] = ()
     """Epochs at which it held the nodes; the event does not concern later hand-overs."""
+    departed: tuple[Id, ...] = ()
+    """Instances of agents that were shut down: their nodes are not free, though `node_departed` may arrive later."""
 
 
 class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -80,8 +80,7 @@ def event_of(given: Input, **defaults: Any) -> Event:
         name, _, message = fields["exception"].partition(": ")
         fields["exception"] = RankException(type=name, message=message, traceback=f"Traceback ...\n{name}: {message}")
     if "instance" in fields:
-        # Traces number the lives of an agent: i1, i2, ...
-        fields["instance"] = f"{int(fields['instance'][1:]):08x}-0000-7000-8000-000000000000"
+        fields["instance"] = _instance(fields["instance"])
     if kind.__name__ == "NodesGranted":
         fields["grants"] = [grant(*_node_and_epoch(word)) for word in given.words]
     if kind.__name__ == "HangFound":
@@ -101,6 +100,7 @@ def event_of(given: Input, **defaults: Any) -> Event:
             fields[name] = fields[name].split(",")
     if kind.__name__ == "NodesReleased":
         fields["nodes"] = list(given.words)
+        fields["departed"] = [_instance(life) for life in str(fields.get("departed", "")).split(",") if life]
     if kind.__name__ == "NodeRegistered":
         fields["facts"] = FACTS
     if kind.__name__ == "NodeInspected":
@@ -125,6 +125,15 @@ def event_of(given: Input, **defaults: Any) -> Event:
     wanted = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
     plain = msgspec.to_builtins(wanted)
     return msgspec.convert({**plain, "type": given.kind}, kind, strict=False)
+
+
+def _instance(life: str) -> str:
+    """The instance of a life of an agent; traces number them: i1, i2, ..."""
+    return f"{int(life[1:]):08x}-0000-7000-8000-000000000000"
+
+
+def _life(instance: str) -> str:
+    return f"i{int(instance.partition('-')[0], 16)}"
 
 
 def _node_and_epoch(word: str) -> tuple[str, int]:
@@ -176,6 +185,8 @@ def told(event: Event) -> str:
         parts.append("only " + " ".join(event.only))  # type: ignore[attr-defined]
     if witnesses := getattr(event, "witnesses", 0):
         parts.append(f"with {witnesses} witness{'es'[: 2 * (witnesses > 1)]}")
+    if departed := getattr(event, "departed", ()):
+        parts.append(f"(shut down: {' '.join(map(_life, departed))})")
     if missing := getattr(event, "missing", ""):
         parts.append(f"because {missing}")
     if reason := getattr(event, "reason", ""):

@@ -15,7 +15,7 @@ from holdfast_proving.judging.trial import oracle_of
 from holdfast_proving.scenario.load import load_scenario
 from holdfast_proving.scenario.scenario import ChaosPlan
 
-CHAOS = ChaosPlan(crashes=0.005)
+CHAOS = ChaosPlan(crashes=0.005, outages_per_day=6.0)
 COST_SHARE, COST_S = 1.1, 400.0
 """Lost time under chaos: restarts wait for late messages, and for services that come back."""
 

@@ -29,8 +29,6 @@ E = TypeVar("E", bound=Event)
 
 NAMED_S = 2 * HOUR_S
 """Evidence that is older does not justify an eviction."""
-GRANTED_S = 1.0
-"""A node may be granted so shortly after its agent was shut down: the standby service had not received that yet."""
 
 
 class Departure(NamedTuple):
@@ -118,7 +116,7 @@ class History:
 
     def was_gone(self, it: Departure) -> bool:
         """Return True if the node was lost, or its agent shut down, before it left the job."""
-        return any(it.since_s - GRANTED_S <= at_s <= it.until_s for at_s in self._gone.get(it.node, ()))
+        return any(it.since_s <= at_s <= it.until_s for at_s in self._gone.get(it.node, ()))
 
     def was_evicted(self, it: Departure) -> bool:
         return any(

@@ -49,6 +49,8 @@ everything, nodes start later than the services do."""
 CLAIMS_REMEMBERED = timedelta(seconds=max(stream.keep_s for stream in STREAMS))
 """The bus keeps no older message, so none can arrive late."""
 
+DEPARTED = "its agent was shut down"
+
 HANDLED: tuple[type[Event], ...] = (
     NodeRegistered,
     NodeInspected,
@@ -79,7 +81,7 @@ class InventoryPlanner:
             case NodeDeparted():
                 node = draft.nodes.get(event.node or "")
                 if node and node.instance == event.instance and node.state in WATCHED:
-                    draft.move(node, NodeState.LOST, "its agent was shut down", job=None)
+                    draft.move(node, NodeState.LOST, DEPARTED, job=None)
             case NodeRefused():
                 _refused(draft, event)
             case NodesRequested():
@@ -294,7 +296,10 @@ class InventoryPlanner:
                 continue
             if node.blocked_until and node.blocked_until <= draft.now:
                 node = msgspec.structs.replace(node, blocked_until=None)
-            if node.blocked_until:
+            if node.instance in event.departed:
+                # The release has overtaken `node_departed`.
+                draft.move(node, NodeState.LOST, DEPARTED, job=None)
+            elif node.blocked_until:
                 draft.move(node, NodeState.EVICTED, f"still on the blocklist, and released: {event.reason}", job=None)
             elif node.passed_instance == node.instance:
                 draft.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)

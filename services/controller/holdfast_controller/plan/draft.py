@@ -168,6 +168,7 @@ class JobDraft:
             at=self._after_last_claim() if withdraws_claim else self.now,
             nodes=tuple(grant.node for grant in held),
             epochs=tuple(grant.epoch for grant in held),
+            departed=tuple(self.state.departed[grant.node] for grant in held if grant.node in self.state.departed),
             withdraws_claim=withdraws_claim,
             reason=reason,
         )

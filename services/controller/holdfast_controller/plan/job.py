@@ -94,6 +94,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the newest `nodes_requested`."""
     lost_before_granted: dict[str, int] = {}
     """Epochs at which nodes were lost before their grant arrived: a late grant of such an epoch is ignored."""
+    departed: dict[str, str] = {}
+    """Instances of agents that were shut down since the last start, by node."""
     ordered_by: str | None = None
     """Id of the event that the present orders follow from."""
     step: int = -1

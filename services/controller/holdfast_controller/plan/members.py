@@ -83,6 +83,8 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
         draft.update(lost_before_granted=state.lost_before_granted | {event.node: event.epoch})
     if member is None or (isinstance(event, NodeLost) and 0 < event.epoch < member.epoch):
         return None
+    if isinstance(event, NodeDeparted):
+        draft.update(departed=state.departed | {member.node: event.instance})
     if isinstance(state.phase, Stopping):
         end_when_gone(draft, frozenset({member.node}))
         return None

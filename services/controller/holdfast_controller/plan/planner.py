@@ -169,6 +169,12 @@ def _kind(state: JobState) -> JobKind:
     return CHECKS_RUN if are_checks(state.spec) else TRAINING
 
 
+def _is_over(state: JobState, deadline: Deadline, now: datetime, hearing_since: datetime) -> bool:
+    """Return True if a pause is over, or an event has not come for so long while the controller was connected."""
+    since = deadline.since if isinstance(state.phase, Waiting) else max(deadline.since, hearing_since)
+    return now - since >= deadline.until - deadline.since
+
+
 class Planner:
     """The decisions under one set of rules; it holds no state."""
 
@@ -225,7 +231,7 @@ class Planner:
             shared_faults.close_over(draft)
             return draft.decision()
         deadline = state.deadline
-        if deadline is None or now - max(deadline.since, hearing_since) < deadline.until - deadline.since:
+        if deadline is None or not _is_over(state, deadline, now, hearing_since):
             return JobDecision(state=state)
         return self._overdue(state, deadline, now)
 

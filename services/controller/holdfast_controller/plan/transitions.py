@@ -72,6 +72,7 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         restore_at_most=limit,
         next_restore_at_most=None,
         is_past_limit=False,
+        departed={},
         restorable_step=_at_most(state.restorable_step, limit),
         doubts={node: noted for node, noted in state.doubts.items() if node in state.nodes},
         refuses_scratch=has_checkpoints(state) and not state.spec.allow_scratch,
