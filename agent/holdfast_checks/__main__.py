@@ -17,7 +17,7 @@ from pathlib import Path
 import xxhash
 
 from holdfast.engines.checks.checks_program import DEFAULT_SUITE, LIMIT_FLAG, SUITE_FLAG
-from holdfast.engines.checks.suites import SUITES
+from holdfast.engines.checks.suites import END, SUITES
 from holdfast.node.machine import Machine
 from holdfast.trainer.report import DIAGNOSTIC_RESULT, REPORTS_VARIABLE, report
 from holdfast_checks.devices import gpus
@@ -112,6 +112,7 @@ def _report_result(context: WorkerContext, reported: ReportedResult, unreported:
             detail=result.detail,
             done=reported.done,
             total=reported.total,
+            results=reported.earlier - len(unreported) if stage.test == END else 0,
         )
     except OSError as error:
         # The tests go on: their results are at least in the output.

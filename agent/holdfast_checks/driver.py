@@ -52,6 +52,8 @@ class ReportedResult(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
     done: int
     total: int
+    earlier: int
+    """Number of results before this one."""
 
 
 class Driver:
@@ -64,6 +66,7 @@ class Driver:
         self._stages = stages(suite, context.nodes, limit_s)
         self._meeting = Stage(test=MEETING, limit_s=meeting_limit_s(limit_s))
         self._report = report
+        self._reported = 0
         self._limits_s = (self._meeting.limit_s, *(stage.limit_s for stage in self._stages))
         self._present: dict[int, str] = {}
         self._store: Store | None = None
@@ -122,7 +125,17 @@ class Driver:
             self._report_result(stage, result, took_s, number)
 
     def _report_result(self, stage: Stage, result: StageResult, took_s: float, number: int) -> None:
-        self._report(ReportedResult(stage=stage, result=result, took_s=took_s, done=number, total=len(self._stages)))
+        self._report(
+            ReportedResult(
+                stage=stage,
+                result=result,
+                took_s=took_s,
+                done=number,
+                total=len(self._stages),
+                earlier=self._reported,
+            )
+        )
+        self._reported += 1
 
 
 def code_of(test: str) -> Test:

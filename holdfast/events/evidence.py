@@ -199,6 +199,8 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """Finished tests of this node."""
     total: Count = 0
     """All tests of this node."""
+    results: Count = 0
+    """In the result that ends the run: number of results that this node published before it, which may arrive later."""
 
 
 class ReplayResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):

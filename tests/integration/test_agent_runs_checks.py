@@ -44,6 +44,7 @@ async def test_a_machine_that_computes_wrong_says_so_of_itself(
         assert not ran.exists()
         await it.heard.wait(DiagnosticResult, lambda result: result.test == END)
         results = it.heard.all(DiagnosticResult)
+        assert [result.results for result in results] == [*(0 for _ in results[1:]), len(results) - 1]
         started = it.heard.all(RanksStarted)
         assert [(event.generation, event.purpose, len(event.ranks)) for event in started] == [(3, "checks", 1)]
         assert (finished.generation, finished.purpose) == (3, "checks")

@@ -20,6 +20,8 @@ from holdfast_proving.scenario.load import load_scenario, shipped
 
 SEEDS = range(1, 4)
 KNOWN = [name for name in shipped() if name.startswith("known-")]
+MENDED = ("overtaken",)
+"""Stories that went wrong once, and tell too little of the policies to be a trial."""
 
 
 @cache
@@ -47,7 +49,7 @@ def test_every_judge_is_heard() -> None:
     assert set(all_kinds()) == set(Wrong)
 
 
-@pytest.mark.parametrize("scenario", [*TRIALS, *OF_THE_ANALYZER])
+@pytest.mark.parametrize("scenario", [*TRIALS, *OF_THE_ANALYZER, *MENDED])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_todays_policy_passes_the_trials(scenario: str, seed: int) -> None:
     assert new_complaints(TODAY, scenario, seed) == []

@@ -13,7 +13,7 @@ from holdfast.bus import Bus, BusError
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.follow.follower import JobFollower
 from holdfast.cli.output.tables import printable
-from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, judge_checks, why_silent
+from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, ended, judge_checks, why_silent
 from holdfast.engines.checks.references import NO_REFERENCES, References
 from holdfast.engines.checks.suites import END, deadline_s, meeting_limit_s
 from holdfast.events import (
@@ -210,7 +210,7 @@ class ChecksRun(JobFollower[None]):
         """Return the nodes that did not finish their tests, with the reason of each."""
         if self._interrupted:
             return {}
-        finished = answered(self._results.values())
+        finished = ended(self._results.values())
         silent = {node: "it did not answer in time" for node in self._nodes if node not in finished}
         silent |= {node: why for node, why in self._unanswered.items() if node in silent}
         return {node: why for node, why in silent.items() if why}

@@ -122,7 +122,19 @@ def judge_checks(
 
 
 def answered(results: Iterable[DiagnosticResult]) -> frozenset[str]:
-    """Return the nodes that have sent all their results."""
+    """Return the nodes all of whose results are here: the end of a node's run may overtake some."""
+    by_node: dict[str, dict[str, DiagnosticResult]] = defaultdict(dict)
+    for result in results:
+        by_node[result.node or ""][result.id] = result
+    return frozenset(
+        node
+        for node, own in by_node.items()
+        if any(result.test == END and len(own) > result.results for result in own.values())
+    )
+
+
+def ended(results: Iterable[DiagnosticResult]) -> frozenset[str]:
+    """Return the nodes whose run has ended, whether all results are here or not."""
     return frozenset(result.node or "" for result in results if result.test == END)
 
 

@@ -13,6 +13,7 @@ from holdfast_proving.judging.history import History
 ANSWERED_S = 300.0
 REPEATED = 3
 """Alerts of one check and device within the window after which a node at fault has to leave."""
+WINDOW_S = LadderPolicy().alerts_window_s
 KNOWN_S = 30.0
 """An alert that is older than this is known to whoever grants a node."""
 
@@ -33,9 +34,8 @@ def repeated(history: History) -> Iterator[Complaint]:
         if event.confidence != "tolerate" or all(fault.kind.effect == "alert" for fault in faults):
             continue
         times = seen[event.node or "", event.check, event.device]
-        times.append(at_s)
-        within = [it for it in times if at_s - it < LadderPolicy().alerts_window_s]
-        if len(within) == REPEATED:
+        times[:] = [*(it for it in times if at_s - it < WINDOW_S), at_s]
+        if len(times) == REPEATED:
             yield from _stayed(history, at_s, event, f"{event.check} found it {REPEATED} times")
 
 

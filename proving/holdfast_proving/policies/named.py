@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 from holdfast.settings.load import ConfigRefused
@@ -10,7 +11,17 @@ from holdfast_proving.policies.papers import PAPERS
 from holdfast_proving.policies.policy import TODAY, Policy, load_policy
 from holdfast_proving.policies.wrong import WRONG
 
-NAMED = {policy.name: policy for policy in (TODAY, ORACLE, *PAPERS, *WRONG)}
+
+def by_name(policies: Iterable[Policy]) -> dict[str, Policy]:
+    """Return policies by their names. Raises ValueError if two have the same."""
+    named: dict[str, Policy] = {}
+    for policy in policies:
+        if named.setdefault(policy.name, policy) is not policy:
+            raise ValueError(f"two policies have the name {policy.name}")
+    return named
+
+
+NAMED = by_name((TODAY, ORACLE, *PAPERS, *WRONG))
 
 
 def policy_of(name_or_file: str) -> Policy:

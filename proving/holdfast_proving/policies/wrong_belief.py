@@ -118,7 +118,7 @@ BELIEVES: tuple[Policy, ...] = (
         patches=(Patch(rank_exit, "handle_late_failure", always(None)),),
     ),
     Policy(
-        name="ignores_relief",
+        name="counts_past_slowness",
         about="slowness that has passed counts",
         patches=(Patch(HANDLERS, "FailSlowRelieved", always(None)),),
     ),

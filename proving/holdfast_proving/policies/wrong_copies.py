@@ -117,7 +117,7 @@ COPIES: tuple[Policy, ...] = (
         patches=(Patch(backups, "plan_backups", _kept_in_own_rack),),
     ),
     Policy(
-        name="certifies_at_once",
+        name="keeps_no_clean_step",
         about="keeps no step that is known to be clean",
         patches=(Patch(certified, "rotate", _certified_at_once),),
     ),

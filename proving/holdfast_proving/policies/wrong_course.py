@@ -66,19 +66,20 @@ def _exchanges_all(draft: JobDraft, failure: Failure, choice: RungChoice) -> Run
 def _from_hints(original: Function, insight: Insight) -> Function:
     """Take a hint for a crash, of which nothing more is known."""
 
-    def failure(state: JobState, event: Inspection, now: Any, policy: LadderPolicy) -> Failure | None:
-        if event.state != "alert" or event.confidence != "hint":
-            found: Failure | None = original(state, event, now, policy)
-            return found
-        return Failure(
-            symptom=Symptom.PEER_LOST,
-            generation=state.generation,
-            step=state.step,
-            text=alerts.describe(event),
-            evidence=(event.id,),
-        )
+    def inspected(draft: JobDraft, event: Inspection) -> None:
+        original(draft, event)
+        is_hint = event.state == "alert" and event.confidence == "hint"
+        if is_hint and isinstance(draft.state.phase, LIVE) and event.node in draft.state.nodes:
+            failure = Failure(
+                symptom=Symptom.PEER_LOST,
+                generation=draft.state.generation,
+                step=draft.state.step,
+                text=alerts.describe(event),
+                evidence=(event.id,),
+            )
+            recovery.handle_failure(draft, failure)
 
-    return failure
+    return inspected
 
 
 def _by_the_clock(original: Function, insight: Insight) -> Function:
@@ -135,7 +136,11 @@ COURSES: tuple[Policy, ...] = (
         patches=(_with_bystanders(are_tested=True),),
     ),
     Policy(name="exchanges_all", about="other machines in place of restarts", patches=(taking(_exchanges_all),)),
-    Policy(name="restarts_at_hints", about="restarts of free will", patches=(Patch(alerts, "failure", _from_hints),)),
+    Policy(
+        name="restarts_at_hints",
+        about="restarts of free will",
+        patches=(Patch(HANDLERS, "Inspection", _from_hints),),
+    ),
     Policy(
         name="restarts_by_the_clock",
         about="restarts a healthy job every four hours",

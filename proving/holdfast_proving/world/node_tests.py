@@ -43,14 +43,15 @@ class NodeTests:
                 slowdown = max(slowdown, fault.kind.slowdown)
             elif fault.stream(f"checks/{order.job}/{order.generation}").random() < fault.kind.found_by_checks:
                 found = fault.kind.name
+        neighbours = self._neighbours(machine.name, order)
         if found:
             machine.result(order, "gemm", "failed", symptom="cuda_error", detail=f"differs ({found})")
         else:
             machine.result(order, "gemm", "passed", symptom="")
         machine.result(order, "speed", "passed", value=RATE / slowdown, unit="GFLOP/s", hardware="simulated")
-        for peer in self._neighbours(machine.name, order):
+        for peer in neighbours:
             machine.result(order, "all_gather", "passed", peers=(peer,), value=1.0)
-        machine.result(order, "end", "passed")
+        machine.result(order, "end", "passed", results=2 + len(neighbours))
         machine.finish(order.fence)
 
     def _neighbours(self, machine: str, order: NodeOrder) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, judge_checks, why_silent
+from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, ended, judge_checks, why_silent
 from holdfast.engines.checks.references import agreed
 from holdfast.events import ChecksEnded, DeadlinePassed, DiagnosticResult, ProcessExited
 from holdfast.events.parts.ranks import Suspect
@@ -23,8 +23,9 @@ def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
     if checks is None or event.generation != state.generation or event.node not in state.nodes:
         return
     # The end of its ranks does not count: its event may arrive before their results.
-    over = checks.over | answered([event])
-    draft.update_phase(checks=msgspec.structs.replace(checks, results=(*checks.results, event), over=over))
+    results = (*checks.results, event)
+    over = checks.over | answered(result for result in results if result.node == event.node)
+    draft.update_phase(checks=msgspec.structs.replace(checks, results=results, over=over))
     _conclude_if_over(draft)
 
 
@@ -52,7 +53,8 @@ def _conclude(draft: JobDraft) -> None:
     state, checks = draft.state, draft.state.checks
     assert checks is not None and state.incident is not None
     took_s = (draft.now - checks.began_at).total_seconds()
-    silent = {node: f"it did not answer within {took_s:.0f} s" for node in state.nodes if node not in checks.over}
+    heard_from = checks.over | ended(checks.results)
+    silent = {node: f"it did not answer within {took_s:.0f} s" for node in state.nodes if node not in heard_from}
     verdict = judge_checks(state.nodes, checks.results, silent | checks.died, draft.rules.references)
     if not verdict.unresolved and not verdict.capped:
         found = agreed(checks.results, {suspect.node for suspect in verdict.suspects})

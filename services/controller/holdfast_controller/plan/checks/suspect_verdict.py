@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.engines.checks.checks_verdict import NETWORK_SYMPTOM, ChecksVerdict, answered, judge_checks
+from holdfast.engines.checks.checks_verdict import NETWORK_SYMPTOM, ChecksVerdict, ended, judge_checks
 from holdfast.engines.checks.references import References
 from holdfast.engines.checks.speeds import with_speeds
 from holdfast.events.parts.ranks import Suspect
@@ -30,7 +30,7 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
     """Judge the suspects by the results so far; `members` are the nodes that took part."""
     # Suspects that were not granted for the test took no part: they are untested, not silent.
     silent = dict.fromkeys(members, "it did not answer") | test.died
-    silent = {node: why for node, why in silent.items() if why and node not in answered(test.results)}
+    silent = {node: why for node, why in silent.items() if why and node not in ended(test.results)}
     tested = tuple(dict.fromkeys((*members, *test.nodes)))
     verdict = judge_checks(tested, test.results, silent, references)
     verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in test.nodes if it in verdict.cleared))

@@ -14,6 +14,7 @@ from holdfast.engines.checks.checks_verdict import (
     SILENT_SYMPTOM,
     WRONG_ANSWER_SYMPTOM,
     answered,
+    ended,
     judge_checks,
     why_silent,
 )
@@ -69,6 +70,13 @@ def test_the_end_of_a_node_is_no_test_that_it_passed() -> None:
     assert answered(results) == {"n0", "n1"}
     verdict = judge_checks(("n0", "n1"), results)
     assert (verdict.cleared, verdict.untested) == (("n0",), ("n1",))
+
+
+def test_the_end_of_a_node_may_arrive_before_its_results() -> None:
+    first, second, end = result("n0"), result("n0", "gemm", "failed"), result("n0", END, results=2)
+    assert ended([first, end]) == {"n0"}
+    assert answered([first, first, end]) == set()
+    assert answered([first, end, second]) == {"n0"}
 
 
 def test_broken_and_skipped_tests_speak_neither_for_nor_against() -> None:
