@@ -102,7 +102,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 wanted = state.replacement.claim if state.replacement else state.claim
                 claim = given.fields.pop("claim", wanted) or given.id
                 defaults = {
-                    "job": "job",
+                    "job": None if "free" in given.words else "job",
                     "generation": state.generation,
                     "claim": claim,
                     "ordered_generation": state.generation,

@@ -265,7 +265,10 @@ class InventoryPlanner:
         if node is None or 0 < event.epoch < node.epoch or (node.job is not None and node.job != event.job):
             return  # a later grant has given it to another job, which may have released it since
         if not event.blocked_for_s:
-            return  # it left its job for its silence; what it does next is for its heartbeats to tell
+            # It left its job for its silence; what it does next is for its heartbeats to tell.
+            if node.state is NodeState.ACTIVE:
+                _give_back(draft, node, event.reason)
+            return
         until = draft.now + timedelta(seconds=event.blocked_for_s)
         node = msgspec.structs.replace(node, failures=sizing.after_failure(node.failures, draft.now))
         if node.state is NodeState.EVICTED:
@@ -294,17 +297,23 @@ class InventoryPlanner:
                 continue
             if epoch is not None and epoch != node.epoch:
                 continue
-            if node.blocked_until and node.blocked_until <= draft.now:
-                node = msgspec.structs.replace(node, blocked_until=None)
             if node.instance in event.departed:
                 # The release has overtaken `node_departed`.
                 draft.move(node, NodeState.LOST, DEPARTED, job=None)
-            elif node.blocked_until:
-                draft.move(node, NodeState.EVICTED, f"still on the blocklist, and released: {event.reason}", job=None)
-            elif node.passed_instance == node.instance:
-                draft.move(node, NodeState.STANDBY, f"released: {event.reason}", job=None)
             else:
-                draft.move(node, NodeState.REGISTERED, f"released, not yet checked: {event.reason}", job=None)
+                _give_back(draft, node, event.reason)
+
+
+def _give_back(draft: InventoryDraft, node: Node, reason: str) -> None:
+    """Take a node back from its job."""
+    if node.blocked_until and node.blocked_until <= draft.now:
+        node = msgspec.structs.replace(node, blocked_until=None)
+    if node.blocked_until:
+        draft.move(node, NodeState.EVICTED, f"still on the blocklist, and released: {reason}", job=None)
+    elif node.passed_instance == node.instance:
+        draft.move(node, NodeState.STANDBY, f"released: {reason}", job=None)
+    else:
+        draft.move(node, NodeState.REGISTERED, f"released, not yet checked: {reason}", job=None)
 
 
 def _refused(draft: InventoryDraft, event: NodeRefused) -> None:

@@ -81,7 +81,7 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
     if isinstance(event, NodeLost) and event.epoch > 0 and (member is None or member.epoch < event.epoch):
         # The event of its loss has overtaken the grant.
         draft.update(lost_before_granted=state.lost_before_granted | {event.node: event.epoch})
-    if member is None or (isinstance(event, NodeLost) and 0 < event.epoch < member.epoch):
+    if member is None or (isinstance(event, NodeLost) and _is_of_earlier_grant(event, member)):
         return None
     if isinstance(event, NodeDeparted):
         draft.update(departed=state.departed | {member.node: event.instance})
@@ -102,6 +102,12 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
         node=event.node,
         may_be_outage=isinstance(event, NodeLost) and event.is_unheard,
     )
+
+
+def _is_of_earlier_grant(event: NodeLost, member: Grant) -> bool:
+    """Return True if the node was lost before the job got it. A free node may never have been granted: its epoch is 0,
+    as in events from before they had one."""
+    return event.job is None or 0 < event.epoch < member.epoch
 
 
 def order_refused(draft: JobDraft, event: OrderRefused) -> None:
