@@ -178,7 +178,6 @@ def test_a_revoked_node_is_cut_off_and_its_job_goes_on_elsewhere(holdfast: Clust
 
     holdfast.command("credentials", "restore", node)
     assert is_let_in(stolen, bus_url(holdfast, node_user(node))) == [False, True]
-    holdfast.command("nodes", "release", node)
     holdfast.until(f"{node} is a standby", lambda: holdfast.nodes()[node]["state"] == "standby")
     job.finish()
     check_record(holdfast, job)

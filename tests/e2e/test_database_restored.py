@@ -32,7 +32,6 @@ def test_after_a_restored_backup_jobs_go_on_and_the_record_is_whole(tmp_path: Pa
         ended.finish()
         end = ended.step()
         running.power_on(lost)
-        assert running.nodes()[lost]["blocked_until"] is not None
         forgotten = running.run(nnodes=1, nproc=1)
         forgotten.until_step(5)
         before, at, generation = _events(running), job.step(), job.generation()
