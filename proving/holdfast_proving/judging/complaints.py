@@ -42,6 +42,8 @@ class Wrong(StrEnum):
     """A restart cost more than it could gain."""
     HANG_UNFOUND = "hang_unfound"
     SLOW_ONE_UNFOUND = "slow_one_unfound"
+    RELIEF_UNFOUND = "relief_unfound"
+    """A job whose slowness had been found was fast again, and nothing reported it."""
     NUMBERS_MISJUDGED = "numbers_misjudged"
     """Bad numbers were found late, at the wrong step, or with a certificate for spoiled steps."""
     DRIFT_UNFOUND = "drift_unfound"

@@ -12,6 +12,8 @@ from holdfast.events import (
     ChecksStarted,
     Event,
     FailSlowLocated,
+    FailSlowOnset,
+    FailSlowRelieved,
     GenerationStarted,
     HangFound,
     IncidentOpened,
@@ -93,6 +95,30 @@ def relief(history: History) -> Iterator[Complaint]:
             text = f"it was slow no longer: {event.reason}"
             wrong = Wrong.WORK_THROWN_AWAY
             yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=event.node or "", text=text)
+
+
+def passed_slowness(history: History) -> Iterator[Complaint]:
+    """Complain about slowness that was found, ended, and still counts in the same run."""
+    for showing, fault, training in _showings(history, "slow"):
+        ended_s = history.ledger.records[fault.number].ended_s
+        if ended_s is None or not any(at_s < ended_s for at_s, _ in _all(history, FailSlowOnset, showing)):
+            continue
+        late_s = ended_s + SLOW_S + SLOW_STEPS * training.plan.step_s
+        if late_s > _over_s(history, showing) or _is_slowed_otherwise(history, showing, ended_s, late_s):
+            continue
+        if not any(showing.at_s < at_s <= late_s for at_s, _ in _all(history, FailSlowRelieved, showing)):
+            text = f"{fault.kind.name} was over at {ended_s:.0f} s"
+            yield _complaint(Wrong.RELIEF_UNFOUND, late_s, showing, text)
+
+
+def _is_slowed_otherwise(history: History, showing: Showing, since_s: float, until_s: float) -> bool:
+    """Return True if another fault slows the same run in this time."""
+    for other, fault, _ in _showings(history, "slow"):
+        is_of_run = (other.job, other.generation) == (showing.job, showing.generation)
+        ended_s = history.ledger.records[fault.number].ended_s or history.end_s
+        if is_of_run and other.fault != showing.fault and other.at_s <= until_s and ended_s >= since_s:
+            return True
+    return False
 
 
 def _is_slow(history: History, node: str, at_s: float) -> bool:

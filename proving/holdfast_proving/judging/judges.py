@@ -37,6 +37,7 @@ OF_FINDINGS = (
     found.slowness,
     found.innocents,
     found.relief,
+    found.passed_slowness,
     found.bad_numbers,
     found.drift,
     found.false_alarms,

@@ -27,7 +27,7 @@ def trials_of(policy: Policy) -> tuple[str, ...]:
     return OF_THE_ANALYZER if policy in FINDS else TRIALS
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def oracle_of(scenario: str, seed: int) -> Cluster:
     """Return the oracle's simulation, which all policies of a trial are compared with."""
     return Cluster(load_scenario(scenario), seed, ORACLE).run()
