@@ -1,0 +1,1 @@
+"""The papers' figures, computed by production code where there is some, beside the papers' numbers."""
