@@ -30,7 +30,7 @@ REQUEUE_S = 454.0
 TRANSOM_RESTART_S = 600.0
 """Average restart (TRANSOM, 6.B)."""
 TORCHRUN_START_S = 8.3
-"""From a killed rank to the first step of eight ranks with torchrun, measured on two cores (docs/benchmarks.md)."""
+"""From a killed rank to the first step of eight ranks with torchrun, measured on two cores over gloo."""
 MAX_RESTARTS = 3
 """Restarts of a job by torchrun, as its documentation's examples have it."""
 WATCHDOG_S = 600.0

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from holdfast.ids import checked_name
+from holdfast.settings.inspections import CHECKS
 from holdfast_proving.scenario.forms import refusals
 from holdfast_proving.scenario.last_words import LAST_WORDS
-from holdfast_proving.scenario.scenario import CHECKS, Scenario
+from holdfast_proving.scenario.scenario import Scenario
 
 SHIPPED = Path(__file__).parent.parent / "scenarios"
 

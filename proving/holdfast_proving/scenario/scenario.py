@@ -70,22 +70,6 @@ class JobPlan(Section, frozen=True, kw_only=True):
     """People stop it then, for it was a mistake: it may be larger than the cluster; 0: never."""
 
 
-CHECKS = (
-    "network",
-    "infiniband",
-    "switch",
-    "gpu",
-    "dcgm",
-    "kernel",
-    "disks",
-    "mounts",
-    "pressure",
-    "clock",
-    "container",
-)
-"""The inspections of an agent."""
-
-
 class AlertPlan(Section, frozen=True, kw_only=True):
     """The alert that inspections raise for a fault."""
 

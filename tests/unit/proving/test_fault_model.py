@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from holdfast.events import JobFinished, NodeReleaseRequested
+from holdfast.settings.inspections import CHECKS
 from holdfast_proving.inside.cluster import Cluster
 from holdfast_proving.scenario.load import ScenarioRefused, load_scenario, read_scenario
-from holdfast_proving.scenario.scenario import CHECKS
 from holdfast_proving.truth.generator import racks_of, true_faults
 
 TWO_CLASSES = """

@@ -35,7 +35,7 @@ def replace_when_possible(draft: JobDraft, failure: Failure, mechanism: str) -> 
 
 
 def awaited(draft: JobDraft, event: NodesAwaited) -> None:
-    """Report that nobody leaves the job for now: it trains, and nothing is free to go on with."""
+    """Report that no node leaves the job for now: it trains, and nothing is free to go on with."""
     replacement = draft.state.replacement
     if replacement is None or event.claim != replacement.claim:
         return
