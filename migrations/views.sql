@@ -6,6 +6,7 @@
 -- only numeric takes every number that JSON can hold.
 
 drop view if exists
+    historian.ettr,
     historian.steps,
     historian.generations,
     historian.incidents,
@@ -21,6 +22,7 @@ drop view if exists
     ckpt.restorable,
     ckpt.odds;
 drop function if exists historian.in_words(text, jsonb);
+drop function if exists historian.ettr_between(timestamptz, timestamptz);
 
 create or replace function historian.seconds(since timestamptz, until timestamptz) returns double precision
 language sql immutable parallel safe as $$
@@ -62,7 +64,8 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
             when x.type is not null then x.type
             when d.at is not null then 'training'
             else 'starting' end as outcome,
-       f.at as fault_at, f.noticed_at, s.at as stopped_at, r.at as ranks_started_at, d.at as first_step_at
+       f.at as fault_at, f.noticed_at, s.at as stopped_at, r.at as ranks_started_at, d.at as first_step_at,
+       coalesce(x.at, g.next_at, j.at) as ended_at
 from (
     select e.job, e.generation, e.incident, e.id, e.cause, e.at, e.body,
            coalesce(lag(e.generation) over w, 0) as previous, lag(e.at) over w as previous_at,
@@ -141,7 +144,11 @@ left join lateral (
     having count(*) >= jsonb_array_length(g.body->'nodes')
 ) d on true
 left join lateral (
-    select e.type from historian.events e
+    select e.type, case e.type when 'process_exited' then (e.body->>'exited_at')::timestamptz
+                               when 'node_lost' then (e.body->>'last_heard_at')::timestamptz
+                               when 'hang_found' then (e.body->>'since')::timestamptz
+                               else e.at end as at
+    from historian.events e
     where (e.type in ('process_exited', 'node_lost', 'deadline_passed', 'bad_number')
                or e.type = 'hang_found' and exists (
                    select from historian.events d
@@ -152,7 +159,7 @@ left join lateral (
     order by e.at limit 1
 ) x on true
 left join lateral (
-    select e.body->>'outcome' as outcome from historian.events e
+    select e.body->>'outcome' as outcome, e.at from historian.events e
     where e.type = 'job_finished' and e.job = g.job
     order by e.at desc limit 1
 ) j on true
@@ -285,6 +292,64 @@ where s.type = 'job_submitted';
 
 comment on view historian.jobs is 'one row per job: outcome, generations, last step, incidents, steps trained twice';
 
+-- A generation trains from its first step to its end. What it repeats of earlier generations comes first.
+create function historian.ettr_between(since timestamptz, until timestamptz)
+returns table (job text, began_at timestamptz, ended_at timestamptz, wall_s double precision,
+               training_s double precision, redone_s double precision, productive_s double precision,
+               ettr double precision)
+language sql stable parallel safe as $$
+    with trained as (
+        select g.job, g.first_step_at as began_at, coalesce(g.ended_at, least(until, now())) as ended_at,
+               coalesce(g.restore_step, -1) as restored,
+               -- The last step before the end, as the next generation that trains shows it.
+               lead(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached,
+               max(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached_before
+        from historian.generations g
+        where g.first_step_at is not null
+        window w as (partition by g.job order by g.generation)
+    ), paced as (
+        select t.*, reached_before - restored as repeated,
+               case when reached > restored then historian.seconds(t.began_at, t.ended_at) / (reached - restored) end
+                   as own_pace_s,
+               sum(historian.seconds(t.began_at, t.ended_at)) filter (where reached > restored) over j
+                   / sum(reached - restored) filter (where reached > restored) over j as pace_s
+        from trained t
+        window j as (partition by t.job)
+    ), spans as (
+        select p.job, p.began_at, p.ended_at,
+               least(p.ended_at, p.began_at + coalesce(own_pace_s, pace_s, 0) * repeated * interval '1 second') as new_at
+        from paced p
+        where p.ended_at > p.began_at
+    )
+    select j.job, j.began_at, j.ended_at, j.wall_s, t.training_s,
+           case when j.is_numbered then t.redone_s end, case when j.is_numbered then t.training_s - t.redone_s end,
+           case when j.is_numbered then (t.training_s - t.redone_s) / nullif(j.wall_s, 0) end
+    from (
+        select s.job, greatest(s.submitted_at, since) as began_at,
+               least(coalesce(s.finished_at, now()), until) as ended_at,
+               historian.seconds(greatest(s.submitted_at, since), least(coalesce(s.finished_at, now()), until))
+                   as wall_s,
+               not exists (select from historian.events e where e.type = 'first_step' and e.job = s.job
+                           and e.body->>'is_numbered' = 'false') as is_numbered
+        from historian.jobs s
+    ) j
+    cross join lateral (
+        select coalesce(sum(historian.seconds(greatest(s.began_at, j.began_at), least(s.ended_at, j.ended_at))), 0)
+                   as training_s,
+               coalesce(sum(historian.seconds(greatest(s.began_at, j.began_at), least(s.new_at, j.ended_at))), 0)
+                   as redone_s
+        from spans s where s.job = j.job
+    ) t
+    where j.ended_at > j.began_at
+$$;
+
+comment on function historian.ettr_between(timestamptz, timestamptz) is
+    'the productive share of each job''s time between two times; null: since its submission, until its end or now';
+
+create view historian.ettr as select * from historian.ettr_between(null, null);
+
+comment on view historian.ettr is 'one row per job: seconds since its submission, of training, of repeated steps, and the productive share';
+
 create view historian.events_by_type as
 select class, type, job, count(*) as events, min(at) as first_at, max(at) as last_at
 from historian.events
@@ -397,6 +462,7 @@ grant select on
     historian.incidents,
     historian.incident_timeline,
     historian.jobs,
+    historian.ettr,
     historian.events_by_type,
     historian.dead_letters,
     historian.throughput,
@@ -413,6 +479,7 @@ alter view historian.steps owner to holdfast_historian;
 alter view historian.generations owner to holdfast_historian;
 alter view historian.incidents owner to holdfast_historian;
 alter view historian.incident_timeline owner to holdfast_historian;
+alter view historian.ettr owner to holdfast_historian;
 alter view historian.jobs owner to holdfast_historian;
 alter view historian.events_by_type owner to holdfast_historian;
 alter view historian.dead_letters owner to holdfast_historian;

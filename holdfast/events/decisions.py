@@ -134,9 +134,9 @@ class BreakerReset(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SharedFaultFound(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """Several nodes report the same about something that they share: it is at fault, and no one of them.
+    """Several nodes report the same about something that they share: it is at fault, and none of the nodes.
 
-    It is an incident of its own. The job goes on if it trains.
+    It has a separate incident. The job goes on if it trains.
     """
 
     thing: str

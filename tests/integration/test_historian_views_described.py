@@ -27,7 +27,7 @@ async def test_every_view_says_in_a_line_what_it_holds(urls: dict[str, str]) -> 
     )
     assert {row["relname"] for row in rows} == {
         *("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters"),
-        *("logged_numbers", "throughput", "telemetry", "credential_changes", "shared_faults"),
+        *("logged_numbers", "throughput", "telemetry", "credential_changes", "shared_faults", "ettr"),
     }
     assert all(row["line"] for row in rows)
 
@@ -36,7 +36,7 @@ async def test_the_documented_queries_run(urls: dict[str, str]) -> None:
     readme = Path(__file__).parents[2] / "services" / "historian" / "README.md"
     (block,) = re.findall(r"```sql\n(.*?)```", readme.read_text(), re.DOTALL)
     queries = [part for part in block.split(";") if part.strip()]
-    assert len(queries) == 6
+    assert len(queries) == 8
     for text in queries:
         await query(urls["reader"], text)
 

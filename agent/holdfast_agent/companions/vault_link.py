@@ -50,7 +50,7 @@ class VaultLink:
         self._assignment: Assign | None = None
         self._serves: Serve | None = None
         self._taken: dict[type[Assign | Serve], Assign | Serve] = {}
-        """What the present vault has taken."""
+        """Orders that the present vault has taken."""
         self._unassigned = asyncio.Event()
         self.on_notice: Callable[[Notice], None] = lambda notice: None
         self.on_ready: Callable[[], None] = lambda: None

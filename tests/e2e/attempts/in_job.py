@@ -191,7 +191,7 @@ def reports_for_others(scene: Scene) -> Any:
 
 
 @attempt(
-    JOB, "have its agent, root, wait at a pipe or follow a link of its own while it traces", "a trace without them"
+    JOB, "have its agent, root, wait at a pipe or follow the script's link while it traces", "a trace without them"
 )
 def exchanges_its_files(scene: Scene) -> Any:
     ring = str(ring_path(scene.ask_rank("environment")["HOLDFAST_LEDGER"]))

@@ -1,4 +1,4 @@
-"""What a job remembers before it blames a machine: doubts, requested replacements, faults that nodes share. Pure."""
+"""Records of a job from before it blames a machine: doubts, requested replacements, faults that nodes share. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 
     failure: Failure
     key: str
-    """What the alert is about; see `Alert.key`."""
+    """Key of the alert; see `Alert.key`."""
     since: datetime
     due_at: datetime
     is_withheld: bool = False
@@ -36,7 +36,7 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault of something that nodes share; an incident of its own."""
+    """A fault of something that nodes share; it has a separate incident."""
 
     incident: str
     thing: str

@@ -53,8 +53,8 @@ def alert_of(event: Inspection) -> Alert:
 def failure(state: JobState, event: Inspection, now: datetime, policy: LadderPolicy) -> Failure | None:
     """Return the failure of the node if this alert, with those before it, is enough to evict it; otherwise None.
 
-    An alert about what several nodes report is no failure of any of them, nor is one that may pass while the job
-    trains.
+    An alert about what several nodes report is a failure of none of them. Neither is one that may pass while the
+    job trains.
     """
     if event.state != "alert" or event.confidence == "hint" or alert_of(event).key in state.shared:
         return None

@@ -99,11 +99,11 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     is_momentary: bool = False
     """It was over when it was reported, and will not be cleared."""
     shared: str = ""
-    """What it is about, if nodes share that."""
+    """Thing that it is about, if nodes share it."""
 
     @property
     def key(self) -> str:
-        """What alerts of several nodes are compared by: one check, and a shared thing or one kind of own devices."""
+        """Return the key by which nodes are compared: the check, and the shared thing or the kind of device."""
         return f"{self.check} {self.shared or self.symptom}"
 
 

@@ -26,7 +26,7 @@ from holdfast_controller.plan.lost_steps import can_resume, steps_to_redo
 from holdfast_controller.plan.phase import Running
 
 NO_WAY_TO_RESUME = "no_way_to_resume"
-"""Mechanism that withholds a restart of free will: the job would begin anew."""
+"""Mechanism that withholds a restart of free will: the job would start from scratch."""
 
 NEVER_RESUMED = "the job has made no checkpoint that is known, and no restart of it went on from an earlier step"
 
@@ -84,7 +84,7 @@ def fail_slow_relieved(draft: JobDraft, event: FailSlowRelieved) -> None:
 
 
 class Price(NamedTuple):
-    """What a restart would cost the job, in seconds of training."""
+    """Price of a restart: seconds of training that it would cost the job."""
 
     restart_s: float
     """From the order to the first step."""
