@@ -46,11 +46,14 @@ again_h = 0.0
 
 
 class Named(NamedTuple):
-    """Whom the first finding of a fault names, after what time; `is_certain`: its process shows the fault itself."""
+    """Whom the first finding of a fault names, after what time."""
 
     nodes: tuple[str, ...]
     after_s: float
     is_certain: bool
+    """Its process shows the fault itself."""
+    is_convincing: bool = False
+    """The nodes are a group that may be evicted at once."""
 
 
 def first_finding(text: str, seed: int) -> Named:
@@ -59,7 +62,8 @@ def first_finding(text: str, seed: int) -> Named:
     for at_s, event in found:
         nodes = event.nodes if isinstance(event, HangFound) else _suspects(event)
         if nodes or isinstance(event, HangFound):
-            return Named(nodes, at_s - AT_S, isinstance(event, HangFound) and event.is_machine)
+            is_hang = isinstance(event, HangFound)
+            return Named(nodes, at_s - AT_S, is_hang and event.is_machine, is_hang and bool(event.group))
     return Named((), found[-1][0] - AT_S if found else 0.0, False)
 
 
@@ -89,6 +93,7 @@ def shares(named: list[Named]) -> dict[str, float]:
         "wrong": round(len(wrong) / count, 3),
         "nobody": round(sum(not it.nodes for it in named) / count, 3),
         "group_size": median([len(it.nodes) for it in groups]) if groups else 0,
+        "is_convincing": round(sum(it.is_convincing for it in groups) / len(groups), 3) if groups else 0.0,
         "is_certain": round(sum(it.is_certain for it in alone) / len(alone), 3) if alone else 0.0,
         "found_after_s": round(median(after_s), 1) if after_s else 0.0,
     }
@@ -113,7 +118,7 @@ def main() -> None:
             row = shares([first_finding(text, seed) for text in texts(effect, form) for seed in seeds])
             table[f"{effect}: {form or 'computes slowly'}"] = row
             print(f"{effect}, {form or 'computes slowly'}: {row}", file=sys.stderr)
-            kept = {key: row[key] for key in ("machine", "group", "wrong", "group_size", "is_certain")}
+            kept = {key: row[key] for key in ("machine", "group", "wrong", "group_size", "is_certain", "is_convincing")}
             print("  naming = {", ", ".join(f"{key} = {value:g}" for key, value in kept.items()), "}", file=sys.stderr)
     print(json.dumps(table))
 

@@ -19,6 +19,7 @@ drop view if exists
     historian.telemetry,
     historian.credential_changes,
     historian.shared_faults,
+    historian.group_evictions,
     ckpt.restorable,
     ckpt.odds;
 drop function if exists historian.in_words(text, jsonb);
@@ -244,7 +245,8 @@ from (
         select e.id from historian.events e
         where e.incident = o.incident and e.type <> 'progress' and e.type <> 'steps_measured'
           and e.type not in ('step_time_measured', 'checkpoint_saved', 'step_restorable')
-          and (c.at is null or e.class = 'decision' or e.at <= c.at + interval '10 seconds')
+          and (c.at is null or e.class = 'decision' or e.type = 'suspects_tested'
+               or e.at <= c.at + interval '10 seconds')
         union
         select e.cause from historian.events e
         where e.incident = o.incident and e.class = 'decision'
@@ -389,6 +391,28 @@ where f.type = 'shared_fault_found';
 
 comment on view historian.shared_faults is 'one row per fault of something that nodes share, for which no node was blamed';
 
+create view historian.group_evictions as
+select g.incident, g.job, g.evicted_at, t.at as tested_at,
+       array(select jsonb_array_elements_text(g.together)) as nodes,
+       array(select one->>'node' from jsonb_array_elements(t.body->'at_fault') one) as at_fault,
+       array(select jsonb_array_elements_text(t.body->'cleared')) as cleared,
+       array(select jsonb_array_elements_text(t.body->'in_doubt')) as in_doubt,
+       historian.real((t.body->>'took_s')::numeric) as took_s,
+       historian.real((t.body->>'pool_s')::numeric) as pool_s, g.reason as summary
+from (
+    select e.incident, e.job, e.body->'together' as together, min(e.at) as evicted_at, min(e.body->>'reason') as reason
+    from historian.events e
+    where e.type = 'eviction' and jsonb_array_length(e.body->'together') > 0
+    group by e.incident, e.job, e.body->'together'
+) g
+left join lateral (
+    select e.at, e.body from historian.events e
+    where e.type = 'suspects_tested' and e.incident = g.incident and e.job = g.job and e.at >= g.evicted_at
+    order by e.at limit 1
+) t on true;
+
+comment on view historian.group_evictions is 'nodes evicted together because one is at fault: their tests, and what it cost the pool';
+
 create view historian.throughput as
 select e.job, e.generation, e.at, (e.body->>'step')::bigint as step,
        historian.real((e.body->>'step_s')::numeric) as step_s,
@@ -470,6 +494,7 @@ grant select on
     historian.telemetry,
     historian.credential_changes,
     historian.shared_faults,
+    historian.group_evictions,
     ckpt.restorable,
     ckpt.odds
 to holdfast_reader;
@@ -488,3 +513,4 @@ alter view historian.logged_numbers owner to holdfast_historian;
 alter view historian.telemetry owner to holdfast_historian;
 alter view historian.credential_changes owner to holdfast_historian;
 alter view historian.shared_faults owner to holdfast_historian;
+alter view historian.group_evictions owner to holdfast_historian;

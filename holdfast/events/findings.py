@@ -152,6 +152,10 @@ class SuspectsTested(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """These stay on the blocklist."""
     in_doubt: tuple[Name, ...] = ()
     """These stay on the blocklist too."""
+    took_s: float | None = None
+    """From the eviction to the results."""
+    pool_s: float = 0.0
+    """What it cost the pool: seconds that the cleared nodes and the witnesses were away, added up."""
     reason: str = ""
 
 
@@ -288,6 +292,8 @@ class HangFound(Finding, frozen=True, kw_only=True, omit_defaults=True):
     is_machine: bool = False
     """A process is stopped, stuck in the kernel or unreadable, which is a fault of the machine. Other hangs may be
     caused by the script as well."""
+    group: tuple[Name, ...] = ()
+    """Machines of a parallel group that is convincing enough to evict it as a whole, the most suspect first."""
     summary: str = ""
     evidence: tuple[str, ...] = ()
 

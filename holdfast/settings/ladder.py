@@ -68,7 +68,11 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     costs."""
 
     slow_suspects_max: Annotated[int, Within(0, 1_000_000)] = 4
-    """Number of machines that may be replaced at once for slowness without proof which of them is slow."""
+    """Number of machines that may be replaced at once for slowness without proof which of them is slow, in a job of any
+    size."""
+
+    slow_group_share_max: Annotated[float, Within(0.0, 1.0)] = 0.5
+    """The same as a share of the job's machines, where that is more."""
 
     slow_confidence_min: Annotated[float, Within(0.0, 1.0)] = 0.5
     """Confidence of rounds of stacks below which no machine is replaced: 0.54 is three rounds of five, 0.9 all of

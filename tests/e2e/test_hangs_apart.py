@@ -90,7 +90,7 @@ def test_a_group_that_hangs_goes_and_the_sound_one_of_it_comes_back(apart: Clust
     assert apart.nodes()[bad]["state"] == "evicted"
     (incident,) = apart.incidents(job)
     assert found["incident"] == incident["key"] and "suspects_tested" in timeline(apart, incident["key"])
-    assert bad in apart.command("show", incident["key"]).stdout
+    assert f"2 nodes evicted together: {bad} at fault, 1 back" in apart.command("show", incident["key"]).stdout
     assert job.generation() == generation, "training went on meanwhile"
     job.finish()
     check_record(apart, job)

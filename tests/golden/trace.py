@@ -95,7 +95,9 @@ def event_of(given: Input, **defaults: Any) -> Event:
         fields |= {"asked": given.id, "nodes": list(given.words), "links": links, "pace_s": 2.0, "healthy_s": 1.0}
         fields["one_of"] = [node for node in str(fields.get("one_of", "")).split(",") if node]
         fields = {"slowdown": 2.0, "is_validated": not fields["one_of"], "summary": "it is slow"} | fields
-    for name in ("only", "peers"):
+    if "at_fault" in fields:
+        fields["at_fault"] = [{"node": fields["at_fault"], "symptom": "gpu", "reason": "gemm failed"}]
+    for name in ("only", "peers", "group"):
         if name in fields:
             fields[name] = fields[name].split(",")
     if kind.__name__ == "NodesReleased":

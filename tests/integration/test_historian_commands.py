@@ -17,10 +17,11 @@ from holdfast.bus.nats import connect
 from holdfast.cli.main import main
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
-from holdfast.events import BusWentBack, MessageRejected, RanksStarted
+from holdfast.events import BusWentBack, Eviction, MessageRejected, RanksStarted, SuspectsTested
+from holdfast.events.parts.ranks import Suspect
 from holdfast.fresh_ids import uuid7
 from tests.integration.commands_scene import NOT_RECORDED, Scene, data, holdfast
-from tests.integration.historian_scene import new_database, record
+from tests.integration.historian_scene import Story, new_database, record
 from tests.integration.servers import free_port
 
 pytestmark = pytest.mark.integration
@@ -312,3 +313,28 @@ def test_the_overview_names_what_does_not_answer(scene: Scene, embedded_nats: st
     half = asyncio.run(cluster_overview(f"postgresql://x@{nowhere}/x", embedded_nats))
     assert half.dead_letters is not None
     assert len(half.problems) == 1
+
+
+def test_show_has_what_a_group_cost_that_was_evicted_for_one_of_it(scene: Scene) -> None:
+    story, reason = Story("grouped", ("n1", "n2", "n3")), "one of n1, n2, n3 blocks the others"
+    story.submit()
+    story.start(0.001, 0.5)
+    story.open(2.0, story.kill(1.0, step=-1), failed_step=-1, symptom="hang")
+    incident = story.incident or ""
+    for node in story.nodes:
+        story.say(Eviction, 2.0, node=node, epoch=1, blocked_for_s=60.0, together=story.nodes, reason=reason)
+    story.close(3.0)
+    asyncio.run(record(scene.urls["historian"], story.events))
+    assert "3 nodes evicted together; their tests are not over" in holdfast(scene, "show", incident).stdout
+    at_fault = (Suspect(node="n2", symptom="cuda_error", reason="gemm failed"),)
+    costs = {"took_s": 30.0, "pool_s": 60.0}
+    tested = story.say(
+        SuspectsTested, 32.0, incident=incident, run="retest", at_fault=at_fault, cleared=("n1", "n3"), **costs
+    )
+    asyncio.run(record(scene.urls["historian"], [tested]))
+    shown = holdfast(scene, "show", incident).stdout
+    assert "n2 at fault, 2 back and 0 in doubt after 30.000 s; the pool lacked 60.000 node-seconds" in shown
+    assert "suspects_tested" in shown, "a finding that came long after the incident was over"
+    (row,) = data(holdfast(scene, "sql", "--json", "select * from historian.group_evictions"))
+    assert (row["nodes"], row["at_fault"], row["cleared"]) == (["n1", "n2", "n3"], ["n2"], ["n1", "n3"])
+    assert (row["took_s"], row["pool_s"], row["summary"]) == (30.0, 60.0, reason)

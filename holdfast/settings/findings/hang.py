@@ -73,8 +73,13 @@ class HangPolicy(Section, frozen=True, kw_only=True):
     """Minimum confidence to evict suspects."""
 
     group_confidence_min: Annotated[float, Within(0.0, 1.0)] = 0.5
-    """Minimum confidence to evict a whole group that contains one faulty member, which is done only when the job hangs
-    again and checks have found nothing."""
+    """Minimum confidence to evict a whole group that contains one faulty member. It is done at the first hang if the
+    group is convincing, else when the job hangs again and checks have found nothing."""
 
     suspects_max: Annotated[int, Within(0, 1_000_000)] = 4
-    """Number of machines that may be evicted at once; a larger group is restarted first."""
+    """Number of machines that may be evicted at once, in a job of any size. Of machines that each show a fault, a
+    larger job may lose `[ladder] evictions_share_max` of its own."""
+
+    group_share_max: Annotated[float, Within(0.0, 1.0)] = 0.5
+    """Share of a job's machines that may be evicted as one group, where that is more than `suspects_max`. The machines
+    that stand alike are the healthy ones, and they are most."""

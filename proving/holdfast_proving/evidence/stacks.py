@@ -19,6 +19,7 @@ from holdfast.events.parts.traces import NodeLinks, ProcessStacks
 from holdfast.ids import named_id
 from holdfast.orders.trace import TraceOrder
 from holdfast_proving.emulated_hangs.places import COMPUTES, thread
+from holdfast_proving.emulated_hangs.published import PUBLISHED, as_published
 from holdfast_proving.emulated_hangs.scenes import Seen, Standing, observe, stand_in, stand_late
 from holdfast_proving.evidence.layouts import fresh, layout_of
 from holdfast_proving.scenario.scenario import JobPlan
@@ -36,6 +37,8 @@ WRITTEN_BYTES_PER_S = 3e8
 def hang_in(plan: JobPlan, fault: Fault, where: range | None, chance: Random) -> Seen:
     """Return what is seen of a job that hangs by this fault, whose cause is in the ranks `where`; None: in any."""
     kind = fault.kind.form or fault.stream("form").choice(OF_MACHINES if fault.culprit else OF_SCRIPTS)
+    if kind in PUBLISHED:
+        return as_published(kind, layout_of(plan), where[0] if where else 0)
     # Not every place of a program stops the others.
     for _ in range(TRIES):
         seed = chance.getrandbits(32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast_proving.inside.cluster import Cluster
-from holdfast_proving.judging import blame, bounds, course, found, kept_steps, restarts, warnings
+from holdfast_proving.judging import blame, bounds, course, found, groups, kept_steps, restarts, warnings
 from holdfast_proving.judging.complaints import Complaint
 from holdfast_proving.judging.history import History
 
@@ -12,6 +12,8 @@ JUDGES = (
     blame.storms,
     blame.culprits,
     blame.exchanges,
+    groups.kept_groups,
+    groups.unreplaced_groups,
     warnings.certain,
     warnings.repeated,
     warnings.before_crashes,

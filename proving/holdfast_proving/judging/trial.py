@@ -10,6 +10,7 @@ from holdfast_proving.judging.judges import judge
 from holdfast_proving.policies.oracle import ORACLE
 from holdfast_proving.policies.policy import Policy
 from holdfast_proving.policies.wrong_findings import FINDS
+from holdfast_proving.policies.wrong_groups import GROUPS
 from holdfast_proving.scenario.load import load_scenario
 
 TRIALS = ("trial", "storm", "full", "known-scratch", "known-creeping", "doubts", "late", "trial-inside")
@@ -18,12 +19,17 @@ TRIALS = ("trial", "storm", "full", "known-scratch", "known-creeping", "doubts",
 OF_THE_ANALYZER = ("analysis",)
 """The same for wrong findings: the engines of the analyzer are inside."""
 
+OF_GROUPS = ("known-group", "group-without-spares")
+"""The same for groups of which one machine blocks the others."""
+
 EVENTS_MAX = 10_000
 """Several times what the longest of them has under today's policy."""
 
 
 def trials_of(policy: Policy) -> tuple[str, ...]:
     """Return the scenarios in which a policy is tried."""
+    if policy in GROUPS:
+        return OF_GROUPS
     return OF_THE_ANALYZER if policy in FINDS else TRIALS
 
 

@@ -47,6 +47,7 @@ from holdfast_proving.policies.wrong_belief import BELIEVES, REMEMBERS
 from holdfast_proving.policies.wrong_copies import COPIES
 from holdfast_proving.policies.wrong_course import COURSES
 from holdfast_proving.policies.wrong_findings import FINDS
+from holdfast_proving.policies.wrong_groups import GROUPS
 from holdfast_proving.policies.wrong_rungs import SWAPPED
 
 
@@ -209,4 +210,5 @@ WRONG: tuple[Policy, ...] = (
     *SWAPPED,
     *FINDS,
     *COPIES,
+    *GROUPS,
 )

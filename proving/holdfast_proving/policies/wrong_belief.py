@@ -125,7 +125,7 @@ BELIEVES: tuple[Policy, ...] = (
     Policy(
         name="ignores_slow_groups",
         about="slowness of one among several does not matter",
-        settings=ladder_of(slow_suspects_max=1),
+        settings=ladder_of(slow_suspects_max=1, slow_group_share_max=0.0),
     ),
 )
 

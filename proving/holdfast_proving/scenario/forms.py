@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from holdfast.topology import Mesh, MeshError
+from holdfast_proving.emulated_hangs.published import PUBLISHED
 from holdfast_proving.emulated_hangs.scenes import KINDS
 from holdfast_proving.scenario.scenario import JobPlan, Scenario
 
@@ -20,7 +21,11 @@ HIDDEN = "hidden"
 """A slowness that neither calls nor tests show: only stacks do."""
 LINK = "link"
 
-FORMS: dict[str, tuple[str, ...]] = {"hang": HANG_FORMS, "slow": (LINK, HIDDEN), "bad_numbers": NUMBER_FORMS}
+FORMS: dict[str, tuple[str, ...]] = {
+    "hang": (*HANG_FORMS, *PUBLISHED),
+    "slow": (LINK, HIDDEN),
+    "bad_numbers": NUMBER_FORMS,
+}
 """By effect."""
 _MESHES = (("dp",), ("replicate", "shard"))
 _DIMS = ("pp", "dp", "tp")

@@ -98,6 +98,8 @@ class Naming(Section, frozen=True, kw_only=True):
     group_size: Annotated[int, Within(2, 64)] = 2
     is_certain: Share = 0.5
     """Of the hangs that name a machine: a process is stopped, stuck or unreadable."""
+    is_convincing: Share = 0.0
+    """Of the hangs that name a group: it stands apart from all others, and may be evicted as a whole."""
 
 
 class FaultKind(Section, frozen=True, kw_only=True):

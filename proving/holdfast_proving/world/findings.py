@@ -61,6 +61,7 @@ class Findings:
         since = self._agenda.now()
         named = self._named(run, fault, machine, chance)
         is_machine = len(named) == 1 and chance.random() < fault.kind.naming.is_certain
+        is_convincing = len(named) > 1 and chance.random() < fault.kind.naming.is_convincing
 
         def found() -> None:
             self._find(
@@ -77,6 +78,7 @@ class Findings:
                 scope=("nobody", "machine", "group")[min(len(named), 2)],
                 confidence=0.9 if len(named) == 1 else 0.6 if named else 0.0,
                 is_machine=is_machine,
+                group=named if is_convincing else (),
                 summary=f"{', '.join(named)} block the others" if named else "",
             )
 

@@ -24,6 +24,10 @@ select generation, cause, detect_s, decide_s, stop_s, start_s, first_step_s, tot
        nodes, outcome, started_at
 from historian.generations where job = $1 and incident = $2::uuid order by generation
 """
+_GROUPS = """
+select nodes, at_fault, cleared, in_doubt, tested_at, took_s, pool_s from historian.group_evictions
+where incident = $1::uuid order by evicted_at
+"""
 _EVIDENCE = """
 select e.body from historian.events e
 where e.type = 'process_exited' and e.id in (
@@ -60,10 +64,12 @@ async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
         about = dict(recorded or {}) | (_columns_of_truth(dict(truth)) if truth else {})
         generations = await connection.fetch(_GENERATIONS, about["job"], key)
         timeline = await connection.fetch(_TIMELINE, key)
+        groups = await connection.fetch(_GROUPS, key)
         evidence = await connection.fetch(_EVIDENCE, key)
     return {
         "incident": about | {"incident": key},
         "generations": as_dicts(generations),
+        "groups_evicted": as_dicts(groups),
         "timeline": as_dicts(timeline),
         "evidence": [row["body"] for row in evidence],
     }
@@ -86,6 +92,7 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         lines.append(f"  steps lost: {about['lost_steps']}")
     if about.get("seconds_to_recover") is not None:
         lines.append(f"  from the fault until training resumed: {seconds(about['seconds_to_recover'])} s")
+    lines += [f"  {_group(group)}" for group in found["groups_evicted"]]
     if not found["timeline"]:
         return [*lines, "", "The historian has not recorded it yet: try again in a moment, or see `holdfast status`."]
     if found["generations"]:
@@ -95,6 +102,18 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         lines += ["", *_evidence(body, full)]
     lines += ["", f"More: holdfast sql \"select * from historian.events where incident = '{about['incident']}'\""]
     return lines
+
+
+def _group(group: dict[str, Any]) -> str:
+    """Return what it cost to evict several nodes for the fault of one."""
+    evicted = f"{len(group['nodes'])} nodes evicted together"
+    if group["tested_at"] is None:
+        return f"{evicted}; their tests are not over"
+    at_fault = cell(group["at_fault"]) if group["at_fault"] else "no node"
+    return (
+        f"{evicted}: {at_fault} at fault, {len(group['cleared'])} back and {len(group['in_doubt'])} in doubt after "
+        f"{seconds(group['took_s'])} s; the pool lacked {seconds(group['pool_s'])} node-seconds"
+    )
 
 
 def _phases(generations: list[dict[str, Any]]) -> str:

@@ -11,7 +11,7 @@ from holdfast.engines.checks.checks_program import are_checks
 from holdfast.events import DiagnosticResult
 from holdfast.events.parts.job import Grant, JobSpec, Purpose
 from holdfast_controller.plan.code.code_state import CodeState
-from holdfast_controller.plan.doubt.records import Convict, Doubt, LostNode, Replacement, SharedFault
+from holdfast_controller.plan.doubt.records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
 from holdfast_controller.plan.incident.incident import Alert, Incident
 from holdfast_controller.plan.phase import (
     TRANSITIONS,
@@ -36,6 +36,7 @@ class SuspectTest(msgspec.Struct, frozen=True, kw_only=True):
     """The job that evicted the nodes, in `incident`."""
     incident: str
     nodes: tuple[str, ...]
+    evicted_at: datetime | None = None
     for_speed: bool = False
     """True if suspected of being slow. Such a test starts without witnesses if none is free; it then clears no node."""
     witnesses: int = 0
@@ -147,6 +148,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that were lost lately."""
     evictions: tuple[datetime, ...] = ()
     """Times of the judgements that the circuit breaker counts: evictions by evidence, a group at once is one."""
+    guesses: tuple[GroupGuess, ...] = ()
+    """Groups that were evicted lately because one of their nodes blocked the others."""
     breaker_open_since: datetime | None = None
     suspect_test: SuspectTest | None = None
     slow: SlowNode | None = None
@@ -174,7 +177,14 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waits_for_time(self) -> bool:
         """True if something may follow from the passing of time alone."""
-        return bool(self.deadline or self.code.pending or self.slow or self.doubts or self.shared)
+        return bool(
+            self.deadline or self.code.pending or self.slow or self.doubts or self.shared or self.replacement_due_at
+        )
+
+    @property
+    def replacement_due_at(self) -> datetime | None:
+        """When a job that hangs stops waiting for nodes in the place of a group."""
+        return self.replacement.until if self.replacement else None
 
     @property
     def purpose(self) -> Purpose:

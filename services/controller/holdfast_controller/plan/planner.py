@@ -41,6 +41,7 @@ from holdfast.events import (
     StepsCertified,
     StepsKept,
     StepTimeMeasured,
+    SuspectsTested,
 )
 from holdfast.ids import named_id
 from holdfast.requests import AnyRequest, Request, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
@@ -48,9 +49,9 @@ from holdfast.settings.retention import RetentionPolicy
 from holdfast_controller.plan import generation, lost_steps, members, requests
 from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test
 from holdfast_controller.plan.code import updates
-from holdfast_controller.plan.doubt import doubts, shared_faults
+from holdfast_controller.plan.doubt import doubts, replacement, shared_faults
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
-from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, rungs, slow
+from holdfast_controller.plan.incident import bad_numbers, guesses, hangs, inspection, rank_exit, rungs, slow
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import (
     Checking,
@@ -112,6 +113,7 @@ TRAINING = JobKind(
         DiagnosticResult: checks.diagnostic_result,
         ReplayResult: replays.replay_result,
         HangFound: hangs.hang_found,
+        SuspectsTested: guesses.suspects_tested,
         FailSlowLocated: slow.fail_slow_located,
         FailSlowRelieved: slow.fail_slow_relieved,
     },
@@ -221,6 +223,10 @@ class Planner:
         if state.slow and slow.is_due(state, now, hearing_since, self.rules.ladder):
             draft = JobDraft(state, named_id(state.slow.since, state.job, "slow", state.generation), now, self.rules)
             slow.replace_slow_nodes(draft)
+            return draft.decision()
+        if state.replacement_due_at and now >= state.replacement_due_at:
+            draft = JobDraft(state, "", now, self.rules)
+            replacement.unanswered(draft)
             return draft.decision()
         if state.doubts and doubts.is_due(state, now, hearing_since):
             draft = JobDraft(state, "", now, self.rules)

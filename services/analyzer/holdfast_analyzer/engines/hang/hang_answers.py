@@ -10,6 +10,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from holdfast.engines.hang.convincing import convincing_group
 from holdfast.engines.hang.event_times import from_event_times
 from holdfast.engines.hang.hang_verdict import HangVerdict, judge_hang
 from holdfast.engines.hang.stacks.process_state import StateReader
@@ -117,6 +118,8 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks under suspicion only work."""
     is_machine: bool
     """Each of the ranks shows a fault of its machine."""
+    group: tuple[str, ...]
+    """Machines of a group that may be evicted as a whole, the most suspect first."""
     some_wait: bool
     """A rank waits for others, by its stack."""
     unread: tuple[str, ...]
@@ -187,6 +190,7 @@ def judge(
         # A rank that waits in a collective may burn CPU there: only CPU time outside of collectives is work.
         is_excused=bool(busy) and (not ranks or busy >= set(ranks)),
         is_machine=bool(ranks) and all(rank in shows_fault or node_of_rank.get(rank) in unanswered for rank in ranks),
+        group=convincing_group(verdict, looked_at, node_of_rank) if not (busy or shows_fault or unanswered) else (),
         some_wait=any(
             process.kind == "rank" and reader.read(process).activity.doing == "others" for process in processes
         ),

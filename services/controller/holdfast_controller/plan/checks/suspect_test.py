@@ -38,7 +38,8 @@ from holdfast.ids import derived_id
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan import members
 from holdfast_controller.plan.checks import checks_run
-from holdfast_controller.plan.checks.suspect_verdict import judge_suspects
+from holdfast_controller.plan.checks.suspect_verdict import GuessCost, judge_suspects
+from holdfast_controller.plan.doubt.replacement import SUSPECTS_TESTED_MIN
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.generation import note_finished
 from holdfast_controller.plan.job import JobState, SuspectTest
@@ -47,9 +48,6 @@ from holdfast_controller.plan.requests import masked, new_job
 from holdfast_controller.plan.transitions import become_completed, become_starting, become_stopping
 
 ASKED_BY = "the controller"
-
-SUSPECTS_WITHOUT_WITNESS_MIN = 3
-"""Minimum number of suspects that can tell a bad node from a bad partner among themselves."""
 
 SPEED_WITNESSES = 2
 """Number of witnesses that nodes evicted for being slow are compared with."""
@@ -66,8 +64,9 @@ def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules
         job=of.job,
         incident=eviction.incident,
         nodes=eviction.together,
+        evicted_at=eviction.at,
         for_speed=is_slow,
-        witnesses=SPEED_WITNESSES if is_slow else int(len(eviction.together) < SUSPECTS_WITHOUT_WITNESS_MIN),
+        witnesses=SPEED_WITNESSES if is_slow else int(len(eviction.together) < SUSPECTS_TESTED_MIN),
     )
     suite = SLOW if is_slow else suite_for(incident.symptom_name if incident else "")
     spec = _spec(of.spec, f"retest-{eviction.id[-12:]}", test, suite)
@@ -166,6 +165,8 @@ def conclude_if_over(draft: JobDraft, before: JobState) -> None:
         return
     found = judge_suspects(test, before.nodes, draft.rules.references)
     common = {"job": test.job, "incident": test.incident, "generation": None}
+    took_s = (draft.now - (test.evicted_at or state.submitted_at)).total_seconds()
+    cost = GuessCost(took_s=took_s, cleared=len(found.cleared), witnesses=len(test.witnesses_among(before.nodes)))
     draft.emit(
         SuspectsTested,
         **common,
@@ -173,7 +174,9 @@ def conclude_if_over(draft: JobDraft, before: JobState) -> None:
         cleared=found.cleared,
         at_fault=found.at_fault,
         in_doubt=found.in_doubt,
-        reason=found.reason,
+        took_s=cost.took_s,
+        pool_s=cost.pool_s,
+        reason=f"{found.reason}; {cost.in_words(len(test.nodes))}",
     )
     for node in found.cleared:
         if member := before.member(node):

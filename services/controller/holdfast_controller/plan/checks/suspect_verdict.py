@@ -26,6 +26,25 @@ class SuspectVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class GuessCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What it cost the pool that several nodes were evicted for the fault of one."""
+
+    took_s: float
+    """From the eviction to the results."""
+    cleared: int
+    witnesses: int
+
+    @property
+    def pool_s(self) -> float:
+        return self.took_s * (self.cleared + self.witnesses)
+
+    def in_words(self, evicted: int) -> str:
+        return (
+            f"{self.cleared} of {evicted} nodes were evicted without a fault, for {self.took_s:.0f} s; "
+            f"the pool lacked {self.pool_s:.0f} node-seconds"
+        )
+
+
 def judge_suspects(test: SuspectTest, members: Sequence[str], references: References) -> SuspectVerdict:
     """Judge the suspects by the results so far; `members` are the nodes that took part."""
     # Suspects that were not granted for the test took no part: they are untested, not silent.

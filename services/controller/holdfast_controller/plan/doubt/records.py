@@ -22,13 +22,15 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that leave the job as soon as others are granted; until then the job trains on."""
+    """Nodes that leave the job as soon as others are granted; until then the job trains on, or hangs."""
 
     failure: Failure
     claim: str
     """Id of the request for the other nodes."""
     incident: str
     """Id of the incident that the replacement belongs to, or will open."""
+    until: datetime | None = None
+    """When a job that hangs stops waiting for an answer; None: it trains."""
 
     @property
     def leaving(self) -> tuple[str, ...]:
@@ -58,6 +60,19 @@ class Convict(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     at: datetime
     alerts: tuple[Alert, ...]
+
+
+class GroupGuess(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that was evicted because one of its nodes blocked the others."""
+
+    incident: str
+    generation: int
+    at: datetime
+    nodes: dict[str, int]
+    """The epochs at which they were held."""
+    places: frozenset[int]
+    """Their node ranks."""
+    is_refuted: bool = False
 
 
 class LostNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,14 @@
-"""Nodes that leave a job that trains: only once others are there to replace them.
+"""Nodes that leave a job only once others are there to replace them.
 
-A job that trains on loses nothing while it waits for a replacement, and everything if there is none.
+A job that trains on loses nothing while it waits for a replacement, and everything if there is none. A job that hangs
+gives a group away only if that is sure to let it train: what the pool cannot replace stays. Of a group as many leave as
+can be replaced, the most suspect first: the job is restarted in any case, and the test of those that left costs it
+nothing. But fewer than three that are not the whole group stay: without a witness nothing tells them apart.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from holdfast.events import NodesAwaited, Withheld
 from holdfast.events.parts.job import Grant
@@ -13,10 +18,13 @@ from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.ladder import RungChoice
 from holdfast_controller.plan.incident.recovery import handle_failure, new_incident_id
 from holdfast_controller.plan.incident.rungs import may_evict
-from holdfast_controller.plan.phase import Running
+from holdfast_controller.plan.phase import LIVE, Running
 
 NO_REPLACEMENT = "no_replacement"
 """Mechanism that withholds an eviction: no other node is free."""
+
+SUSPECTS_TESTED_MIN = 3
+"""Minimum number of suspects that can be tested without a witness (`checks/suspect_test.py`)."""
 
 
 def replace_when_possible(draft: JobDraft, failure: Failure, mechanism: str) -> bool:
@@ -38,6 +46,10 @@ def awaited(draft: JobDraft, event: NodesAwaited) -> None:
     """Report that no node leaves the job for now: it trains, and nothing is free to go on with."""
     replacement = draft.state.replacement
     if replacement is None or event.claim != replacement.claim:
+        return
+    if replacement.until is not None:
+        free = 0 if event.behind else event.available
+        _narrow(draft, replacement, free, f"{free} of {event.wanted} nodes in their place are free")
         return
     for node in replacement.leaving:
         doubt = draft.state.doubts.get(node)
@@ -65,6 +77,31 @@ def granted(draft: JobDraft, grants: tuple[Grant, ...]) -> None:
         draft.release(grants, "they are not needed to replace a node any more")
 
 
+def unanswered(draft: JobDraft) -> None:
+    """Go on without the standby service, which has not answered for too long."""
+    replacement = draft.state.replacement
+    assert replacement is not None
+    draft.cause = replacement.claim
+    _narrow(draft, replacement, 0, "it is not known whether others are free")
+
+
+def _narrow(draft: JobDraft, replacement: Replacement, free: int, why: str) -> None:
+    """Evict as much of a group as can be replaced. If that is too little, the job is restarted with it."""
+    draft.update(replacement=None)
+    failure = replacement.failure
+    if not _is_wanted(draft, replacement):
+        draft.release((), "they are not needed to replace a node any more", withdraws_claim=True)
+        return
+    if free >= SUSPECTS_TESTED_MIN:
+        failure = msgspec.structs.replace(failure, group=failure.group[:free])
+    else:
+        reason = f"{failure.text}; {', '.join(failure.group)} stay for now: {why}"
+        draft.release((), reason, withdraws_claim=True)
+        draft.emit(Withheld, mechanism=NO_REPLACEMENT, rung=Rung.EVICT, reason=reason)
+        failure = msgspec.structs.replace(failure, is_convincing=False)
+    handle_failure(draft, failure, replacement.incident)
+
+
 def withdraw(draft: JobDraft, nodes: tuple[str, ...], reason: str) -> None:
     """Forget that these nodes were to be replaced."""
     replacement = draft.state.replacement
@@ -74,10 +111,13 @@ def withdraw(draft: JobDraft, nodes: tuple[str, ...], reason: str) -> None:
 
 
 def _is_wanted(draft: JobDraft, replacement: Replacement) -> bool:
-    state = draft.state
+    state, failure = draft.state, replacement.failure
+    if replacement.until is not None:
+        is_same = isinstance(state.phase, LIVE) and failure.generation == state.generation
+        return is_same and set(replacement.leaving) <= set(state.nodes) and state.step <= failure.step
     is_present = isinstance(state.phase, Running) and set(replacement.leaving) <= set(state.nodes)
     # Slowness is that of one generation.
-    return is_present and (not replacement.failure.group or replacement.failure.generation == state.generation)
+    return is_present and (not failure.group or failure.generation == state.generation)
 
 
 def _withheld(doubt: Doubt) -> Doubt:

@@ -5,6 +5,7 @@ It counts judgements: a group of nodes that is evicted together was one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from holdfast.settings.ladder import LadderPolicy
@@ -16,6 +17,11 @@ SMALL_JOB_MAX = 2
 def counted(evictions: tuple[datetime, ...], now: datetime, policy: LadderPolicy) -> tuple[datetime, ...]:
     window = timedelta(seconds=policy.evictions_window_s)
     return tuple(at for at in evictions if now - at < window)
+
+
+def judgements(nodes: Sequence[str], now: datetime) -> tuple[datetime, ...]:
+    """Return what an eviction counts for, however many nodes it is of."""
+    return (now,)
 
 
 def evictions_max(nnodes: int, policy: LadderPolicy) -> int:

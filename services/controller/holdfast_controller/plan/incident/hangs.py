@@ -1,7 +1,8 @@
 """The decision about a job that hangs (docs/adr/0020-hangs.md).
 
 A machine that itself shows a fault is evicted: a process on it is stopped, stuck in the kernel, or cannot be read.
-Any other hang may be caused by the script: the job is restarted, and a second hang shows whether it follows a node.
+So is a group that stands apart from all others, once others are there in its place (ByteRobust §5.1). Any other hang
+may be caused by the script: the job is restarted, and a second hang shows whether it follows a node.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from holdfast.events import HangFound, Withheld
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.symptoms import Root, Symptom
-from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.incident.closing import passed_step
+from holdfast_controller.plan.incident.guesses import refute
 from holdfast_controller.plan.incident.incident import Failure, RankError, Rung
 from holdfast_controller.plan.incident.ladder import HANGS
 from holdfast_controller.plan.incident.recovery import handle_failure
@@ -28,23 +30,25 @@ def hang_found(draft: JobDraft, event: HangFound) -> None:
     state = draft.state
     if event.generation != state.generation or not isinstance(state.phase, LIVE):
         return
-    failure = _failure(state, event, draft.rules.hang)
+    failure = _failure(state, event, draft.rules)
     if draft.rules.mechanisms.hangs == "observe":
         rung = Rung.EVICT if failure.suspects else Rung.REATTEMPT
         draft.emit(Withheld, mechanism=HANGS, rung=rung, node=failure.node, reason=failure.text)
         return
     passed_step(draft, event.step)
+    refute(draft, failure)
     handle_failure(draft, failure)
 
 
-def _failure(state: JobState, event: HangFound, policy: HangPolicy) -> Failure:
-    named = tuple(node for node in event.nodes if node in state.nodes)
+def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
+    policy = rules.hang
+    convincing = tuple(node for node in event.group if node in state.nodes)
+    named = convincing or tuple(node for node in event.nodes if node in state.nodes)
     is_named = bool(named) and event.confidence >= policy.evict_confidence_min
-    some_are_left = len(named) < len(state.nodes) or len(state.nodes) == 1
-    may_go = some_are_left and len(named) <= policy.suspects_max
-    is_certain = is_named and may_go and event.is_machine
+    is_certain = is_named and event.is_machine and _may_go(state, named, rules.ladder.evictions_share_max, policy)
     # Confidence is low because the members of the group look alike; that one of them blocks the others is certain.
-    is_group = len(named) > 1 and may_go and event.confidence >= policy.group_confidence_min
+    is_likely = len(named) > 1 and event.confidence >= policy.group_confidence_min
+    is_group = is_likely and _may_go(state, named, policy.group_share_max, policy)
     step = max(event.step, state.step)
     return Failure(
         symptom=Symptom.HANG,
@@ -65,7 +69,14 @@ def _failure(state: JobState, event: HangFound, policy: HangPolicy) -> Failure:
         ),
         suspects=named if is_certain else (),
         group=named if is_group else (),
+        is_convincing=is_group and bool(convincing) and not is_certain,
     )
+
+
+def _may_go(state: JobState, nodes: tuple[str, ...], share_max: float, policy: HangPolicy) -> bool:
+    """Return True if so many nodes may leave at once: some stay, and no more go than is plausible."""
+    some_are_left = len(nodes) < len(state.nodes) or len(state.nodes) == 1
+    return some_are_left and len(nodes) <= max(policy.suspects_max, int(share_max * state.spec.nnodes))
 
 
 def _describe(event: HangFound) -> str:

@@ -65,7 +65,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     suspects: tuple[str, ...] = ()
     """Machines that themselves show a fault in a hang."""
     group: tuple[str, ...] = ()
-    """Nodes of which one blocks the others, or slows the job down; it is not known which."""
+    """Nodes of which one blocks the others, or slows the job down; it is not known which. The most suspect first."""
+    is_convincing: bool = False
+    """True if the group of a hang stands apart enough to evict it before anything else was tried."""
     may_be_outage: bool = False
     """True if a loss of power that took other machines as well would look the same."""
 

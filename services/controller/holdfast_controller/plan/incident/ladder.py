@@ -13,6 +13,8 @@ crash on a node that has an alert             -> evict it: a crash with a culpri
 tests name a machine that slows the job down  -> evict it, once it has cost as much as a restart, and test it again
 a link, or a group by stacks, slows it down   -> evict both ends, or the group, likewise; healthy ones come back
 hang, and a machine itself shows a fault      -> evict it: a process there is stopped, stuck, or cannot be read
+hang, and one group stands apart from the rest -> evict the group, once others are there; test it beside training
+the same without those nodes                  -> it follows the job: they come back, and no other group goes for it
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
 checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
@@ -63,6 +65,8 @@ class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     one_of: bool = False
     """True if at least one of the nodes is at fault and it is not known which: they are tested beside training."""
+    asks_first: bool = False
+    """True if the nodes leave only once others are granted in their place."""
     link: tuple[str, str] | None = None
     """The broken connection that the nodes are evicted for."""
     mechanism: str = FAILURES
@@ -82,6 +86,8 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     can_roll_back: bool = False
     """True if the code that failed is not known to be good, and other code is."""
     can_replay: bool = False
+    may_guess: bool = True
+    """False if the failure shows that a group was evicted for it in vain."""
 
 
 def user_error(failure: Failure) -> RankError | None:
@@ -226,6 +232,8 @@ def next_rung(incident: Incident, failure: Failure, taken: Rung, options: Ladder
         incident = msgspec.structs.replace(incident, replayed=options.members)
     elif taken is Rung.WAIT:
         incident = msgspec.structs.replace(incident, paused=(*incident.paused, failure.generation))
+    elif taken is Rung.EVICT and failure.is_convincing:
+        options = msgspec.structs.replace(options, may_guess=False)
     again = msgspec.structs.replace(failure, generation=failure.generation + 1)
     if failure.error:
         again = msgspec.structs.replace(
@@ -306,6 +314,8 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
             mechanism=INSPECTIONS,
             evidence=known.evidence,
         )
+    if failure.is_convincing and options.may_guess and not options.can_roll_back:
+        return _for_group(failure, asks_first=True)
     if failure.may_be_outage and not _fails_alone(incident, failure, policy):
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
     seen = incident.recurrences.get(trait(failure) or "")
@@ -325,14 +335,23 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
             return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,))
     was_checked = incident.checked >= options.members or not options.can_check
     is_again = incident.restarts >= policy.reattempts_before_checks
-    if failure.group and not options.can_roll_back and was_checked and is_again:
-        why = f"one of {', '.join(failure.group)} blocks the others"
-        reason = f"{failure.text}; {why}"
-        return RungChoice(rung=Rung.EVICT, reason=reason, nodes=failure.group, one_of=True, mechanism=HANGS)
+    if failure.group and options.may_guess and not options.can_roll_back and was_checked and is_again:
+        return _for_group(failure)
     if options.can_roll_back and incident.restarts > policy.reattempts_before_checks:
         why = "the job failed again, no machine is known to be at fault, and the code is new"
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
+
+
+def _for_group(failure: Failure, *, asks_first: bool = False) -> RungChoice:
+    return RungChoice(
+        rung=Rung.EVICT,
+        reason=f"{failure.text}; one of {', '.join(failure.group)} blocks the others",
+        nodes=failure.group,
+        one_of=True,
+        asks_first=asks_first,
+        mechanism=HANGS,
+    )
 
 
 def _fails_alone(incident: Incident, failure: Failure, policy: LadderPolicy) -> bool:

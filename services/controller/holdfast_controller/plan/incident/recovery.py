@@ -12,6 +12,7 @@ from holdfast_controller.plan.doubt.records import Doubt
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
+from holdfast_controller.plan.incident.guesses import may_guess
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Rung
 from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice, blame, choose, user_error, within_limits
 from holdfast_controller.plan.incident.replay_scope import can_replay
@@ -98,6 +99,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         doubted=tuple(noted.failure for node, noted in state.doubts.items() if acts and _is_open(state, node, noted)),
         can_roll_back=can_roll_back(state, failure.generation),
         can_replay=can_replay(state),
+        may_guess=may_guess(state, failure),
     )
 
 

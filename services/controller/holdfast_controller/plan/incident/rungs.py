@@ -10,11 +10,12 @@ from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, Reattempt,
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import roll_back
-from holdfast_controller.plan.doubt.records import Convict
+from holdfast_controller.plan.doubt.records import Convict, Replacement
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident import breaker
+from holdfast_controller.plan.incident import breaker, guesses
 from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
 from holdfast_controller.plan.incident.ladder import (
+    HANGS,
     INSPECTIONS,
     REPLAYS,
     LadderOptions,
@@ -38,6 +39,9 @@ from holdfast_controller.plan.transitions import (
 ABSENT = frozenset({Symptom.NODE_LOST, Symptom.START_TIMEOUT})
 """Symptoms of a node that is lost or does not answer: it is replaced in any case, as the job cannot train without."""
 
+POOL_ANSWERS_S = 5.0
+"""Time for which a job that hangs waits for the standby service to answer whether nodes are free."""
+
 RUNGS_TAKEN_MAX = 32
 """Rungs that an incident remembers; its events are all in the history."""
 
@@ -49,6 +53,9 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
         reason = f"{choice.reason}; the eviction was withheld"
         choice = msgspec.structs.replace(choice, rung=Rung.REATTEMPT, nodes=(), reason=reason)
         choice = within_limits(choice, incident, failure, policy)
+    if choice.asks_first and choice.rung is Rung.EVICT and len(draft.state.spares) < len(choice.nodes):
+        _ask_first(draft, failure, choice)
+        return
     _note(draft, failure, choice, options)
     match choice.rung:
         case Rung.STOP:
@@ -73,6 +80,20 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
         case Rung.REPLACE:
             draft.release(tuple(filter(None, map(draft.state.member, choice.nodes))), choice.reason)
             _replace(draft, choice)
+
+
+def _ask_first(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
+    """Request nodes in the place of those that are to leave; the decision follows with the answer."""
+    reason = f"to replace {', '.join(choice.nodes)}; they leave once these are there: {choice.reason}"
+    request = draft.request_nodes(reason, len(choice.nodes))
+    draft.update(
+        replacement=Replacement(
+            failure=failure,
+            claim=request.id,
+            incident=draft.incident.id,
+            until=draft.now + timedelta(seconds=POOL_ANSWERS_S),
+        )
+    )
 
 
 def may_evict(draft: JobDraft, choice: RungChoice) -> bool:
@@ -165,7 +186,10 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
         links = (*links, FailedLink(ends=choice.link, evicted={member.node: member.epoch for member in held}))
     draft.update_incident(evicted=evicted, links=links)
     if failure.symptom not in ABSENT:
-        draft.update(evictions=(*draft.state.evictions, draft.now))
+        judgements = breaker.judgements(choice.nodes, draft.now)
+        draft.update(evictions=(*draft.state.evictions, *judgements))
+    if choice.one_of and choice.mechanism == HANGS:
+        guesses.note(draft, failure, held)
     if choice.mechanism == INSPECTIONS:
         draft.update(convicted=(*_convicted_lately(draft), *(_convict(draft, member) for member in held)))
     _replace(draft, choice)

@@ -38,6 +38,8 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
         return
     policy = draft.rules.ladder
     suspects = _suspects(event, policy)
+    if len(suspects) > max(policy.slow_suspects_max, int(policy.slow_group_share_max * state.spec.nnodes)):
+        return
     if not suspects or not set(suspects) <= set(state.nodes) or len(suspects) >= max(2, len(state.nodes)):
         # Whether to restart without several machines at once, or without all, is for people to decide.
         return
@@ -67,12 +69,10 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
 def _suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
     """Return the nodes to evict: the one that tests name, both ends of a slow link, or the group that stacks name."""
     if not event.is_validated:
-        found = event.one_of if event.confidence >= policy.slow_confidence_min else ()
-    elif event.nodes:
-        found = event.nodes if len(event.nodes) == 1 else ()
-    else:
-        found = tuple(sorted({end for link in event.links for end in link}))
-    return found if len(found) <= policy.slow_suspects_max else ()
+        return event.one_of if event.confidence >= policy.slow_confidence_min else ()
+    if event.nodes:
+        return event.nodes if len(event.nodes) == 1 else ()
+    return tuple(sorted({end for link in event.links for end in link}))
 
 
 def fail_slow_relieved(draft: JobDraft, event: FailSlowRelieved) -> None:
