@@ -5,6 +5,7 @@ Four nodes, pp=2,dp=2: nodes 0 and 3 keep each other's copies, and nodes 1 and 2
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -93,9 +94,14 @@ class Scene:
             self.running.power_off(node)
 
     def bring_back(self, node: str) -> None:
-        """Make a standby of a node that was lost and replaced."""
+        """Have a node that was lost and replaced come back as a standby."""
         self.running.power_on(node)
-        self.running.command("nodes", "release", node)
+        self.running.until(f"{node} is a standby", lambda: self._state(node) == "standby")
+
+    def _state(self, node: str) -> str:
+        """The state of a node; may be asked by several threads, unlike the record."""
+        listed = json.loads(self.running.command("nodes", "--json").stdout)
+        return next(each["state"] for each in listed if each["node"] == node)
 
     def went_on_with(self, after: int) -> set[int]:
         """With which step each rank went on after this generation."""
