@@ -158,7 +158,8 @@ def spacious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     "HOLDFAST_DRILLS" not in os.environ, reason="a cluster of its own takes long: set HOLDFAST_DRILLS=1"
 )
 def test_who_was_evicted_for_being_slow_is_tested_beside_free_nodes(spacious: Cluster, tmp_path: Path) -> None:
-    job = _train(spacious, tmp_path, "--products", "60", "--rest-s", "0.3")
+    # A job that cannot go on from a step is not restarted for being slow.
+    job = _train(spacious, tmp_path, "--products", "60", "--rest-s", "0.3", "--keeps")
     last = spacious.members(job)[2]
     spacious.command("inject", "slow-node", "--node", last, "-o", "cores=0.05")
     eviction = _until(spacious, job, "eviction")
