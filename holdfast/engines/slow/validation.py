@@ -2,13 +2,15 @@
 
 Computation: GEMM on the suspects and their peers, all at once. Communication: the links of a group's ring and tree, in
 passes in which no rank takes part twice, so that their number does not depend on the group's size. Groups of one kind
-share no rank and are tested side by side.
+share no rank and are tested side by side. A link is compared with the median of all; so that most of them do not end at
+one bad machine, links of other machines are tested with them.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 
 from holdfast.engines.slow.imbalance import STAGE_DIMENSION
@@ -71,8 +73,47 @@ def plan_validation(located: SlowSuspects, topology: Topology) -> ValidationPlan
                     new = tuple(transfer for of_group in together for transfer in of_group if transfer not in tested)
                     tested.update(new)
                     passes += [new] if new else []
+    passes = _with_links(passes, _like_links(tested, topology), topology)
     suspects = located.ranks("computation")
     return ValidationPlan(compute_ranks=_with_like(suspects, topology), passes=tuple(passes))
+
+
+def _like_links(tested: Iterable[Transfer], topology: Topology) -> list[tuple[int, int]]:
+    """Return links between nodes, by node rank, until at most half of all end at any one node."""
+    between = {
+        (sender, receiver)
+        for transfer in tested
+        if (sender := topology.node_rank_of(transfer.sender)) != (receiver := topology.node_rank_of(transfer.receiver))
+    }
+    ends = Counter(node for link in between for node in link)
+    most = max(ends.values(), default=0)
+    lacking = max(0, 2 * most + 1 - len(between)) if between else 0
+    nodes = sorted(range(topology.nnodes), key=lambda node: ends[node])
+    found: list[tuple[int, int]] = []
+    for distance in range(1, len(nodes)):
+        for place, node in enumerate(nodes):
+            link = node, nodes[(place + distance) % len(nodes)]
+            if len(found) == lacking:
+                return found
+            if link not in between and max(ends[link[0]], ends[link[1]]) < most:
+                found.append(link)
+                ends.update(link)
+    return found
+
+
+def _with_links(passes: Sequence[Pass], links: Iterable[tuple[int, int]], topology: Topology) -> list[Pass]:
+    """Return the passes with these links between nodes, each in the first pass in which both are idle."""
+    busy = [{topology.node_rank_of(end) for one in found for end in (one.sender, one.receiver)} for found in passes]
+    filled = [list(found) for found in passes]
+    for link in links:
+        place = next((number for number, nodes in enumerate(busy) if nodes.isdisjoint(link)), len(busy))
+        if place == len(busy):
+            busy.append(set())
+            filled.append([])
+        busy[place].update(link)
+        sender, receiver = (topology.ranks_of(node).start for node in link)
+        filled[place].append(Transfer(sender=sender, receiver=receiver))
+    return [tuple(found) for found in filled]
 
 
 def _disjoint(groups: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:

@@ -59,7 +59,8 @@ def test_quiet_evidence_decides_nothing() -> None:
     assert decisions(sparse) == decisions(full)
     # Also the machine that is slow for three minutes: a restart of this job takes less than it costs.
     assert len(found(sparse, Eviction)) == 3
-    assert len(found(sparse, HangFound, FailSlowLocated, FailSlowRelieved, BadNumber)) >= 5
+    # Tests name both slow machines: no rounds of stacks follow.
+    assert len(found(sparse, HangFound, FailSlowLocated, FailSlowRelieved, BadNumber)) == 4
     evictions, in_full = ([at for at, event in it.log if isinstance(event, Eviction)] for it in (sparse, full))
     assert evictions == pytest.approx(in_full, abs=10.0)
 

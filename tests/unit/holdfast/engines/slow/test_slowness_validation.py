@@ -79,6 +79,24 @@ def test_groups_of_one_kind_are_tested_side_by_side() -> None:
     assert_no_rank_twice(plan.passes)
 
 
+@pytest.mark.parametrize("nnodes", [6, 12, 48])
+def test_at_most_half_of_the_links_end_at_one_node(nnodes: int) -> None:
+    """Else a node with a bad cable makes slow links the usual ones."""
+    topology = Topology.of(nnodes, 1, None)
+    groups = [suspicion("communication", (0, 1, 2), "dp"), suspicion("communication", (1, 3), "tp")]
+    plan = plan_validation(located(*groups), topology)
+    assert {(0, 1), (1, 2), (2, 0), (1, 3), (3, 1)} <= set(links(plan.passes))
+    ends = [node for link in links(plan.passes) for node in link]
+    assert max(map(ends.count, ends)) * 2 < len(links(plan.passes))
+    assert_no_rank_twice(plan.passes)
+    slow = [1.0 if 1 in link else 0.1 for link in links(plan.passes)]
+    times = zip(links(plan.passes), slow, strict=True)
+    results = ValidationResults(
+        transfers=tuple(TransferTime(sender=one, receiver=other, seconds=took_s) for (one, other), took_s in times)
+    )
+    assert judge_validation(results, topology).nodes == (1,)
+
+
 def test_groups_that_share_ranks_are_tested_one_after_another() -> None:
     mesh = TOPOLOGY.mesh
     plan = plan_validation(
