@@ -193,7 +193,7 @@ class LocalSession:
             return Refused(reason="the tensors of this rank have not been laid out")
         # Waits until the save before is sealed, be it of this rank's life or of the one before.
         shelf.turn.acquire()
-        waits, is_over = answers_when_sealed(shelf.steps()), threading.Event()
+        is_over = threading.Event() if answers_when_sealed(shelf.steps()) else None
         segment: Segment | None = None
         try:
             segment = self._claim(shelf, lay.nbytes)
@@ -215,9 +215,10 @@ class LocalSession:
                 sealed = SealedStep(step=request.step, generation=joined.generation)
                 self._node.interruptions.not_kept(joined.name, sealed, reason)
             return Refused(reason=f"step {request.step} of {lay.nbytes} bytes is not kept: {reason}")
-        sealing = partial(_run_and_set, sealing, is_over)
+        if is_over is not None:
+            sealing = partial(_run_and_set, sealing, is_over)
         self._begun = partial(self._seal_in_turn, shelf, segment, sealing, request.step), shelf, segment
-        if waits:
+        if is_over is not None:
             self._go_on()
             is_over.wait()
         return Done()

@@ -32,6 +32,7 @@ from holdfast_vault.peers.sending.senders import Senders
 from holdfast_vault.peers.trust import PeerTrust
 from holdfast_vault.rank_ledgers import RankLedgers
 from holdfast_vault.shelf.pins import Pins, pins_of
+from holdfast_vault.shelf.segments import Segment
 from holdfast_vault.shelf.shard_checks import ShardChecks
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
 from holdfast_vault.shelf.shelves import Shelves
@@ -70,7 +71,7 @@ class NodeVault:
         self._serves: JobId | None = None
         self._owner: tuple[JobId, int] | None = None
         self.notices = Notices()
-        self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left, self._changed)
+        self._shelves = Shelves(limits.memory_bytes, limits.memory_steps, self._left, self._changed, self._overwritten)
         self._receptions = Receptions()
         self._assignments = Assignments()
         self.interruptions = Interruptions(self._assignments, self.notices)
@@ -165,6 +166,10 @@ class NodeVault:
     def _changed(self, name: ShardName, contents: ShelfContents) -> None:
         if self._handover is not None:
             self._handover.shelf(name, *contents)
+
+    def _overwritten(self, name: ShardName, segment: Segment) -> None:
+        if self._handover is not None:
+            self._handover.withdraw(name, segment)
 
     def _serve_job(self, job: JobId) -> None:
         if self._shelves.serve(job):

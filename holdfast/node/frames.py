@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
+_DESCRIPTOR = struct.Struct("@i")
+_ANCILLARY_BYTES = socket.CMSG_LEN(_DESCRIPTOR.size)
 
 M = TypeVar("M")
 
@@ -84,10 +86,15 @@ def receive(
     """
     descriptors: list[int] = []
     try:
-        head, descriptors, _, _ = socket.recv_fds(link, _LENGTH.size, 1)
-        rest = bytearray(_LENGTH.size - len(head))
-        receive_into(link, memoryview(rest))
-        body = bytearray(_length(head + rest, nbytes_max))
+        # Not by `socket.recv_fds`, which takes longer than the call itself: training waits for this in each save.
+        head, ancillary, _, _ = link.recvmsg(_LENGTH.size, _ANCILLARY_BYTES)
+        if ancillary:
+            descriptors = [*_DESCRIPTOR.unpack(ancillary[0][2])]
+        if len(head) < _LENGTH.size:
+            rest = bytearray(_LENGTH.size - len(head))
+            receive_into(link, memoryview(rest))
+            head += rest
+        body = bytearray(_length(head, nbytes_max))
         receive_into(link, memoryview(body))
         return decode(decoder, body), descriptors[0] if descriptors else None
     except BaseException as error:

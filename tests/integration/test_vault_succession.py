@@ -161,11 +161,10 @@ def test_what_a_large_node_holds_fits_before_its_successor_reads() -> None:
         waiting.kill()
     inheritance = Inheritance()
     for _ in names:
-        for kind in (Deposits, ShelfRecord):
-            data, descriptors, _, _ = socket.recv_fds(theirs, 1 << 16, 2 * DEPOSITS_MAX)
-            record = records.decode(data)
-            assert isinstance(record, kind)
-            inheritance.take(record, descriptors)
+        data, descriptors, _, _ = socket.recv_fds(theirs, 1 << 16, 2 * DEPOSITS_MAX)
+        deposits, shelf_record = records.decode(data)
+        assert isinstance(deposits, Deposits) and isinstance(shelf_record, ShelfRecord)
+        inheritance.take([deposits, shelf_record], descriptors)
     inherited = {shelf.name: [it.contents.sealed.step for it in shelf.shards] for shelf in inheritance.shelves()}
     assert inherited == {name: [0, 1, 2, 3] for name in names}
 

@@ -16,9 +16,9 @@ import pytest
 
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
-from holdfast_vault.shelf.keeping import answers_when_sealed
+from holdfast_vault.shelf.keeping import KEPT_MIN, answers_when_sealed
 from holdfast_vault.shelf.pins import Pins, StepMark
-from holdfast_vault.shelf.segments import SealedContents
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
 from tests.sim.light_segments import LightSegment
 
@@ -72,7 +72,11 @@ class World:
         return (rank + 1) % len(self.ranks)
 
     def _shelf(self, place: Place) -> Shelf:
-        shelf = Shelf("", LightSegment, on_change=lambda contents: self.records.__setitem__(place, contents))
+        def withdraw(segment: Segment) -> None:
+            before = self.records[place]
+            self.records[place] = before._replace(held=tuple(it for it in before.held if it[0] is not segment))
+
+        shelf = Shelf("", LightSegment, KEPT_MIN, lambda contents: self.records.__setitem__(place, contents), withdraw)
         shelf.pin(_pins(self.frozen))
         return shelf
 

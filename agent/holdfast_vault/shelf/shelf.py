@@ -59,9 +59,11 @@ class Shelf:
         make: MakeSegment = Segment,
         steps_wanted: int = KEPT_MIN,
         on_change: Callable[[ShelfContents], None] = lambda contents: None,
+        on_overwrite: Callable[[Segment], None] = lambda segment: None,
     ) -> None:
         """`make` takes memory, as long as there is some; `steps_wanted` steps are kept if there is room for them.
-        `on_change` takes each change before what it gives up is overwritten.
+        `on_change` takes each change, but that a sealed segment is about to be overwritten: this `on_overwrite` takes,
+        for the rank that saves waits meanwhile.
         """
         self.turn = threading.Lock()
         self._name = name
@@ -76,31 +78,31 @@ class Shelf:
         self._refusals = 0
         self._is_closed = False
         self._on_change = on_change
+        self._on_overwrite = on_overwrite
 
     def claim(self, nbytes: int, absent: frozenset[int] = NONE, *, by_chunks: bool = False) -> Segment:
         """Return a segment to be filled, but for the `absent` chunks, and then sealed or put back. `by_chunks`: the
         caller fills it by `put` if it `is_fresh`. Raises OSError: no memory (ENOMEM, ENOSPC), or another job has it
         (ESTALE).
         """
-        with self._changing():
+        with self._lock:
             self._refuse_if_closed()
             segment = self._spare(nbytes, absent)
             if segment is not None:
-                segment.contents, segment.is_filling = None, True
-                return segment
+                return self._emptied(segment)
+        with self._changing():
             # Their memory may be needed for this one.
             useless = self._useless(nbytes, absent)
             self._segments = [each for each in self._segments if each not in useless]
         try:
             made = self._make(nbytes, absent, is_filling=True, is_fresh=by_chunks)
         except OSError:
-            with self._changing():
+            with self._lock:
                 segment = self._oldest_not_needed(nbytes, absent)
                 if segment is None:
                     self._refusals += 1
                     raise
-                segment.contents, segment.is_filling = None, True
-                return segment
+                return self._emptied(segment)
         self._refusals = 0
         return made
 
@@ -283,6 +285,12 @@ class Shelf:
                 contents = ShelfContents(held, self._cut, tuple(self._sent))
                 self._on_change(contents if not self._is_closed else ShelfContents((), None, ()))
 
+    def _emptied(self, segment: Segment) -> Segment:
+        if segment.contents is not None:
+            self._on_overwrite(segment)
+        segment.contents, segment.is_filling = None, True
+        return segment
+
     def _make(self, nbytes: int, absent: frozenset[int], *, is_filling: bool, is_fresh: bool) -> Segment:
         fresh = self._make_segment(self._name, nbytes, absent, is_fresh=is_fresh)
         fresh.is_filling = is_filling
@@ -297,7 +305,9 @@ class Shelf:
 
     def _spare(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
         """Return the next segment to fill: one without contents, else the oldest that is not wanted."""
-        old = unwanted(self._steps(), self._needed() | self._floor(), self._steps_wanted)
+        steps = self._steps()
+        stays = needed(steps, self._sent, pinned(steps, self._pins)) | floor(steps, self._pins, self._cut)
+        old = unwanted(steps, stays, self._steps_wanted)
         free = [each for each in self._segments if _has_shape(each, nbytes, absent) and _is_idle(each)]
         there = {_sealed_of(each): each for each in free}
         return next((there[sealed] for sealed in (None, *old) if sealed in there), None)

@@ -25,10 +25,11 @@ class Shelves:
         steps_wanted: int = KEPT_MIN,
         left: Callable[[Collection[ShardName]], Collection[ShardName]] = lambda names: (),
         on_change: Callable[[ShardName, ShelfContents], None] = lambda name, contents: None,
+        on_overwrite: Callable[[ShardName, Segment], None] = lambda name, segment: None,
     ) -> None:
         """`nbytes_max` is for all together (0: what the machine has); `steps_wanted` for each, if there is room. `left`
-        returns those of the given ranks whose copies are kept elsewhere by now; `on_change` takes each change of a
-        shelf before what it gives up is overwritten.
+        returns those of the given ranks whose copies are kept elsewhere by now; `on_change` and `on_overwrite` take
+        what happens to a shelf.
         """
         self._lock = threading.Lock()
         self._job: JobId | None = None
@@ -37,6 +38,7 @@ class Shelves:
         self._pins: Pins | None = None
         self._left = left
         self._on_change = on_change
+        self._on_overwrite = on_overwrite
         self._room = MemoryBudget(nbytes_max, self._all)
 
     def serve(self, job: JobId) -> bool:
@@ -53,8 +55,9 @@ class Shelves:
         with self._lock:
             shelf = self._shelves.get(name)
             if shelf is None:
-                on_change = partial(self._on_change, name)
-                shelf = Shelf(f"holdfast-{name.job}-{name.rank}", self._room.make, self._steps_wanted, on_change)
+                memory_name = f"holdfast-{name.job}-{name.rank}"
+                on_change, on_overwrite = partial(self._on_change, name), partial(self._on_overwrite, name)
+                shelf = Shelf(memory_name, self._room.make, self._steps_wanted, on_change, on_overwrite)
                 shelf.pin(self._pins)
                 if job_of(name) == self._job:
                     self._shelves[name] = shelf

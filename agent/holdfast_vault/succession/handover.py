@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +28,7 @@ from holdfast_vault.succession.records import (
     Record,
     Serving,
     ShelfRecord,
+    close_all,
 )
 
 REPLACED_AFTER_S_MIN, REPLACED_AFTER_S_MAX = 1.0, 60.0
@@ -46,6 +47,7 @@ class Successor(NamedTuple):
 class _Shelf(NamedTuple):
     record: ShelfRecord
     shards: dict[int, tuple[Segment, SealedContents]]
+    """By the numbers of the record."""
 
 
 class Handover:
@@ -58,6 +60,8 @@ class Handover:
         self._start = start
         self._numbers = itertools.count(1)
         self._shelves: dict[ShardName, _Shelf] = {}
+        self._notes: dict[int, int] = {}
+        """The files with the notes of the shards, by number."""
         self._assigned: Assign | None = None
         self._serves: Serve | None = None
         self._is_serving = False
@@ -68,17 +72,17 @@ class Handover:
     def serving(self) -> None:
         with self._lock:
             self._is_serving = True
-            self._send(Serving())
+            self._send([Serving()])
 
     def assigned(self, order: Assign) -> None:
         with self._lock:
             self._assigned = order
-            self._send(order)
+            self._send([order])
 
     def serves(self, order: Serve) -> None:
         with self._lock:
             self._serves = order
-            self._send(order)
+            self._send([order])
 
     def shelf(
         self,
@@ -87,7 +91,7 @@ class Handover:
         cut: Cut | None,
         sent: tuple[SealedStep, ...],
     ) -> None:
-        """Record what a shelf has from now on. On return the successor holds no other shard of it."""
+        """Record what a shelf has from now on."""
         with self._lock:
             before = self._shelves.get(name)
             known = before.shards if before is not None else {}
@@ -100,46 +104,57 @@ class Handover:
                 self._shelves.pop(name, None)
             else:
                 self._shelves[name] = _Shelf(record, shards)
-            self._deposit({number: it for number, it in shards.items() if number not in known})
-            self._send(record)
+            self._deposit({number: it for number, it in shards.items() if number not in known}, record)
+            close_all(self._notes.pop(number) for number in known if number not in shards and number in self._notes)
+
+    def withdraw(self, name: ShardName, segment: Segment) -> None:
+        """Take a shard back that is about to be overwritten: on return the successor has it no more.
+
+        It is not told so, for a message would wake it while a rank waits; it shares the file with the shard's notes.
+        """
+        with self._lock:
+            shelf = self._shelves.get(name)
+            shards = shelf.shards.items() if shelf is not None else ()
+            for number in (number for number, (each, _) in shards if each is segment and number in self._notes):
+                os.ftruncate(self._notes[number], 0)
 
     def close(self) -> None:
         """End the successor: the vault ends in order."""
         with self._lock:
             self._is_closed = True
             self._shelves.clear()
-            self._send(Ended())
+            close_all(self._notes.values())
+            self._notes.clear()
+            self._send([Ended()])
             if self._successor is not None:
                 self._successor.link.close()
                 self._successor = None
 
-    def _deposit(self, shards: Mapping[int, tuple[Segment, SealedContents]]) -> None:
+    def _deposit(self, shards: Mapping[int, tuple[Segment, SealedContents]], record: ShelfRecord) -> None:
+        """Send the shards, and the record that refers to them with the last: each message wakes the successor."""
         numbers = list(shards)
-        for first in range(0, len(numbers), DEPOSITS_MAX):
-            self._deposit_some({number: shards[number] for number in numbers[first : first + DEPOSITS_MAX]})
+        try:
+            for first in range(0, len(numbers) or 1, DEPOSITS_MAX):
+                some = numbers[first : first + DEPOSITS_MAX]
+                deposits = tuple(Deposit(number=it, nbytes=shards[it][0].nbytes) for it in some)
+                descriptors = [it for number in some for it in self._files_of(number, *shards[number])]
+                is_last = first + DEPOSITS_MAX >= len(numbers)
+                self._send([Deposits(deposits=deposits), *([record] if is_last else [])], descriptors)
+        except OSError as error:
+            self._lose(error)
 
-    def _deposit_some(self, shards: Mapping[int, tuple[Segment, SealedContents]]) -> None:
-        if self._successor is None:
-            return
-        with ExitStack() as files:
-            descriptors: list[int] = []
-            try:
-                for segment, contents in shards.values():
-                    notes = Notes(contents=contents, absent=tuple(sorted(segment.absent)))
-                    file = _file_of(msgspec.msgpack.encode(notes))
-                    files.callback(os.close, file)
-                    descriptors += (segment.descriptor, file)
-            except OSError as error:
-                self._lose(error)
-                return
-            deposits = tuple(Deposit(number=number, nbytes=segment.nbytes) for number, (segment, _) in shards.items())
-            self._send(Deposits(deposits=deposits), *descriptors)
+    def _files_of(self, number: int, segment: Segment, contents: SealedContents) -> tuple[int, int]:
+        """Return the memory of a shard, and the file with its notes."""
+        if number not in self._notes:
+            notes = Notes(contents=contents, absent=tuple(sorted(segment.absent)))
+            self._notes[number] = _file_of(msgspec.msgpack.encode(notes))
+        return segment.descriptor, self._notes[number]
 
-    def _send(self, record: Record, *descriptors: int) -> None:
+    def _send(self, some: Sequence[Record], descriptors: Sequence[int] = ()) -> None:
         if self._successor is None:
             return
         try:
-            socket.send_fds(self._successor.link, [msgspec.msgpack.encode(record)], descriptors)
+            socket.send_fds(self._successor.link, [msgspec.msgpack.encode(some)], descriptors)
         except OSError as error:
             self._lose(error)
 
@@ -177,12 +192,11 @@ class Handover:
                 return
             for order in (self._assigned, self._serves):
                 if order is not None:
-                    self._send(order)
+                    self._send([order])
             for record, shards in self._shelves.values():
-                self._deposit(shards)
-                self._send(record)
+                self._deposit(shards, record)
             if self._is_serving:
-                self._send(Serving())
+                self._send([Serving()])
 
 
 def _file_of(data: bytes) -> int:

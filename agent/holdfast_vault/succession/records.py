@@ -1,7 +1,7 @@
 """Records from a vault to its successor, and the inheritance that they add up to when the vault ends.
 
-The vault records every change of its shelves before it acts on it: a step that is about to be overwritten is not the
-successor's any more. So what the successor has is what the vault had sealed, wherever the vault was when it ended.
+The vault sends every change of its shelves. Before it overwrites a shard, it empties the file with the shard's notes,
+which the successor shares. So the successor has what the vault had sealed, wherever the vault was when it ended.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class Deposit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deposits(_Record, frozen=True, kw_only=True, tag="deposits"):
-    """New shards, at most `DEPOSITS_MAX`. Two descriptors come with each: its memory, and a file with its `Notes`."""
+    """New shards, at most `DEPOSITS_MAX`, first in their message.
+
+    Two descriptors come with each: its memory, and a file with its `Notes`. The vault empties that file before it
+    overwrites the shard.
+    """
 
     deposits: tuple[Deposit, ...]
 
@@ -69,7 +73,8 @@ class Ended(_Record, frozen=True, kw_only=True, tag="ended"):
 
 Record = Serving | Deposits | ShelfRecord | Assign | Serve | Ended
 
-records: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+records: msgspec.msgpack.Decoder[list[Record]] = msgspec.msgpack.Decoder(list[Record])
+"""Of one message."""
 DEPOSITS_MAX = 64
 """The kernel passes 253 descriptors with a message."""
 _notes = msgspec.msgpack.Decoder(Notes)
@@ -111,22 +116,25 @@ class Inheritance:
         self._kept: dict[int, _Kept] = {}
         self._shelves: dict[ShardName, ShelfRecord] = {}
 
-    def take(self, record: Record, descriptors: Sequence[int]) -> None:
-        """Take a record in, and the descriptors that came with it."""
-        match record:
-            case Deposits(deposits=deposits) if len(descriptors) == 2 * len(deposits):
-                for deposit, memory, notes in zip(deposits, descriptors[::2], descriptors[1::2], strict=True):
-                    self._kept[deposit.number] = _Kept(deposit, memory, notes)
-            case ShelfRecord():
-                self._replace(record)
-            case Assign():
-                self.assigned = record
-            case Serve():
-                self.serves = record
-            case Serving():
-                self.is_served = True
-            case _:
-                close_all(descriptors)
+    def take(self, some: Iterable[Record], descriptors: Sequence[int]) -> None:
+        """Take in the records of a message, and the descriptors that came with it."""
+        for record in some:
+            match record:
+                case Deposits(deposits=deposits) if len(descriptors) == 2 * len(deposits):
+                    for deposit, memory, notes in zip(deposits, descriptors[::2], descriptors[1::2], strict=True):
+                        self._kept[deposit.number] = _Kept(deposit, memory, notes)
+                    descriptors = ()
+                case ShelfRecord():
+                    self._replace(record)
+                case Assign():
+                    self.assigned = record
+                case Serve():
+                    self.serves = record
+                case Serving():
+                    self.is_served = True
+                case _:
+                    pass
+        close_all(descriptors)
 
     def shelves(self) -> Iterator[InheritedShelf]:
         """Yield each shelf once; the descriptors are the caller's from then on."""
@@ -159,17 +167,19 @@ def close_all(descriptors: Iterable[int]) -> None:
 
 def _opened(name: ShardName, kept: _Kept) -> InheritedShard | None:
     deposit, memory, file = kept
+    written = os.pread(file, os.fstat(file).st_size, 0)
+    os.close(file)
+    reason = "its notes fail their checksum"
     try:
-        notes = _notes.decode(os.pread(file, os.fstat(file).st_size, 0))
+        notes = _notes.decode(written)
         contents = notes.contents
         is_whole = contents.seal.nbytes == deposit.nbytes <= os.fstat(memory).st_size
         if is_whole and is_seal_of(contents.seal, contents.index, contents.objects):
             return InheritedShard(memory, deposit.nbytes, frozenset(notes.absent), contents)
-        reason = "its notes fail their checksum"
     except UNREADABLE as error:
         reason = str(error)
-    finally:
-        os.close(file)
     os.close(memory)
-    log.error("a shard of the vault before is not taken over", of=str(name), reason=reason)
+    # The vault empties the notes of a shard that it overwrites.
+    if written:
+        log.error("a shard of the vault before is not taken over", of=str(name), reason=reason)
     return None
