@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
+from collections.abc import Callable
 
-from holdfast.bus.nats_py import Client, nats
+from holdfast.bus.nats_py import Client, Msg, Subscription, nats
 from holdfast.network.trust import allows_plain_text, is_loopback
 from holdfast.settings.network import NO_FILES, NetworkPolicy
 
@@ -14,6 +16,17 @@ _HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r
 
 class ServerRefused(nats.errors.Error):
     """A server to which this process sends no password."""
+
+
+class _AtOnce(asyncio.Queue[Msg]):
+    """A queue that hands each message on as it comes."""
+
+    def __init__(self, take: Callable[[Msg], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def put_nowait(self, item: Msg) -> None:
+        self._take(item)
 
 
 class HardenedClient(Client):
@@ -26,6 +39,17 @@ class HardenedClient(Client):
     def __init__(self, network: NetworkPolicy = NO_FILES) -> None:
         super().__init__()
         self._network = network
+
+    async def receive(self, subject: str, take: Callable[[Msg], None], queue: str = "") -> Subscription:
+        """Subscribe with a function that never waits, and is called while the message is read.
+
+        nats-py would queue the message for a task of the subscription: another turn of the loop for each.
+        """
+        subscription = await self.subscribe(subject, queue=queue, pending_msgs_limit=0, pending_bytes_limit=0)
+        early, subscription._pending_queue = subscription._pending_queue, _AtOnce(take)
+        while not early.empty():
+            take(early.get_nowait())
+        return subscription
 
     async def _process_connect_init(self) -> None:
         try:

@@ -81,7 +81,7 @@ class Inflow:
         self._heard_at = self._loop.time()
         self.subscription: Subscription | None = None
 
-    async def take(self, message: Msg) -> None:
+    def take(self, message: Msg) -> None:
         self._heard_at = self._loop.time()
         if is_control(message):
             # A full consumer waits for a sign that its messages are taken: given when this one's turn comes.
@@ -236,7 +236,7 @@ class Link:
                 closed_cb=link._on_closed,
             )
             link._inbox = client.new_inbox()
-            await client.subscribe(f"{link._inbox}.*", cb=link._on_answer, pending_msgs_limit=0, pending_bytes_limit=0)
+            await client.receive(f"{link._inbox}.*", link._on_answer)
         except (nats.errors.Error, OSError, TimeoutError) as error:
             await link.close()  # nats-py leaves the socket of a failed attempt open
             cause = str(link._last_error or error) or type(error).__name__
@@ -285,7 +285,7 @@ class Link:
         for inflow in list(self.inflows):
             inflow.end()
 
-    async def _on_answer(self, message: Msg) -> None:
+    def _on_answer(self, message: Msg) -> None:
         asked = self._answers.pop(message.subject.rpartition(".")[2], None)
         if asked is not None and not asked[1].done():
             asked[1].set_result(message)
@@ -365,9 +365,7 @@ class Link:
         inflow = Inflow(self, backlog_max)
         self.inflows.add(inflow)
         try:
-            inflow.subscription = await self._client.subscribe(
-                subject, queue=queue, cb=inflow.take, pending_msgs_limit=0, pending_bytes_limit=0
-            )
+            inflow.subscription = await self._client.receive(subject, inflow.take, queue)
         except (nats.errors.Error, OSError) as error:
             self.inflows.discard(inflow)
             raise LinkLost(f"connection to NATS at {self.address} lost: {error or type(error).__name__}") from error
