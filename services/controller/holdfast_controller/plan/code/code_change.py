@@ -45,7 +45,8 @@ def apply_pending(draft: JobDraft, restart_reason: str) -> None:
         # An error of the old code says nothing about the new code.
         forgiven = msgspec.structs.replace(state.incident, user_error=None)
         state = state.update(incident=forgiven)
-    code = code.update(version=new.version, pending=None, since_generation=state.next_generation, first_step=None)
+    generation = state.next_generation
+    code = code.update(version=new.version, pending=None, since_generation=generation, first_step=None, failures=0)
     draft.state = state.update(code=code, settled=None)
 
 

@@ -68,6 +68,8 @@ class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first generation of the present version."""
     first_step: int | None = None
     """The first step of the present generation; None before it."""
+    failures: int = 0
+    """Incidents that have ended since the present version came, before it was known to be good."""
 
     @property
     def present(self) -> CodeVersion | None:

@@ -14,6 +14,7 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.requests import CodeOffer, RollbackJob, UpdateJob
 from holdfast_controller.plan.code.code_state import CodeState, CodeVerdict, CodeVersion, PendingVersion
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Running, Stopping, Waiting
 from holdfast_controller.plan.transitions import become_starting
@@ -131,6 +132,16 @@ def judge_by_training(draft: JobDraft) -> None:
     else:
         return
     draft.state = state.update(code=_judge(draft, state.code, present.version, CodeVerdict.GOOD, why))
+
+
+def note_recovery(draft: JobDraft, incident: Incident) -> None:
+    """Count an incident that has ended against a version on trial, if each of its failures was one of that version."""
+    if is_on_trial(draft.state) and has_only_failures_of_present_code(draft.state, incident):
+        draft.update(code=draft.state.code.update(failures=draft.state.code.failures + 1))
+
+
+def has_only_failures_of_present_code(state: JobState, incident: Incident) -> bool:
+    return all(is_of_present_code(state, taken.generation) for taken in incident.taken)
 
 
 def is_of_present_code(state: JobState, generation: int) -> bool:

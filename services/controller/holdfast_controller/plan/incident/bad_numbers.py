@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.events import BadNumber, StepsCertified, Withheld
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import BadStep, Failure
 from holdfast_controller.plan.incident.recovery import handle_failure, handle_late_failure
@@ -48,6 +49,7 @@ def steps_certified(draft: JobDraft, event: StepsCertified) -> None:
         draft.close_incident(
             "recovered", f"step {event.step} is certified, past step {incident.failed_step} which the job had reached"
         )
+        updates.note_recovery(draft, incident)
 
 
 def _failure(state: JobState, event: BadNumber) -> Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.phase import Running
 
@@ -19,6 +20,7 @@ def passed_step(draft: JobDraft, step: int) -> None:
         draft.close_incident(
             "recovered", f"step {step} completed, past step {incident.failed_step} at which the job had failed"
         )
+        updates.note_recovery(draft, incident)
 
 
 def close_when_settled(draft: JobDraft) -> None:
@@ -33,3 +35,4 @@ def close_when_settled(draft: JobDraft) -> None:
             f"the job has trained for {trained_s:.0f} s since; its step numbers start again in each generation",
         )
         draft.update(settled=incident)
+        updates.note_recovery(draft, incident)

@@ -16,7 +16,8 @@ hang, and a machine itself shows a fault      -> evict it: a process there is st
 hang, and one group stands apart from the rest -> evict the group, once others are there; test it beside training
 the same without those nodes                  -> it follows the job: they come back, and no other group goes for it
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
-checks found nothing, and it is the same node -> evict it; another one -> restart in place, then roll back
+checks found nothing, and the code is new     -> restart in place, then roll back, whichever nodes failed
+checks found nothing, and it is the same node -> evict it; another one -> restart in place
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
 checks name a link, and neither of its ends   -> evict both, or one if the job has no more nodes; test them as well
 a link of the same node fails again           -> evict that node; the others that were evicted for a link come back
@@ -24,8 +25,9 @@ the same although no node was part each time  -> it follows the job: roll back, 
 too many attempts within one incident         -> stop
 
 A second failure within an incident takes a higher rung; an incident ends when the job has trained past the step at
-which it failed. After stop-time checks and replays their suspects are evicted (`named_by_checks`, `named_by_replay`),
-or the next rung is taken: its nodes are checked, or compared, by then.
+which it failed. Failures of code that is not yet known to be good add up over incidents: it may fail at any step.
+After stop-time checks and replays their suspects are evicted (`named_by_checks`, `named_by_replay`), or the next rung
+is taken: its nodes are checked, or compared, by then.
 """
 
 from __future__ import annotations
@@ -85,6 +87,10 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     can_check: bool = True
     can_roll_back: bool = False
     """True if the code that failed is not known to be good, and other code is."""
+    is_all_of_code: bool = True
+    """True if no failure of the incident is older than that code."""
+    code_failures: int = 0
+    """Earlier incidents of that code, while it was not known to be good."""
     can_replay: bool = False
     may_guess: bool = True
     """False if the failure shows that a group was evicted for it in vain."""
@@ -283,7 +289,7 @@ def _for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, op
     if options.can_check and options.members - incident.checked:
         return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
     earlier = [known for known in incident.bad_steps if known.generation != bad_step.generation]
-    if earlier and options.can_roll_back:
+    if options.can_roll_back and (earlier or options.code_failures):
         why = "bad numbers again, no machine is known to be at fault, and the code is new"
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if earlier and options.can_replay and options.members - incident.replayed:
@@ -321,23 +327,22 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
     seen = incident.recurrences.get(trait(failure) or "")
     if seen and _follows_the_job(incident, trait(failure), seen):
         return _for_what_follows_the_job(incident, failure, seen, options, policy)
-    if (
-        options.can_check
-        and incident.restarts >= policy.reattempts_before_checks
-        and options.members - incident.checked
-    ):
+    restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
+    is_again = restarts >= policy.reattempts_before_checks
+    if options.can_check and is_again and options.members - incident.checked:
         return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
         times = max(_times_blamed(incident, node), same)
-        if times >= policy.failures_of_node_max:
+        # New code that only one rank runs fails on the same node each time.
+        is_code = options.can_roll_back and options.is_all_of_code
+        if times >= policy.failures_of_node_max and not is_code:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
             return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,))
     was_checked = incident.checked >= options.members or not options.can_check
-    is_again = incident.restarts >= policy.reattempts_before_checks
     if failure.group and options.may_guess and not options.can_roll_back and was_checked and is_again:
         return _for_group(failure)
-    if options.can_roll_back and incident.restarts > policy.reattempts_before_checks:
+    if options.can_roll_back and restarts > policy.reattempts_before_checks:
         why = "the job failed again, no machine is known to be at fault, and the code is new"
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)

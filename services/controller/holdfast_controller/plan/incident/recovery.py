@@ -7,7 +7,11 @@ import msgspec
 from holdfast.events import IncidentOpened, Withheld
 from holdfast.ids import derived_id
 from holdfast.symptoms import Symptom, row_of
-from holdfast_controller.plan.code.updates import can_roll_back, is_of_present_code
+from holdfast_controller.plan.code.updates import (
+    can_roll_back,
+    has_only_failures_of_present_code,
+    is_of_present_code,
+)
 from holdfast_controller.plan.doubt.records import Doubt
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
@@ -98,6 +102,8 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         alerts=tuple(alert for alert in known if acts and _counts(state, failure, alert)),
         doubted=tuple(noted.failure for node, noted in state.doubts.items() if acts and _is_open(state, node, noted)),
         can_roll_back=can_roll_back(state, failure.generation),
+        is_all_of_code=has_only_failures_of_present_code(state, draft.incident),
+        code_failures=state.code.failures,
         can_replay=can_replay(state),
         may_guess=may_guess(state, failure),
     )
