@@ -39,10 +39,10 @@ class Spoil(msgspec.Struct, frozen=True):
     nodes: frozenset[str]
     is_false: bool = False
 
-    def holds(self, step: int, poisoned_from: int | None) -> bool:
+    def holds(self, step: int, shown_from: int | None) -> bool:
         if self.is_false:
             return self.step <= step < self.step + FALSE_STEPS[self.form]
-        return poisoned_from is not None and step >= self.step
+        return shown_from is not None and step >= self.step
 
 
 class _Reported(msgspec.Struct):
@@ -73,7 +73,7 @@ class StepReports:
         self._runs[training.plan.name] = known
         self.paced(training, run)
         spoil = self._spoils.get(training.plan.name)
-        if spoil is not None and not spoil.is_false and training.poisoned_from is None:
+        if spoil is not None and not spoil.is_false and training.shown_from is None:
             del self._spoils[training.plan.name]
         if self._is_full:
             self.follow(training, run, math.inf)
@@ -92,7 +92,7 @@ class StepReports:
 
     def _has_spoil(self, training: Training) -> bool:
         known = self._spoils.get(training.plan.name)
-        return known is not None and not known.is_false and training.poisoned_from is not None
+        return known is not None and not known.is_false and training.shown_from is not None
 
     def follow(self, training: Training, run: Run, steps: float) -> None:
         """Publish each of the next steps as it ends."""
@@ -198,7 +198,7 @@ class StepReports:
 
     def _numbers(self, training: Training, step: int, node: str) -> Numbers:
         numbers, spoil = sound(step), self._spoils.get(training.plan.name)
-        if spoil is None or not spoil.holds(step, training.poisoned_from):
+        if spoil is None or not spoil.holds(step, training.shown_from):
             return numbers
         wrong = spoiled(spoil.form, numbers)
         # Its own loss shows it in the same step, those of others after the exchange of gradients.

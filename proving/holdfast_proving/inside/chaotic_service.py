@@ -35,7 +35,8 @@ class ChaoticService(Service):
         self.deaths = 0
         bus.on_return.append(self._bus_is_back)
         self._begin(PublishingBus(bus, self._dies))
-        self._agenda.after(LOOKS_EVERY_S, self._look)
+        if crashes:
+            self._agenda.after(LOOKS_EVERY_S, self._look)
 
     def ask(self, request: AnyRequest) -> Answer:
         # A person who finds the service away asks again.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from holdfast.events import ChecksStarted, CopiesMeasured, Event, GenerationStarted, ReplayStarted
 from holdfast.events.parts.job import JobSpec
@@ -15,7 +16,7 @@ from holdfast.ids import named_id
 from holdfast.orders.backup import BackupOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.orders.signatures import OrderSigner
-from holdfast.requests import ReleaseNode, StopJob, SubmitJob
+from holdfast.requests import CodeOffer, ReleaseNode, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 from holdfast_ckpt.service import Coordinator
@@ -30,7 +31,8 @@ from holdfast_proving.inside.due import due_of_jobs, due_of_nodes
 from holdfast_proving.inside.ettr_curve import EttrCurve
 from holdfast_proving.inside.service import Service
 from holdfast_proving.policies.policy import TODAY, Insight, Policy
-from holdfast_proving.scenario.scenario import JobPlan, Scenario
+from holdfast_proving.scenario.scenario import JobPlan, Scenario, Update
+from holdfast_proving.scenario.versions import CODE_ROOT, SCRIPT, digest, manifests_of, versions_of
 from holdfast_proving.truth.generator import DAY_S, HOUR_S, racks_of, true_faults
 from holdfast_proving.truth.ledger import Ledger
 from holdfast_proving.world.agenda import EPOCH, Agenda
@@ -78,6 +80,21 @@ class Heard(MutableMapping[str, datetime]):
         return len(self._machines)
 
 
+class Asked(NamedTuple):
+    """One request of an operator about a job's code."""
+
+    at_s: float
+    job: str
+    update: Update
+    is_accepted: bool
+
+    @property
+    def due_s(self) -> float:
+        """When the job is restarted for it, if nothing else has restarted it before."""
+        is_lazy = self.update.version and not self.update.is_urgent
+        return self.at_s + (self.update.within_h * HOUR_S if is_lazy else 0.0)
+
+
 class Cluster:
     """One simulation: a scenario, a seed, a policy."""
 
@@ -96,7 +113,11 @@ class Cluster:
         self._members: dict[tuple[str, int], tuple[str, ...]] = {}
         self._groups: dict[tuple[str, int], Groups] = {}
         self.machines: dict[str, Machine] = {}
-        self.trainings = [Training(plan, self.agenda, self.machines) for plan in scenario.jobs]
+        self.trainings = [
+            Training(plan, self.agenda, self.machines, versions_of(scenario, plan)) for plan in scenario.jobs
+        ]
+        self.asked: list[Asked] = []
+        """What operators wanted of jobs' code."""
         settings = policy.settings
         tests = NodeTests(self.agenda, self.ledger, self._members)
         replays = Replays(
@@ -149,6 +170,7 @@ class Cluster:
             mechanisms=settings.mechanisms,
             hang=settings.hang,
             code=settings.code,
+            manifests=manifests_of(self.scenario),
         )
         controller = Controller(rules, settings.retention)
         standby = Standby(settings.timeouts, settings.pool, settings.retention)
@@ -203,6 +225,8 @@ class Cluster:
             self.agenda.after(plan.submitted_at_h * HOUR_S, partial(self._submit, training, 1))
             if plan.stopped_at_h:
                 self.agenda.at(plan.stopped_at_h * HOUR_S, partial(self._stop, training))
+        for update in self.scenario.updates:
+            self.agenda.at(update.at_h * HOUR_S, partial(self._update, update))
         for release in self.scenario.releases:
             self.agenda.at(release.at_h * HOUR_S, partial(self._release, release.machine))
 
@@ -223,11 +247,30 @@ class Cluster:
         job = f"{training.plan.name}-{life}"
         self._by_job[job] = training
         training.submitted(job)
+        plan = training.plan
         request = SubmitJob(
-            id=named_id(self.agenda.now(), job, "submit"), asked_by="the scenario", spec=_spec(training.plan, job)
+            id=named_id(self.agenda.now(), job, "submit"),
+            asked_by="the scenario",
+            spec=_spec(plan, job),
+            code=CodeOffer(version=digest(plan, plan.version)) if plan.version else None,
         )
         answer = self.controller.ask(request)
         assert answer.accepted, answer.message
+
+    def _update(self, update: Update) -> None:
+        """Have a person ask for other code."""
+        training = next(it for it in self.trainings if it.plan.name == update.job)
+        about = {
+            "id": named_id(self.agenda.now(), training.job, "code", update.version),
+            "asked_by": "a person",
+            "job": training.job,
+        }
+        request: UpdateJob | RollbackJob = RollbackJob(**about)
+        if update.version:
+            code = CodeOffer(version=digest(training.plan, update.version))
+            request = UpdateJob(**about, code=code, is_urgent=update.is_urgent, within_s=update.within_h * HOUR_S)
+        answer = self.controller.ask(request)
+        self.asked.append(Asked(self.agenda.seconds, training.job, update, answer.accepted))
 
     def _stop(self, training: Training) -> None:
         self.controller.ask(
@@ -267,7 +310,8 @@ def signer_of(service: str) -> OrderSigner:
 def _spec(plan: JobPlan, job: str) -> JobSpec:
     return JobSpec(
         name=job,
-        script="train.py",
+        script=f"{CODE_ROOT}/{SCRIPT}" if plan.version else SCRIPT,
+        code_root=CODE_ROOT if plan.version else "",
         nnodes=plan.nodes,
         nproc_per_node=plan.ranks_per_node,
         mesh=plan.mesh or None,

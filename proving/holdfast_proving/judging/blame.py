@@ -110,7 +110,7 @@ def culprits(history: History) -> Iterator[Complaint]:
     times: dict[tuple[int, str], set[int]] = defaultdict(set)
     for showing in history.ledger.showings:
         fault = history.ledger.records[showing.fault].fault
-        if fault.culprit is None or fault.kind.effect not in ("crash", "hang", "bad_numbers"):
+        if fault.culprit is None or fault.kind.is_silent or fault.kind.effect not in ("crash", "hang", "bad_numbers"):
             continue
         seen = times[showing.fault, showing.job]
         seen.add(showing.generation)
@@ -130,8 +130,9 @@ def slow_ones(history: History) -> Iterator[Complaint]:
     for at_s, event in history.of(FailSlowLocated):
         named = event.nodes or event.one_of
         for node in named:
-            faults = [it for it in history.ledger.of_machine(node, at_s) if it.kind.effect == "slow"]
-            if not faults or not history.ledger.is_at_fault(node, at_s) or event.job in history.without_checkpoints:
+            of_machine = history.ledger.of_machine(node, at_s)
+            faults = [it for it in of_machine if it.kind.effect == "slow" and it.culprit == node]
+            if not faults or event.job in history.without_checkpoints:
                 continue
             late_s = at_s + max(600.0, allowed_s / (1.0 - 1.0 / faults[0].kind.slowdown))
             ended_s = history.ledger.records[faults[0].number].ended_s or history.end_s

@@ -114,8 +114,7 @@ def poison(history: History) -> Iterator[Complaint]:
     """Complain about steps that were made long after bad numbers had spoiled them."""
     for training in history.cluster.trainings:
         shown = sum(
-            history.ledger.records[it.fault].fault.kind.effect == "bad_numbers"
-            and _training(history, it.job) is training
+            history.ledger.records[it.fault].fault.kind.shows_in_numbers and _training(history, it.job) is training
             for it in history.ledger.showings
         )
         spoiled_s = training.book.spent_s.get("spoiled", 0.0)

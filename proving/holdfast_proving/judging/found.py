@@ -129,7 +129,7 @@ def _is_slow(history: History, node: str, at_s: float) -> bool:
 def bad_numbers(history: History) -> Iterator[Complaint]:
     """Complain about bad numbers that are found late, at the wrong step, or with a certificate for spoiled steps."""
     for showing, fault, training in _showings(history, "bad_numbers"):
-        if fault.kind.is_false:
+        if fault.kind.is_false or fault.kind.is_silent:
             continue
         steps = NUMBER_STEPS + fault.kind.shows_after_steps
         late_s = showing.at_s + steps * training.plan.step_s + 5.0

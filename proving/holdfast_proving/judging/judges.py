@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast_proving.inside.cluster import Cluster
-from holdfast_proving.judging import blame, bounds, course, found, groups, kept_steps, restarts, warnings
+from holdfast_proving.judging import blame, bounds, course, found, groups, kept_steps, restarts, versions, warnings
 from holdfast_proving.judging.complaints import Complaint
 from holdfast_proving.judging.history import History
 
@@ -29,9 +29,14 @@ JUDGES = (
     course.sacrifices,
     restarts.needless,
     restarts.from_spoiled_steps,
+    restarts.from_corrupt_steps,
     kept_steps.lost_steps,
     kept_steps.forgotten_steps,
     kept_steps.lost_copies,
+    versions.bad_code,
+    versions.good_code,
+    versions.rollbacks,
+    versions.updates,
 )
 
 OF_FINDINGS = (

@@ -62,7 +62,7 @@ def _is_spoiled(history: History, restore: Restore) -> bool:
     """Return True if bad numbers limited what a start could restore."""
     shown = (it for it in history.ledger.showings if it.job == restore.job and it.at_s < restore.at_s)
     return restore.at_most is not None and any(
-        history.ledger.records[it.fault].fault.kind.effect == "bad_numbers" for it in shown
+        history.ledger.records[it.fault].fault.kind.shows_in_numbers for it in shown
     )
 
 

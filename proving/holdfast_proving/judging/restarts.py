@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.events import BadNumber, CodeJudged, Eviction, UpdatePlanned
+from holdfast.events import BadNumber, CodeJudged, DiagnosticResult, Eviction, ReplayEnded
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
 
@@ -16,7 +16,8 @@ SAME_DECISION_S = 1.0
 def needless(history: History) -> Iterator[Complaint]:
     """Complain about restarts of runs that made sound steps at their pace, with all machines well."""
     evicted = [(at_s, it.job) for at_s, it in history.of(Eviction)]
-    asked = [(at_s, it.job) for kind in (UpdatePlanned, CodeJudged) for at_s, it in history.of(kind)]
+    asked: list[tuple[float, str | None]] = [(it.due_s, it.job) for it in history.cluster.asked]
+    asked += [(at_s, it.job) for at_s, it in history.of(CodeJudged) if it.verdict == "bad"]
     for training in history.cluster.trainings:
         for stop in training.stops:
             has_reason = (
@@ -34,6 +35,28 @@ def needless(history: History) -> Iterator[Complaint]:
 def _is_or_was_wrong(history: History, machine: str, at_s: float) -> bool:
     ledger = history.ledger
     return ledger.is_at_fault(machine, at_s, REASON_S) or ledger.was_away(machine, at_s, REASON_S)
+
+
+def from_corrupt_steps(history: History) -> Iterator[Complaint]:
+    """Complain about starts from steps that a machine had computed of which a test or a replay had shown it is wrong.
+
+    What no test has found is nobody's to know.
+    """
+    shown = {
+        (fault.culprit, it.job): it.at_s
+        for it in reversed(history.ledger.showings)
+        if (fault := history.ledger.records[it.fault].fault).kind.is_silent
+    }
+    failed = [(at_s, it.node or "") for at_s, it in history.of(DiagnosticResult) if it.status == "failed"]
+    failed += [(at_s, node) for at_s, it in history.of(ReplayEnded) for node in it.suspects]
+    for training in history.cluster.trainings:
+        for start in training.starts if training.plan.keeps != "nothing" else ():
+            culprits = {node for at_s, node in failed if shown.get((node, start.job), start.at_s) < at_s < start.at_s}
+            if start.is_corrupt and not start.is_spoiled and culprits:
+                names = ", ".join(sorted(culprits))
+                text = f"it went on from step {start.from_step}, which {names} had computed wrongly"
+                yield Complaint(wrong=Wrong.CORRUPT_STEP_KEPT, at_s=start.at_s, job=start.job, text=text)
+                break
 
 
 def from_spoiled_steps(history: History) -> Iterator[Complaint]:

@@ -13,11 +13,15 @@ from holdfast.events import FailSlowLocated, Inspection
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.code.updates import is_of_present_code
 from holdfast_controller.plan.doubt import shared_faults
+from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts, breaker, recovery, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
 from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Running
+from holdfast_proving.policies.mutation import HANDLERS
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.training import Training
@@ -45,6 +49,8 @@ def _choose(_: Callable[..., Any], insight: Insight) -> Callable[..., RungChoice
     def choose(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
         if failure.symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED, Symptom.START_TIMEOUT) and failure.node:
             return RungChoice(rung=Rung.REPLACE, reason=failure.text, nodes=(failure.node,))
+        if options.can_roll_back:
+            return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; the oracle knows the bug")
         if failure.symptom is Symptom.FAIL_SLOW:
             # Tests beside training show when it has passed.
             return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True)
@@ -65,6 +71,40 @@ def _is_lost(insight: Insight, members: Iterable[str]) -> bool:
     return training is not None and any(
         fault.is_fatal and fault.place == training.plan.name for fault in insight.ledger.open()
     )
+
+
+def _code_has_bug(_: Callable[..., Any], insight: Insight) -> Callable[..., bool]:
+    def can_roll_back(state: JobState, generation: int) -> bool:
+        training = insight.training_on(state.nodes)
+        run = training.run if training is not None else None
+        return (
+            (state.code.pending or state.code.fallback) is not None
+            and is_of_present_code(state, generation)
+            and training is not None
+            and run is not None
+            and any(
+                fault.kind.version == run.version != "" and fault.place == training.plan.name
+                for fault in insight.ledger.open()
+            )
+        )
+
+    return can_roll_back
+
+
+def _rolls_slow_code_back(original: Callable[..., Any], insight: Insight) -> Callable[..., None]:
+    has_bug = _code_has_bug(original, insight)
+
+    def located(draft: JobDraft, event: FailSlowLocated) -> None:
+        state = draft.state
+        if isinstance(state.phase, Running) and has_bug(state, event.generation or 0):
+            failure = Failure(
+                symptom=Symptom.FAIL_SLOW, generation=state.generation, step=state.step, text=event.summary
+            )
+            recovery.handle_failure(draft, failure)
+        else:
+            original(draft, event)
+
+    return located
 
 
 def _alert_counts(original: Callable[..., Any], insight: Insight) -> Callable[..., Failure | None]:
@@ -120,6 +160,8 @@ ORACLE = Policy(
     settings=Settings(ladder=LadderPolicy(attempts_max=100_000, alerts_wait_s=0.0)),
     patches=(
         Patch(recovery, "choose", _choose),
+        Patch(recovery, "can_roll_back", _code_has_bug),
+        Patch(HANDLERS, "FailSlowLocated", _rolls_slow_code_back),
         Patch(alerts, "failure", _alert_counts),
         Patch(slow, "_suspects", _slow_suspects),
         Patch(slow, "price", lambda *_: lambda *_: slow.Price(restart_s=1.0, redo_s=0.0)),

@@ -44,6 +44,7 @@ from holdfast_proving.policies.mutation import (
 )
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 from holdfast_proving.policies.wrong_belief import BELIEVES, REMEMBERS
+from holdfast_proving.policies.wrong_code import CODES
 from holdfast_proving.policies.wrong_copies import COPIES
 from holdfast_proving.policies.wrong_course import COURSES
 from holdfast_proving.policies.wrong_findings import FINDS
@@ -211,4 +212,5 @@ WRONG: tuple[Policy, ...] = (
     *FINDS,
     *COPIES,
     *GROUPS,
+    *CODES,
 )

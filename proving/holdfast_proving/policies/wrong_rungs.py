@@ -64,7 +64,4 @@ def _as(rung: Rung, draft: JobDraft, failure: Failure, choice: RungChoice) -> Ru
     return changed
 
 
-TAKEN = (Rung.REATTEMPT, Rung.WAIT, Rung.REPLACE, Rung.CHECKS, Rung.EVICT, Rung.STOP)
-"""The rungs that jobs of the trials can take; for the others a job needs versions of its code, or to be replayed."""
-
-SWAPPED: tuple[Policy, ...] = tuple(_swapped(one, other) for one, other in combinations(TAKEN, 2))
+SWAPPED: tuple[Policy, ...] = tuple(_swapped(one, other) for one, other in combinations(Rung, 2))

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.ids import checked_name
 from holdfast.settings.inspections import CHECKS
-from holdfast_proving.scenario.forms import refusals
+from holdfast_proving.scenario import forms, versions
 from holdfast_proving.scenario.last_words import LAST_WORDS
 from holdfast_proving.scenario.scenario import Scenario
 
@@ -69,7 +69,7 @@ def read_scenario(text: str) -> Scenario:
             raise ScenarioRefused(
                 f"fault {kind.name}: only machines are repaired: lasts = 'while', or place = 'machine'"
             )
-    for refusal in refusals(scenario):
+    for refusal in (*forms.refusals(scenario), *versions.refusals(scenario)):
         raise ScenarioRefused(refusal)
     needed = sum(job.nodes for job in scenario.jobs if not job.stopped_at_h)
     if needed > sum(machines.count for machines in scenario.machines):

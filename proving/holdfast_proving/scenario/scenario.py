@@ -65,6 +65,8 @@ class JobPlan(Section, frozen=True, kw_only=True):
     first_step_s: Seconds = 20.0
     """From running ranks to the first step: connect, restore, warm up."""
     stop_s: Seconds = 1.0
+    version: str = ""
+    """Version of its code at first; "": its script is under no versions."""
     submitted_at_h: Hours = 0.0
     stopped_at_h: Hours = 0.0
     """People stop it then, for it was a mistake: it may be larger than the cluster; 0: never."""
@@ -125,12 +127,16 @@ class FaultKind(Section, frozen=True, kw_only=True):
     """How a rank ends by it (`last_words.py`)."""
     same_step: bool = False
     """A fault of code or data: it shows whenever the job comes to the same step."""
+    version: str = ""
+    """A bug of this version of its job's code: it is there from the beginning, whenever that version runs."""
     slowdown: Annotated[float, Within(1.0, 100.0)] = 1.5
     form: str = ""
     """Form of a hang (`deadlock in user code`, `link cut`, ...), of slowness (`link`, `hidden`; "": a machine that
     computes slowly) or of bad numbers (`loss nan`, `norm jump`, ...), for the production analyzer; "": by chance."""
     shows_after_steps: Annotated[int, Within(0, 10)] = 0
     """Steps from a spoiled state until numbers show it, for the production analyzer."""
+    is_silent: bool = False
+    """Of bad numbers: the state is spoiled and no number shows it, ever. Checks and replays may find the machine."""
     alert: AlertPlan | None = None
     alert_share: Share = 1.0
     """Share of the machines of its place that raise the alert."""
@@ -144,6 +150,10 @@ class FaultKind(Section, frozen=True, kw_only=True):
     is_false: bool = False
     """Nothing is wrong: an inspection is."""
 
+    @property
+    def shows_in_numbers(self) -> bool:
+        return self.effect == "bad_numbers" and not self.is_silent
+
 
 class Strike(Section, frozen=True, kw_only=True):
     """A fault at a set time, for scenarios that tell one story. If it lasts a while, then exactly `lasts_h`."""
@@ -152,6 +162,19 @@ class Strike(Section, frozen=True, kw_only=True):
     at_h: Hours
     place: str = ""
     """Name of the machine, rack or job; "": by chance."""
+
+
+class Update(Section, frozen=True, kw_only=True):
+    """An operator wants another version of a job's code to run."""
+
+    job: str
+    at_h: Hours
+    version: str = ""
+    """"": back to the last good one."""
+    is_urgent: bool = False
+    """At once; otherwise with the next failure."""
+    within_h: Hours = 24.0
+    """In any case within this time."""
 
 
 class Release(Section, frozen=True, kw_only=True):
@@ -196,6 +219,7 @@ class Scenario(Section, frozen=True, kw_only=True):
     jobs: tuple[JobPlan, ...]
     faults: tuple[FaultKind, ...]
     strikes: tuple[Strike, ...] = ()
+    updates: tuple[Update, ...] = ()
     releases: tuple[Release, ...] = ()
     repairs: Repairs = Repairs()
     analyzer: Literal["model", "engines"] = "model"

@@ -33,8 +33,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fatal(self) -> bool:
-        """True if no restart helps: the code or the data has to change."""
-        return self.kind.place == "job" and self.kind.same_step
+        """True if nothing that a decision can do helps: people have to change the code or the data."""
+        return self.kind.place == "job" and self.kind.same_step and not self.kind.version
 
     def stream(self, purpose: str) -> Random:
         """Return random numbers that only this fault and purpose use."""

@@ -53,6 +53,7 @@ def true_faults(scenario: Scenario, seed: int) -> list[Fault]:
     where = racks_of(scenario)
     found = [fault for kind in scenario.faults for fault in _of_kind(scenario, where, kind, seed)]
     found += _misfits(scenario, where, seed)
+    found += _bugs(scenario, seed)
     found += [_struck(scenario, where, number, seed) for number in range(len(scenario.strikes))]
     ordered = sorted(found, key=lambda fault: (fault.since_s, fault.seed))
     return [msgspec.structs.replace(fault, number=number) for number, fault in enumerate(ordered)]
@@ -82,6 +83,23 @@ def _misfits(scenario: Scenario, where: Racks, seed: int) -> list[Fault]:
         for machines in scenario.machines
         if 0 < machines.ranks_max < most
         for name in where.classes[machines.name]
+    ]
+
+
+def _bugs(scenario: Scenario, seed: int) -> list[Fault]:
+    """Return a fault for each bug of a version of some job's code: it waits for that version to run."""
+    return [
+        Fault(
+            number=0,
+            kind=msgspec.structs.replace(kind, lasts="while"),
+            place=kind.of,
+            machines=(),
+            since_s=0.0,
+            lasts_s=(scenario.days + 1.0) * DAY_S,
+            seed=f"{seed}/{kind.name}/{kind.version}",
+        )
+        for kind in scenario.faults
+        if kind.version
     ]
 
 

@@ -130,8 +130,10 @@ class Effects:
 
     def fails_at(self, training: Training) -> tuple[int, LastWords] | None:
         """Return the step at which code or data end every rank of a job, and how; None if nothing does."""
+        run = training.run
         for live in self._live.values():
-            if live.bad_step is not None and live.fault.place == training.plan.name:
+            is_of_job = live.fault.place == training.plan.name and run is not None and run.has(live.fault.kind)
+            if live.bad_step is not None and is_of_job:
                 return live.bad_step, LAST_WORDS[live.fault.kind.prints]
         return None
 
@@ -180,6 +182,7 @@ class Effects:
             for training in self._trainings
             if training.run is not None
             and training.run.is_stepping
+            and training.run.has(fault.kind)
             and training.plan.ranks_per_node > fault.kind.over_ranks
             and (fault.place == training.plan.name or any(machine in training.run.up for machine in fault.machines))
         ]
@@ -260,6 +263,8 @@ class Effects:
                 training.halt()
                 self._report_last_step(run, ())
                 self._analysis.hang(training, run, fault, machine if fault.machines else None)
+            case "bad_numbers" if fault.kind.is_silent:
+                self._note(fault, run, machine, training.poison(is_silent=True) or 0)
             case "bad_numbers":
                 step = training.step(run) + 1 if fault.kind.is_false else training.poison()
                 if step is not None:

@@ -137,7 +137,7 @@ class Findings:
         after_s = max(fault.kind.found_after_s, 2 * training.plan.step_s)
 
         def found() -> None:
-            if run.halted_s is None and training.poisoned_from is not None and training.poisoned_from <= step:
+            if run.halted_s is None and training.shown_from is not None and training.shown_from <= step:
                 # The step that a run goes on from was certified before.
                 certified = max(0, step - CERTIFIED_AFTER, min(run.from_step, step - 1))
                 self._find(BadNumber, run, step=step, quantity="loss", kind="nan", certified=certified)
@@ -153,7 +153,7 @@ class Findings:
     def numbers_ahead(self, training: Training, run: Run, until_s: float) -> None:
         def certify() -> None:
             step = training.step(run)
-            if not run.is_stepping or training.poisoned_from is not None or self._agenda.seconds > until_s:
+            if not run.is_stepping or training.shown_from is not None or self._agenda.seconds > until_s:
                 return
             if step - run.from_step > CERTIFIED_AFTER:
                 self._find(StepsCertified, run, step=step - CERTIFIED_AFTER, newest_step=step)
@@ -165,7 +165,7 @@ class Findings:
         """Certify steps up to `past` once enough sound ones followed."""
 
         def certified() -> None:
-            if run.halted_s is not None or training.poisoned_from is not None:
+            if run.halted_s is not None or training.shown_from is not None:
                 return
             step = training.step(run)
             if step < past + CERTIFIED_AFTER:

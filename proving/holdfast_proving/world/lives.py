@@ -18,6 +18,7 @@ from holdfast.events import (
     ReplayStarted,
     Suspension,
 )
+from holdfast.settings.code import CodePolicy
 from holdfast_proving.world.agenda import Agenda
 from holdfast_proving.world.analysis import Analysis
 from holdfast_proving.world.effects import Effects
@@ -26,6 +27,9 @@ from holdfast_proving.world.training import Run, Training
 
 REPORTED_EVERY_S = 600.0
 """While nothing is wrong, a step is reported this often here; agents do it each second."""
+
+JUDGED_STEPS = CodePolicy().good_after_steps + 2
+"""A version of the code counts as good at this step of a run."""
 
 
 class Lives:
@@ -45,8 +49,7 @@ class Lives:
         self._effects = effects
         self._ended = ended
         self._trainings = tuple(trainings)
-        self._bad_from: dict[str, int] = {}
-        """Step that a job had reached when bad numbers were found, until a later one is certified."""
+        self._had_bad_numbers: set[str] = set()
         for training in self._trainings:
             training.on_begin.append(partial(self._began, training))
 
@@ -78,8 +81,7 @@ class Lives:
                 self._stop_steps(training)
                 training.book.enter("pause" if event.pause_s else "waiting_for_machines", at_s)
             case BadNumber():
-                assert training.run is not None
-                self._bad_from[event.job or ""] = training.step(training.run)
+                self._had_bad_numbers.add(training.job)
             case JobFinished():
                 self._stop_steps(training)
                 training.book.enter(None if event.outcome == "completed" else "ended", at_s)
@@ -104,8 +106,11 @@ class Lives:
         if reached >= run.from_step:
             self._agenda.at(training.when(run, reached + 2), self._machines[nodes[0]].observe)
         self._agenda.after(REPORTED_EVERY_S, partial(self._report, training, run))
-        if (bad := self._bad_from.get(run.job)) is not None:
-            self._analysis.certify(training, run, bad)
+        if run.version:
+            self._agenda.at(training.when(run, run.from_step + JUDGED_STEPS), self._machines[nodes[0]].observe)
+        if run.job in self._had_bad_numbers:
+            # An incident of bad numbers ends with a certified step past all that was reached.
+            self._analysis.certify(training, run, reached)
         if training.plan.steps:
             self._finish_at_last(training, run)
 

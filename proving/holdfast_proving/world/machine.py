@@ -23,8 +23,9 @@ from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.ids import uuid7_of
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan.actions import Action, Emit, EndZygote, Fork, Stop
+from holdfast_agent.plan.actions import Action, Emit, EndZygote, FetchCode, Fork, Stop
 from holdfast_agent.plan.inputs import (
+    CodeReady,
     Input,
     Observed,
     OrderSeen,
@@ -36,6 +37,7 @@ from holdfast_agent.plan.inputs import (
 )
 from holdfast_agent.plan.node_state import AgentState, Durable, RankStatus
 from holdfast_agent.plan.planner import plan
+from holdfast_agent.plan.reconcile import code_of
 from holdfast_agent.zygote.wire import Fence, RankExit
 from holdfast_proving.scenario.last_words import LastWords
 from holdfast_proving.world.agenda import Agenda, moment_of
@@ -96,6 +98,8 @@ class Machine:
         """The order whose ranks run."""
         self._ranks: dict[int, int] = {}
         self._pids = 0
+        self._code: frozenset[str] = frozenset()
+        """The versions of jobs' code on its disk."""
         self.on_write: Callable[[Durable], None] = lambda disk: None
         self.disk_after_loss: Callable[[Durable], Durable] = lambda disk: disk
         """What is left of the disk when the power is gone."""
@@ -141,6 +145,8 @@ class Machine:
 
     def _register(self) -> None:
         self.learn(ZygoteFound(id=self.fresh_id(), live=(), ended=(), order=b""))
+        if self._code:
+            self.learn(CodeReady(id=self.fresh_id(), code=self._code))
         assert self.agent is not None
         self.tell(NodeRegistered, instance=self.agent.instance, facts=self._facts)
         self.report_fitness()
@@ -184,10 +190,17 @@ class Machine:
                 stop_s = self.training.plan.stop_s if self.training else 1.0
                 self._lose_ranks()
                 self.agenda.after(stop_s, self._of_this_life(lambda: self._stopped(action.number)))
+            case FetchCode():
+                code = code_of(action.order) or ""
+                self.agenda.after(CODE_S, self._of_this_life(lambda: self._has_code(code)))
             case EndZygote():
                 self.switch_off()
             case _:
                 pass
+
+    def _has_code(self, code: str) -> None:
+        self._code |= {code}
+        self.learn(CodeReady(id=self.fresh_id(), code=self._code))
 
     def _fork_s(self, order: NodeOrder) -> float:
         training = self.trainings.get(order.job or "")
@@ -206,7 +219,8 @@ class Machine:
         self.learn(RanksRun(id=self.fresh_id(), fence=order.fence, pids=self._ranks, took_s=0.1))
         if placement.purpose == "train":
             training = self.trainings[order.job or ""]
-            training.joined(self._run_of(order), self.name, placement.node_rank, placement.restore_at_most)
+            at_most, code = placement.restore_at_most, placement.code_version
+            training.joined(self._run_of(order), self.name, placement.node_rank, at_most, code)
         elif placement.purpose == "replay":
             self.replays.start(self, order)
         else:

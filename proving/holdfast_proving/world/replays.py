@@ -90,8 +90,11 @@ class Replays:
         )
 
     def _bad_data(self, training: Training) -> bool:
+        run = training.run
         return any(
-            fault.kind.effect == "bad_numbers" and fault.place == training.plan.name for fault in self._ledger.open()
+            fault.kind.effect == "bad_numbers" and fault.place == training.plan.name
+            for fault in self._ledger.open()
+            if run is not None and run.has(fault.kind)
         )
 
 

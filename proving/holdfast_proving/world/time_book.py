@@ -9,6 +9,7 @@ Cause = Literal[
     "redone",
     "slow",
     "spoiled",
+    "corrupt",
     "unnoticed",
     "checks",
     "replay",
@@ -18,8 +19,9 @@ Cause = Literal[
     "ended",
 ]
 """`productive`: new and sound steps, at the healthy pace. `redone`: steps that were done before, or not completed.
-`slow`: what steps took longer. `spoiled`: steps after bad numbers. `unnoticed`: no step follows, and no decision yet.
-`ended`: the job was given up, and nobody has submitted it again."""
+`slow`: what steps took longer. `spoiled`: steps after bad numbers. `corrupt`: steps in a spoiled state that no number
+shows. `unnoticed`: no step follows, and no decision yet. `ended`: the job was given up, and nobody has submitted it
+again."""
 
 
 class Stretch(NamedTuple):

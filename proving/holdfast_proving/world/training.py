@@ -6,12 +6,13 @@ gone. Between two events a step number is a function of time, so a month costs a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast_proving.scenario.scenario import JobPlan
+from holdfast_proving.scenario.scenario import FaultKind, JobPlan
+from holdfast_proving.scenario.versions import digest
 from holdfast_proving.world.agenda import Agenda
 from holdfast_proving.world.checkpoints import Checkpoints
 from holdfast_proving.world.time_book import Cause, TimeBook
@@ -21,12 +22,18 @@ if TYPE_CHECKING:
     from holdfast_proving.world.machine import Machine
 
 
+PROVEN_STEPS = 200
+"""Twice what a version takes to count as good (`[code] good_after_steps`)."""
+
+
 class Run(msgspec.Struct, eq=False):
     """One generation of a job."""
 
     job: str
     generation: int
     at_most: int | None
+    version: str = ""
+    """Version of the job's code that it runs."""
     up: dict[str, int] = {}
     """Its machines, in the order of their node ranks once all are there."""
     from_step: int = 0
@@ -53,12 +60,22 @@ class Run(msgspec.Struct, eq=False):
     def slowdown(self) -> float:
         return max(self.slowed_by.values(), default=1.0)
 
+    def has(self, kind: FaultKind) -> bool:
+        """Return True unless the fault is a bug of code that does not run here."""
+        return kind.version in ("", self.version)
+
 
 class Training:
     """What is true of a job's training; its owner submits it again under a new name after it ended."""
 
-    def __init__(self, plan: JobPlan, agenda: Agenda, machines: Mapping[str, Machine]) -> None:
+    def __init__(
+        self, plan: JobPlan, agenda: Agenda, machines: Mapping[str, Machine], versions: Iterable[str] = ()
+    ) -> None:
         self.plan = plan
+        self.versions = {digest(plan, version): version for version in versions}
+        """Versions of its code, by their digests."""
+        self.proven_s: dict[str, float] = {}
+        """When a run on a version had made so many steps that it is known to be sound."""
         self.agenda = agenda
         self.checkpoints = Checkpoints(self, machines)
         self.book = TimeBook()
@@ -69,6 +86,9 @@ class Training:
         self.newest = 0
         """Newest step ever made in this line of checkpoints, sound or not."""
         self.poisoned_from: int | None = None
+        """First step of the spoiled state, if the state is spoiled now."""
+        self.shown_from: int | None = None
+        """First step whose numbers show that; None: silently."""
         self.completed_s: float | None = None
         self.starts: list[Start] = []
         self.stops: list[Stop] = []
@@ -87,14 +107,17 @@ class Training:
         self.checkpoints.submitted()
         self.book.enter("waiting_for_machines", self.agenda.seconds)
 
-    def joined(self, run_of: tuple[str, int], machine: str, node_rank: int, at_most: int | None) -> None:
+    def joined(
+        self, run_of: tuple[str, int], machine: str, node_rank: int, at_most: int | None, code: str | None
+    ) -> None:
         """Note that the ranks of a machine run; with the last one the run begins after its warm-up."""
         job, generation = run_of
         if job != self.job or (self.run is not None and generation < self.run.generation):
             return
         if self.run is None or generation > self.run.generation:
             self.halt()
-            self.run = Run(job=job, generation=generation, at_most=at_most, up={}, slowed_by={})
+            version = self.versions[code] if code else ""
+            self.run = Run(job=job, generation=generation, at_most=at_most, version=version, up={}, slowed_by={})
         run = self.run
         run.up[machine] = node_rank
         if len(run.up) == self.plan.nodes and run.halted_s is None:
@@ -114,10 +137,12 @@ class Training:
             self.agenda.after(fetch_s, lambda: self._begin(run, has_fetched=True))
             return
         run.from_step = self.checkpoints.restore(run).step
-        is_spoiled = self.poisoned_from is not None and run.from_step >= self.poisoned_from
-        self.starts.append(Start(self.agenda.seconds, run.job, run.generation, run.from_step, is_spoiled))
         if self.poisoned_from is not None and run.from_step < self.poisoned_from:
             self.poisoned_from = None
+        if self.shown_from is not None and run.from_step < self.shown_from:
+            self.shown_from = None
+        is_spoiled, is_corrupt = self.shown_from is not None, self.poisoned_from is not None
+        self.starts.append(Start(self.agenda.seconds, run.job, run.generation, run.from_step, is_spoiled, is_corrupt))
         run.began_s = run.mark_s = self.agenda.seconds
         run.mark_step = run.from_step
         self.book.enter(None, self.agenda.seconds)
@@ -129,7 +154,7 @@ class Training:
         """Note that a decision ends the run, and end it."""
         run = self.run
         if run is not None and run.is_stepping:
-            is_spoiled, is_slow = self.poisoned_from is not None, bool(run.slowed_by)
+            is_spoiled, is_slow = self.shown_from is not None, bool(run.slowed_by)
             self.stops.append(Stop(self.agenda.seconds, run.job, run.nodes, is_spoiled, is_slow))
         self.halt()
 
@@ -144,6 +169,8 @@ class Training:
         step = self.step(run)
         self._account(run, step)
         self.newest = step
+        if step - run.from_step >= PROVEN_STEPS:
+            self.proven_s.setdefault(run.version, self.agenda.seconds)
         self.checkpoints.halted(run)
         self.book.enter("unnoticed", self.agenda.seconds)
         for listener in self.on_halt:
@@ -159,7 +186,10 @@ class Training:
         self.reached = max(self.reached, sound)
         self.book.spend("productive", new * pace_s)
         self.book.spend("redone", redone * pace_s)
-        self.book.spend("spoiled", (made - new - redone) * pace_s)
+        spoiled = 0 if self.shown_from is None else max(0, step - max(self.shown_from - 1, run.from_step))
+        self.book.spend("spoiled", spoiled * pace_s)
+        if corrupt := made - new - redone - spoiled:
+            self.book.spend("corrupt", corrupt * pace_s)
         # Without slowness the rest is a step that was begun and not completed.
         rest: Cause = "slow" if run.was_slowed else "redone"
         self.book.spend(rest, self.agenda.seconds - run.began_s - made * pace_s)
@@ -225,10 +255,15 @@ class Training:
         run.mark_step = self.step(run)
         run.mark_s = max(run.mark_s, self.agenda.seconds) + seconds
 
-    def poison(self) -> int | None:
-        """Spoil the state from the next step on; return that step, None if no step is made now."""
+    def poison(self, is_silent: bool = False) -> int | None:
+        """Spoil the state from the next step on; return the first step that shows it, None if no step is made now."""
         if self.run is None or not self.run.is_stepping:
             return None
+        step = self.step(self.run) + 1
         if self.poisoned_from is None:
-            self.poisoned_from = self.step(self.run) + 1
-        return self.poisoned_from
+            self.poisoned_from = step
+        if is_silent:
+            return step
+        if self.shown_from is None:
+            self.shown_from = step
+        return self.shown_from

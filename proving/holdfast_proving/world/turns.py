@@ -13,7 +13,9 @@ class Start(NamedTuple):
     generation: int
     from_step: int
     is_spoiled: bool
-    """It went on from a spoiled step."""
+    """It went on from a step whose numbers are wrong."""
+    is_corrupt: bool
+    """It went on from a spoiled step, whether numbers show that or not."""
 
 
 class Stop(NamedTuple):
