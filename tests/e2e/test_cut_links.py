@@ -20,11 +20,12 @@ def test_the_ends_of_a_cut_link_are_named_and_not_the_node_between_them(tmp_path
     if reason := lacking(Requirement.LINKS) or lacking(Requirement.MOUNT):
         pytest.skip(reason)
     (case,) = (case for case in CASES if case.needs_links)
-    with cluster(tmp_path, 3, namespaces=True) as own:
+    with cluster(tmp_path, 4, namespaces=True) as own:
         job = start(own, case, nnodes=3, nproc=1)
         since = strike(own, case, job)
-        came = outcome(own, case, job, since, within_s=240.0)
         first, _, last = own.members(job)
+        came = outcome(own, case, job, since, within_s=240.0)
+        # Both ends leave, with one other node free. Tests alone cannot tell them apart, so one of them comes back.
         assert (came.ranks, came.decision) == ((0, 2), case.decision), came
         assert f"no data passes between machines {first} and {last}" in came.summary
         (found,) = own.events(job, "hang_found")

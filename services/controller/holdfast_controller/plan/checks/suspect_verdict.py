@@ -1,6 +1,7 @@
 """The verdict of a test of suspects: which nodes are at fault, and which may come back.
 
-If two suspects can be used with others and only their own link fails, one of them may come back. Nodes that were slow
+If two suspects can be used with others and only their own link fails, one of them may come back, and likewise if no
+other node was there to try that with: a job may wait for it. Nodes that were slow
 come back if they are as fast as the others (`holdfast.engines.checks.speeds`).
 """
 
@@ -53,7 +54,7 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
     tested = tuple(dict.fromkeys((*members, *test.nodes)))
     verdict = judge_checks(tested, test.results, silent, references)
     verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in test.nodes if it in verdict.cleared))
-    cleared = verdict.cleared + _one_of_a_link(test.nodes, verdict)
+    cleared = verdict.cleared + _one_of_a_link(test.nodes, verdict, test.witnesses_among(tested))
     if test.for_speed:
         verdict = with_speeds(verdict, test.nodes, test.results)
         cleared = verdict.cleared
@@ -67,10 +68,16 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
     )
 
 
-def _one_of_a_link(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[str, ...]:
-    """Return one of two nodes that fail only on the link between them: without the other that link is not used."""
-    pair = verdict.lone_links[0] if len(verdict.lone_links) == 1 else ()
-    return (pair[0],) if pair and set(pair) <= set(nodes) else ()
+def _one_of_a_link(nodes: Sequence[str], verdict: ChecksVerdict, witnesses: Sequence[str]) -> tuple[str, ...]:
+    """Return one of two nodes that fail only on the link between them: without the other that link is not used.
+
+    If no witness was free, one end may be at fault, and it may be the one that comes back. Then its next link fails
+    too, which names it.
+    """
+    known = verdict.lone_links if witnesses else verdict.links
+    pair = known[0] if len(known) == 1 else ()
+    is_between_suspects = bool(pair) and (set(pair) <= set(nodes) if witnesses else set(pair) == set(nodes))
+    return (pair[0],) if is_between_suspects else ()
 
 
 def _at_fault(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[Suspect, ...]:
