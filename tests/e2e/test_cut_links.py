@@ -28,7 +28,7 @@ def test_the_ends_of_a_cut_link_are_named_and_not_the_node_between_them(tmp_path
         # Both ends leave, with one other node free. Tests alone cannot tell them apart, so one of them comes back.
         assert (came.ranks, came.decision) == ((0, 2), case.decision), came
         assert f"no data passes between machines {first} and {last}" in came.summary
-        (found,) = own.events(job, "hang_found")
+        found, *_ = own.events(job, "hang_found")
         assert found["nodes"] == [first, last]
         assert f"{first} to {last}" in "".join(found["evidence"]), "what was not acknowledged, in words"
         job.finish()
