@@ -175,7 +175,7 @@ left join lateral (
 comment on view historian.generations is 'one row per start of a job: nodes, cause, outcome, seconds per phase from fault to first step';
 
 create view historian.incidents as
-select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.symptom, o.body->>'symptom') as symptom,
+select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.symptom, d.symptom, o.body->>'symptom') as symptom,
        o.node, (o.body->>'rank')::bigint as rank, (o.body->>'failed_step')::bigint as failed_step,
        array(select e.node from historian.events e
              where e.type = 'eviction' and e.incident = o.incident and e.job = o.job and e.node is not null
@@ -189,8 +189,17 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.sympt
        case when c.outcome = 'recovered' then
            historian.seconds(coalesce(f.at, o.at), coalesce(r.at, c.at)) end as seconds_to_recover,
        f.at as fault_at, case when c.outcome = 'recovered' then coalesce(r.at, c.at) end as recovered_at,
-       coalesce(c.summary, o.body->>'reason') as summary
+       coalesce(c.summary, o.body->>'reason') as summary,
+       coalesce(d.table_one, o.body->>'table_one', '') as table_one, coalesce(d.root, o.body->>'root', '') as root,
+       case when d.symptom is null then o.node else d.node end as culprit, d.proof, d.rule
 from historian.events o
+left join lateral (
+    select e.body->>'symptom' as symptom, coalesce(e.body->>'table_one', '') as table_one, e.body->>'root' as root,
+           e.node, coalesce(e.body->>'proof', '') as proof, e.body->>'rule' as rule
+    from historian.events e
+    where e.type = 'incident_diagnosed' and e.incident = o.incident and e.job = o.job
+    order by e.at desc limit 1
+) d on true
 left join lateral (
     select e.at, e.body->>'outcome' as outcome, (e.body->>'attempts')::bigint as attempts,
            nullif(e.body->>'symptom', '') as symptom, nullif(e.body->>'summary', '') as summary
@@ -216,20 +225,20 @@ left join lateral (
 ) r on true
 where o.type = 'incident_opened';
 
-comment on view historian.incidents is 'one row per incident: symptom, nodes evicted, attempts, outcome, steps lost, seconds to recover';
+comment on view historian.incidents is 'one row per incident: symptom, its row of Table 1, root, culprit, nodes evicted, outcome, steps lost, seconds to recover';
 
 create view historian.incident_timeline as
 select t.incident, t.job, t.at,
        extract(epoch from t.at - min(t.at) over (partition by t.incident))::double precision as seconds,
        t.class, t.type, t.generation, t.node,
-       case when t.type in ('process_exited', 'incident_opened') then (t.body->>'rank')::bigint end as rank,
+       case when t.type in ('process_exited', 'incident_opened', 'incident_diagnosed') then (t.body->>'rank')::bigint end as rank,
        coalesce(t.summary, nullif(t.body->>'summary', ''), nullif(t.body->>'reason', ''), replace(t.type, '_', ' '))
            as what, t.id as event,
        row_number() over (
            partition by t.incident order by t.at,
            -- All events of one decision have the same time.
            case when t.type = 'job_traced' then -1 when t.class in ('evidence', 'finding') then 0
-                when t.type = 'incident_opened' then 1
+                when t.type in ('incident_opened', 'incident_diagnosed') then 1
                 when t.type = 'generation_started' then 3
                 when t.type = 'incident_closed' then 4
                 when t.class = 'decision' then 2

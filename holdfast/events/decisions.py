@@ -90,6 +90,28 @@ class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
     rank: Count | None = None
 
 
+class IncidentDiagnosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """What an open incident is about, by all evidence so far; published again when later evidence changes that.
+
+    `node` and `rank` are those that failed first, if that is known. By the controller.
+    """
+
+    symptom: str
+    table_one: str = ""
+    root: str = ""
+    rank: Count | None = None
+    proof: Literal["", "claimed", "proven"] = ""
+    """What is known against the machine: `claimed` by a rank's own output, `proven` by what no script can forge."""
+    confidence: float = 0.0
+    rule: str = ""
+    """The rule that decided; see `holdfast classify`."""
+    advice: str = ""
+    lines: tuple[str, ...] = ()
+    """Lines of evidence, each with its source."""
+    evidence: tuple[Id, ...] = ()
+    """Events that it rests on."""
+
+
 class Reattempt(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The rung "restart in place": same nodes, next generation."""
 
@@ -313,6 +335,7 @@ AnyDecision = (
     | GenerationStarted
     | BackupsPlanned
     | IncidentOpened
+    | IncidentDiagnosed
     | Reattempt
     | Eviction
     | EvictionRevoked

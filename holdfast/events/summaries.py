@@ -30,7 +30,7 @@ from holdfast.events.checkpoint_evidence import (
     StepNotPersisted,
     StepsKept,
 )
-from holdfast.events.decisions import GenerationStarted, IncidentClosed, IncidentOpened, JobFinished
+from holdfast.events.decisions import GenerationStarted, IncidentClosed, IncidentDiagnosed, IncidentOpened, JobFinished
 from holdfast.events.evidence import (
     BusWentBack,
     CodeNotInPlace,
@@ -87,6 +87,7 @@ _TEMPLATES: dict[type[Event], str] = {
     ShardsBackedUp: "step {0.step} is on {0.keeper} as well",
     TelemetryModelTrained: "{0.reason}",
     IncidentClosed: "{0.outcome}: {0.reason}",
+    IncidentDiagnosed: "{0.symptom}, by rule {0.rule} ({0.confidence:.2f}): {0.reason}",
     IncidentOpened: "{0.symptom}: {0.reason}",
     JobFinished: "{0.outcome}: {0.reason}",
     FaultInjected: "{0.fault} {0.state} on purpose by {0.by}",

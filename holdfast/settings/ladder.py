@@ -34,6 +34,10 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     """Time for which an alert that is sure about a node of a training job is compared with those of other nodes, before
     the node leaves. A failure of a rank ends the wait."""
 
+    accusation_confidence_min: Annotated[float, Within(0.0, 1.0)] = 0.9
+    """Confidence of the rule by which a rank's own output names its machine (a broken memory chip, a lost GPU) from
+    which the first such crash leads to stop-time checks; with a witness that no script can forge, to eviction."""
+
     reattempts_before_checks: Annotated[int, Within(0, 100_000)] = 1
     """Restarts in place after crashes without a culprit, before training stops for checks of the nodes; 0: checks at
     the first crash. Bad numbers lead to checks at once: they come from machines that look healthy."""

@@ -174,6 +174,9 @@ def told(event: Event) -> str:
     if event.type == "replay_started":
         groups = " | ".join(" ".join(group) for group in event.groups)  # type: ignore[attr-defined]
         parts.append(f"{event.phase}: {groups} as {event.mesh} until step {event.until_step}")  # type: ignore[attr-defined]
+    if event.type == "incident_diagnosed":
+        words = (event.symptom, event.proof)  # type: ignore[attr-defined]
+        parts.append(f"[{' '.join(filter(None, words))}] by {event.rule}")  # type: ignore[attr-defined]
     if event.type == "replay_ended":
         parts.append(f"[{' '.join(event.suspects) or 'nobody'}]")  # type: ignore[attr-defined]
     if event.type == "eviction" and not event.blocked_for_s:  # type: ignore[attr-defined]

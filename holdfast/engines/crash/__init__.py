@@ -4,7 +4,14 @@ The path of a log: `scan` reads lines, `traceback` finds exceptions, `rule_match
 finds the rank that failed first, `diagnose` decides.
 """
 
-from holdfast.engines.crash.diagnose import diagnose, diagnose_end, hands_of_log, rule_of_exception
+from holdfast.engines.crash.diagnose import (
+    diagnose,
+    diagnose_end,
+    hands_of_log,
+    rule_of_exception,
+    scan_end,
+    scan_lines,
+)
 from holdfast.engines.crash.verdict import Diagnosis
 
 __all__ = [
@@ -13,4 +20,6 @@ __all__ = [
     "diagnose_end",
     "hands_of_log",
     "rule_of_exception",
+    "scan_end",
+    "scan_lines",
 ]

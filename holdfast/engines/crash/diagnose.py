@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -106,9 +106,16 @@ def diagnose_end(
     book: RuleBook | None = None,
 ) -> Diagnosis:
     """Return the symptom of one rank's end, as observed from outside."""
-    book = book or rule_book()
     code = -signal if signal else exit_code
-    scan = LogScan("log", book.line_filter, rank)
+    scan = scan_end(exception_type, message, trace, log_tail, rank, book)
+    return diagnose([scan], {} if code is None or rank is None else {rank: code}, book)
+
+
+def scan_end(
+    exception_type: str, message: str, trace: str, log_tail: str, rank: int | None, book: RuleBook | None = None
+) -> ScannedLog:
+    """Return what one rank's end left, as a log: the end of its output, then its exception if it raised one."""
+    scan = LogScan("log", (book or rule_book()).line_filter, rank)
     if log_tail:
         scan.feed(log_tail.encode(errors="replace") + b"\n")
     text = trace.rstrip("\n")
@@ -124,7 +131,14 @@ def diagnose_end(
                     errors="replace"
                 )
             )
-    return diagnose([scan.end()], {} if code is None or rank is None else {rank: code}, book)
+    return scan.end()
+
+
+def scan_lines(file: str, lines: Iterable[str], book: RuleBook | None = None) -> ScannedLog:
+    """Return lines of a log that names no rank, such as a node's kernel log."""
+    scan = LogScan(file, (book or rule_book()).line_filter)
+    scan.feed("".join(f"{line}\n" for line in lines).encode(errors="replace"))
+    return scan.end()
 
 
 def _without_answers_of_slurm(

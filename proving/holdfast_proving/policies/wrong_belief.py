@@ -13,9 +13,10 @@ from holdfast.settings.timeouts import Timeouts
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan import generation
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.evidence import joined
 from holdfast_controller.plan.incident import alerts, hangs, rank_exit, recovery
 from holdfast_controller.plan.incident.closing import passed_step
-from holdfast_controller.plan.incident.incident import Failure, Rung
+from holdfast_controller.plan.incident.incident import Cause, Failure, Proof, Rung
 from holdfast_controller.plan.incident.ladder import CHECKS, FAILURES, RungChoice
 from holdfast_proving.policies.mutation import (
     HANDLERS,
@@ -51,6 +52,17 @@ def _raises_hints(original: Function, insight: Insight) -> Function:
     return failure
 
 
+def _takes_words(original: Function, insight: Insight) -> Function:
+    def by_diagnosis(state: Any, found: Any, exits: Any, known: Any) -> Cause | None:
+        cause: Cause | None = original(state, found, exits, known)
+        if cause is None or not (cause.proof or cause.is_shared):
+            return cause
+        node = cause.node or exits[-1].node
+        return msgspec.structs.replace(cause, proof=Proof.PROVEN, node=node)
+
+    return by_diagnosis
+
+
 def _is_machine(original: Function, insight: Insight) -> Function:
     return lambda draft, event: original(draft, msgspec.structs.replace(event, is_machine=True))
 
@@ -82,6 +94,16 @@ BELIEVES: tuple[Policy, ...] = (
         patches=(taking(_believes_silence),),
     ),
     Policy(
+        name="believes_words",
+        about="takes what a rank prints of its machine for proof, whatever the machine's kernel and devices show",
+        patches=(Patch(joined, "_by_diagnosis", _takes_words),),
+    ),
+    Policy(
+        name="ignores_confidence",
+        about="a rank that names its machine is a crash like any other",
+        settings=ladder_of(accusation_confidence_min=1.0),
+    ),
+    Policy(
         name="believes_hints",
         about="evicts for alerts that prove nothing",
         patches=(Patch(alerts, "failure", _raises_hints),),
@@ -105,7 +127,7 @@ BELIEVES: tuple[Policy, ...] = (
     Policy(
         name="ignores_suspicions",
         about="an alert on the node that crashes does not matter",
-        patches=(Patch(recovery, "_options", with_option(alerts=())),),
+        patches=(Patch(recovery, "_options", with_option(alerts=())), Patch(joined, "_near", always(()))),
     ),
     Policy(
         name="ignores_repeated_alerts",

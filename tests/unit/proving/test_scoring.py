@@ -28,7 +28,7 @@ LEMON = """
 [[faults]]
 name = "lemon"
 effect = "crash"
-prints = "ecc"
+prints = "segfault"
 lasts = "repair"
 again_h = 1.0
 [[strikes]]

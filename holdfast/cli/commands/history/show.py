@@ -28,6 +28,13 @@ _GROUPS = """
 select nodes, at_fault, cleared, in_doubt, tested_at, took_s, pool_s from historian.group_evictions
 where incident = $1::uuid order by evicted_at
 """
+_DIAGNOSIS = """
+select node, (body->>'rank')::int as rank, body->>'symptom' as symptom, body->>'table_one' as table_one,
+       body->>'root' as root, body->>'proof' as proof, body->>'rule' as rule,
+       (body->>'confidence')::float8 as confidence,
+       body->>'reason' as reason, body->>'advice' as advice, body->'lines' as lines, body->'evidence' as evidence
+from historian.events where type = 'incident_diagnosed' and incident = $1::uuid order by at desc limit 1
+"""
 _EVIDENCE = """
 select e.body from historian.events e
 where e.type = 'process_exited' and e.id in (
@@ -66,8 +73,10 @@ async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
         timeline = await connection.fetch(_TIMELINE, key)
         groups = await connection.fetch(_GROUPS, key)
         evidence = await connection.fetch(_EVIDENCE, key)
+        diagnosis = await connection.fetchrow(_DIAGNOSIS, key)
     return {
         "incident": about | {"incident": key},
+        "diagnosis": dict(diagnosis) if diagnosis else None,
         "generations": as_dicts(generations),
         "groups_evicted": as_dicts(groups),
         "timeline": as_dicts(timeline),
@@ -93,6 +102,8 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
     if about.get("seconds_to_recover") is not None:
         lines.append(f"  from the fault until training resumed: {seconds(about['seconds_to_recover'])} s")
     lines += [f"  {_group(group)}" for group in found["groups_evicted"]]
+    if found["diagnosis"]:
+        lines += ["", *_diagnosis(found["diagnosis"])]
     if not found["timeline"]:
         return [*lines, "", "The historian has not recorded it yet: try again in a moment, or see `holdfast status`."]
     if found["generations"]:
@@ -114,6 +125,16 @@ def _group(group: dict[str, Any]) -> str:
         f"{evicted}: {at_fault} at fault, {len(group['cleared'])} back and {len(group['in_doubt'])} in doubt after "
         f"{seconds(group['took_s'])} s; the pool lacked {seconds(group['pool_s'])} node-seconds"
     )
+
+
+def _diagnosis(one: dict[str, Any]) -> list[str]:
+    """Return the cause in words: the newest conclusion, and what it rests on."""
+    about = [one["symptom"], f"row {one['table_one']}" if one["table_one"] else "", f"root {one['root']}"]
+    about += [f"{one['proof']} of {one['node']}" if one["proof"] else "", f"rule {one['rule']}"]
+    lines = [f"Diagnosis: {', '.join(cell(word) for word in about if word)}, confidence {one['confidence'] or 0:.2f}"]
+    lines.append(f"  {cell(one['reason'])}")
+    lines += [f"  {cell(one['advice'])}"] if one["advice"] else []
+    return lines + [f"  | {cell(line)}" for line in one["lines"] or ()]
 
 
 def _phases(generations: list[dict[str, Any]]) -> str:

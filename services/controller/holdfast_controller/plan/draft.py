@@ -127,7 +127,7 @@ class JobDraft:
             lost_steps=incident.lost_steps,
         )
         self._closed.append(incident)
-        self.update(incident=None, settled=None)
+        self.update(incident=None, settled=None, exits=())
 
     def close_shared_fault(self, key: str, why: str) -> None:
         """End the incident of a fault that nodes share."""

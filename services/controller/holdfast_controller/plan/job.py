@@ -12,7 +12,7 @@ from holdfast.events import DiagnosticResult
 from holdfast.events.parts.job import Grant, JobSpec, Purpose
 from holdfast_controller.plan.code.code_state import CodeState
 from holdfast_controller.plan.doubt.records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
-from holdfast_controller.plan.incident.incident import Alert, Incident
+from holdfast_controller.plan.incident.incident import Alert, Incident, RankExit
 from holdfast_controller.plan.phase import (
     TRANSITIONS,
     Checking,
@@ -134,6 +134,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """True once this generation has trained past `restore_at_most`, which then no longer holds."""
     alerts: dict[str, tuple[Alert, ...]] = {}
     """Alerts of the job's nodes that may still matter."""
+    exits: tuple[RankExit, ...] = ()
+    """Ends of ranks of the newest generation that failed, while its incident is open."""
+    newcomers: frozenset[str] = frozenset()
+    """Nodes that joined the job since it last ran on all of its nodes."""
     doubts: dict[str, Doubt] = {}
     """Nodes that alerts are sure about, and that are still part of the job."""
     replacement: Replacement | None = None

@@ -12,7 +12,7 @@ from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import standing_orders, superseding
 from holdfast_controller.plan.phase import Claiming, Stopping
-from holdfast_controller.plan.transitions import become_starting, end_when_gone
+from holdfast_controller.plan.transitions import become_starting, end_when_gone, fill
 
 GENERATIONS_FORGOTTEN_MAX = 10_000
 """Generations that a restored database may have forgotten. An order further ahead is forged: no job restarts so often
@@ -33,7 +33,7 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
         again = {grant.node for grant in new}
         unplaced = iter(new)
         members = (member if member and member.node not in again else next(unplaced, None) for member in state.members)
-        draft.update(members=tuple(members))
+        draft.update(**fill(state, tuple(members)))
         new = list(unplaced)
     if new:
         draft.release(tuple(new), "more nodes were granted than are needed")

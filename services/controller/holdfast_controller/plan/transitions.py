@@ -8,8 +8,9 @@ from holdfast.events import ChecksStarted, GenerationStarted, JobFinished, JobSt
 from holdfast.events.parts.job import Grant
 from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.evidence.blame import judge_outage
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.incident.ladder import judge_outage
+from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.lost_steps import has_checkpoints
 from holdfast_controller.plan.orders import leaving_order, standing_orders
 from holdfast_controller.plan.phase import (
@@ -46,10 +47,16 @@ def become_claiming(draft: JobDraft, leaving: Iterable[str], reason: str) -> Non
     draft.state = draft.state.enter(Claiming(claim=request.id, is_suspended=is_suspended))
 
 
+def fill(state: JobState, members: tuple[Grant | None, ...]) -> dict[str, object]:
+    """Return what changes when these are the members: those who join a job that has run are newcomers to it."""
+    joining = frozenset(member.node for member in members if member) - frozenset(state.nodes)
+    return {"members": members, "newcomers": state.newcomers | joining if state.has_run else frozenset()}
+
+
 def _fill_with_spares(draft: JobDraft, reason: str) -> None:
     spares = list(draft.state.spares)
     members = tuple(member or spares.pop(0) for member in draft.state.members)
-    draft.state = draft.state.enter(Claiming(), members=members, spares=tuple(spares))
+    draft.state = draft.state.enter(Claiming(), spares=tuple(spares), **fill(draft.state, members))
     become_starting(draft, reason)
 
 
@@ -107,6 +114,7 @@ def become_running(draft: JobDraft, starting: Starting) -> None:
         Running(since=draft.now, step_seen_at=draft.now, finished=starting.finished),
         first_step_s=max(took_s, draft.state.first_step_s or 0.0),
         has_run=True,
+        newcomers=frozenset(),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.events import Inspection
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
-from holdfast_controller.plan.incident.incident import Alert, Failure
+from holdfast_controller.plan.incident.incident import ALERT_LINES_MAX, Alert, Failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Running
 
@@ -47,6 +47,7 @@ def alert_of(event: Inspection) -> Alert:
         stands=not event.is_momentary,
         is_momentary=event.is_momentary,
         shared=event.shared,
+        lines=event.lines[:ALERT_LINES_MAX],
     )
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.events.parts.ranks import RankException
 from holdfast.symptoms import Root, Symptom
 
 
@@ -19,11 +20,80 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     on_first_step: bool
     traceback: str
     exit_code: int
+    node: str = ""
 
     @property
     def trait(self) -> str:
         """The part that is equal whenever the same failure recurs, on any node."""
         return f"{self.signature} at step {self.step}"
+
+
+class Proof(StrEnum):
+    """What the evidence of a failure, taken together, proves of the machine that it happened on."""
+
+    NOTHING = ""
+    CLAIMED = "claimed"
+    """Only what a rank printed names the machine, and a script can print anything."""
+    PROVEN = "proven"
+    """Something that no script can forge names the machine as well: its kernel, its devices, or all other nodes."""
+
+
+class RankExit(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of one rank of the newest generation that failed, kept to be judged together with others."""
+
+    generation: int
+    node: str
+    rank: int
+    at: datetime
+    code: int | None
+    """Negative for a signal; None if it is not known."""
+    exception: RankException | None
+    log_tail: str
+    rule: str
+    """The rule that this end matches by itself; "" for none."""
+    is_telling: bool
+    """True if it is an end for the rank's own reason, as far as this end alone shows."""
+    accuses: bool
+    """True if it names its machine with enough confidence."""
+    has_stepped: bool
+    event: str
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """What all evidence of a failure together says: one symptom, whose it is, and what shows that."""
+
+    symptom: Symptom
+    root: Root
+    generation: int
+    node: str | None
+    rank: int | None
+    proof: Proof
+    confidence: float
+    rule: str
+    summary: str
+    accused: frozenset[str] = frozenset()
+    """Nodes whose ranks accuse their machine of it, by this generation and those before of the incident."""
+    witness: str = ""
+    """What else says so, which no script can forge."""
+    advice: str
+    lines: tuple[str, ...]
+    """Lines of evidence, each with its source."""
+    events: tuple[str, ...]
+    """Ids of the events that it rests on."""
+
+    @property
+    def is_shared(self) -> bool:
+        """True if ranks of several nodes accuse their machines of the same: it is of something that they share."""
+        return len(self.accused) > 1 and self.proof is not Proof.PROVEN
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(dict.fromkeys(filter(None, (self.summary, self.witness))))
+
+    @property
+    def conclusion(self) -> tuple[object, ...]:
+        """What has to change for it to be another conclusion."""
+        return self.symptom, self.root, self.node, self.rank, self.proof, self.is_shared
 
 
 class Rung(StrEnum):
@@ -62,6 +132,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     error: RankError | None = None
     bad_step: BadStep | None = None
+    cause: Cause | None = None
+    """The conclusion from all evidence about `generation`; it may be about another rank than this one."""
     suspects: tuple[str, ...] = ()
     """Machines that themselves show a fault in a hang."""
     group: tuple[str, ...] = ()
@@ -75,6 +147,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def symptom_name(self) -> str:
         return self.named or self.symptom
 
+    @property
+    def proof(self) -> Proof:
+        """What all evidence together proves of `node`."""
+        return self.cause.proof if self.cause and self.node and self.cause.node == self.node else Proof.NOTHING
+
+    @property
+    def is_shared(self) -> bool:
+        return self.cause is not None and self.cause.is_shared
+
 
 class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
@@ -85,6 +166,9 @@ class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
     next: str = ""
     """The rung that would have followed."""
+
+
+ALERT_LINES_MAX = 4
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +186,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """It was over when it was reported, and will not be cleared."""
     shared: str = ""
     """Thing that it is about, if nodes share it."""
+    lines: tuple[str, ...] = ()
+    """The text that was read, at most `ALERT_LINES_MAX` lines."""
 
     @property
     def key(self) -> str:
@@ -168,6 +254,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     taken: tuple[RungTaken, ...] = ()
     """The newest rungs."""
     named: str = ""
+    cause: Cause | None = None
+    """The newest conclusion from all evidence."""
+    accused: dict[str, frozenset[str]] = {}
+    """For each rule the nodes whose machines it accused by a rank's own output."""
     summary: str = ""
     lost_steps: int = 0
     losses: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.events import Inspection, Withheld
 from holdfast_controller.plan.doubt import doubts, shared_faults
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident import alerts
+from holdfast_controller.plan.incident import alerts, rank_exit
 from holdfast_controller.plan.incident.incident import Rung
 from holdfast_controller.plan.incident.ladder import INSPECTIONS
 from holdfast_controller.plan.phase import Stopping
@@ -19,6 +19,10 @@ def inspected(draft: JobDraft, event: Inspection) -> None:
     draft.state = alerts.with_alert(draft.state, event, draft.now, rules.ladder)
     shared_faults.compare(draft, event)
     doubts.drop_refuted(draft)
+    if event.state == "alert":
+        rank_exit.reconsider(draft, event.node)
+        if event.node not in draft.state.nodes:
+            return
     failure = alerts.failure(draft.state, event, draft.now, rules.ladder)
     if failure is None:
         return

@@ -10,6 +10,8 @@ the script's own error, seen twice            -> stop, with the traceback
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 crash on a node that has an alert             -> evict it: a crash with a culprit
+a rank names its machine, and a witness too   -> evict it: its kernel, its devices, or all nodes that ran without it
+a rank alone names its machine                -> stop-time checks at once: a script can print anything
 tests name a machine that slows the job down  -> evict it, once it has cost as much as a restart, and test it again
 a link, or a group by stacks, slows it down   -> evict both ends, or the group, likewise; healthy ones come back
 hang, and a machine itself shows a fault      -> evict it: a process there is stopped, stuck, or cannot be read
@@ -21,6 +23,7 @@ checks found nothing, and it is the same node -> evict it; another one -> restar
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
 checks name a link, and neither of its ends   -> evict both, or one if the job has no more nodes; test them as well
 a link of the same node fails again           -> evict that node; the others that were evicted for a link come back
+several nodes' ranks accuse their machines     -> likewise: it is of something that they share
 the same although no node was part each time  -> it follows the job: roll back, or restart in place, soon replay, stop
 too many attempts within one incident         -> stop
 
@@ -39,19 +42,18 @@ from holdfast.events.parts.ranks import Suspect
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.records import leaving
+from holdfast_controller.plan.evidence.blame import blame, trait
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import (
     Alert,
     BadStep,
     Failure,
     Incident,
+    Proof,
     RankError,
     Recurrence,
     Rung,
 )
-
-TRAITS_MAX = 16
-"""Maximum number of traits that an incident remembers; the newest."""
 
 EVICTED_FOR_TRAIT_MAX = 2
 """Maximum number of nodes evicted for one trait: if it appears on each node, evicting a third is no better guess."""
@@ -98,56 +100,6 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def user_error(failure: Failure) -> RankError | None:
     return failure.error if failure.symptom in OF_USER_CODE else None
-
-
-def trait(failure: Failure) -> str | None:
-    """Return the key under which the same failure is recognized on another node; None if it has none."""
-    return failure.error.trait if failure.error and failure.symptom in FIRST_HAND_OF_NODE else None
-
-
-def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Incident:
-    """Return the incident with this failure counted, at most once per node of the job and generation."""
-    if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
-        return incident
-    if failure.may_be_outage:
-        generations = incident.unjudged.get(failure.node, frozenset()) | {failure.generation}
-        return msgspec.structs.replace(incident, unjudged=incident.unjudged | {failure.node: generations})
-    if shows := trait(failure):
-        # The nodes of an earlier generation are not recorded: the remaining ones count, and the one that failed.
-        here = members | {failure.node}
-        seen = incident.recurrences.get(shows, Recurrence(by={}, each_time=here))
-        by = seen.by | {failure.generation: seen.by.get(failure.generation, frozenset()) | {failure.node}}
-        shown = incident.recurrences | {shows: Recurrence(by=by, each_time=seen.each_time & here)}
-        newest = sorted(shown.items(), key=lambda entry: max(entry[1].by))[-TRAITS_MAX:]
-        incident = msgspec.structs.replace(incident, recurrences=dict(newest))
-    if incident.blamed_generation.get(failure.node) == failure.generation:
-        return incident
-    return msgspec.structs.replace(
-        incident,
-        blamed={**incident.blamed, failure.node: incident.blamed.get(failure.node, 0) + 1},
-        blamed_generation={**incident.blamed_generation, failure.node: failure.generation},
-    )
-
-
-def judge_outage(incident: Incident, members: frozenset[str]) -> Incident:
-    """Return the incident of a job that runs again, with its unjudged failures counted or excused.
-
-    Machines that went together have a cause in common, and no one of them is at fault, nor for what was seen on the way
-    down. The job runs, so each machine has reported by now.
-    """
-    if not incident.unjudged:
-        return incident
-    if len(incident.unjudged) > 1 or incident.unjudged.keys() >= members:
-        return msgspec.structs.replace(
-            incident,
-            unjudged={},
-            excused=incident.attempts - len(incident.paused),
-            blamed={},
-            blamed_generation={},
-            recurrences={},
-        )
-    times = {node: incident.blamed.get(node, 0) + len(generations) for node, generations in incident.unjudged.items()}
-    return msgspec.structs.replace(incident, unjudged={}, blamed=incident.blamed | times)
 
 
 def choose(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
@@ -311,6 +263,9 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
             mechanism=INSPECTIONS,
             evidence=tuple(alert.event for alert in options.alerts),
         )
+    if failure.cause and failure.proof is Proof.PROVEN and node:
+        reason = f"{failure.text}; {failure.cause.witness}"
+        return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), mechanism=INSPECTIONS)
     if options.doubted:
         known = options.doubted[0]
         return RungChoice(
@@ -325,11 +280,12 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
     if failure.may_be_outage and not _fails_alone(incident, failure, policy):
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
     seen = incident.recurrences.get(trait(failure) or "")
-    if seen and _follows_the_job(incident, trait(failure), seen):
+    if seen and (failure.is_shared or _follows_the_job(incident, trait(failure), seen)):
         return _for_what_follows_the_job(incident, failure, seen, options, policy)
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
-    if options.can_check and is_again and options.members - incident.checked:
+    is_due = is_again or failure.proof is Proof.CLAIMED
+    if options.can_check and is_due and options.members - incident.checked:
         return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0

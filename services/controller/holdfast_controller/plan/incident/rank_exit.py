@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from holdfast.engines.crash import Diagnosis
 from holdfast.events import ProcessExited
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.evidence.conclusion import conclude
+from holdfast_controller.plan.evidence.joined import joined_cause
+from holdfast_controller.plan.evidence.rank_exits import rank_exit, with_exit
 from holdfast_controller.plan.incident.classify import (
+    OF_USER_CODE,
     classify,
     describe_exit,
     diagnose,
@@ -14,9 +19,8 @@ from holdfast_controller.plan.incident.classify import (
     signature,
 )
 from holdfast_controller.plan.incident.closing import passed_step
-from holdfast_controller.plan.incident.incident import Failure, RankError
+from holdfast_controller.plan.incident.incident import Cause, Failure, Proof, RankError
 from holdfast_controller.plan.incident.recovery import handle_failure, handle_late_failure
-from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Stopping
 
 
@@ -34,16 +38,57 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
     if is_present:
         # Its last step may be the first report that the job has trained past the step at which it had failed.
         passed_step(draft, event.step)
-    failure = _failure(draft.state, event, event.generation)
+    if not is_present and draft.state.incident is None:
+        return
+    failure = _failure(draft, event, event.generation)
     if is_present and event.node in state.nodes and isinstance(state.phase, LIVE):
         handle_failure(draft, failure)
     elif draft.state.incident:
         handle_late_failure(draft, failure)
 
 
-def _failure(state: JobState, event: ProcessExited, generation: int) -> Failure:
-    symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
+def reconsider(draft: JobDraft, node: str) -> None:
+    """Judge the failure that led to the open incident again: something became known about a node of it."""
+    state = draft.state
+    if not any(one.node == node for one in state.exits) or state.incident is None:
+        return
+    generation = state.exits[0].generation
+    cause = _joined(draft, generation)
+    known = state.incident.cause
+    conclude(draft, cause)
+    if cause is None or cause.proof is not Proof.PROVEN or cause.node != node or (known and known.proof is cause.proof):
+        return
+    culprit = next(one for one in state.exits if one.node == node)
+    failure = Failure(
+        symptom=Symptom.INFRASTRUCTURE_ERROR,
+        named=str(cause.symptom),
+        root=cause.root,
+        generation=generation,
+        step=state.incident.failed_step,
+        text=state.incident.summary,
+        node=node,
+        rank=culprit.rank if cause.rank is None else cause.rank,
+        evidence=cause.events,
+        cause=cause,
+    )
+    handle_late_failure(draft, failure)
+
+
+def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
+    """Note how the rank ended, and return the failure that this is by all that is known of its generation."""
     diagnosis = diagnose(event)
+    exits = draft.state.exits
+    if event.node is not None:
+        exits = with_exit(exits, rank_exit(event, diagnosis, draft.rules.ladder))
+    is_new = exits != draft.state.exits
+    draft.update(exits=exits)
+    state = draft.state
+    known = state.incident.cause if state.incident else None
+    cause = _joined(draft, generation) if is_new else known
+    symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
+    is_about_this = cause is not None and cause.node == event.node and cause.rank in (event.rank, None)
+    if is_about_this and cause and cause.proof and symptom in OF_USER_CODE:
+        symptom = Symptom.INFRASTRUCTURE_ERROR
     error = RankError(
         generation=generation,
         signature=signature(event),
@@ -51,11 +96,12 @@ def _failure(state: JobState, event: ProcessExited, generation: int) -> Failure:
         on_first_step=event.steps_done == 0,
         traceback=event.exception.traceback if event.exception else event.log_tail,
         exit_code=event.exit_code or 1,
+        node=event.node or "",
     )
     return Failure(
         symptom=symptom,
-        named=finer_name(symptom, diagnosis),
-        root=diagnosis.root,
+        named=_name(symptom, diagnosis, cause if is_about_this else None),
+        root=cause.root if is_about_this and cause else diagnosis.root,
         generation=generation,
         step=max(event.step, state.step),
         text=describe_exit(event),
@@ -63,5 +109,16 @@ def _failure(state: JobState, event: ProcessExited, generation: int) -> Failure:
         rank=event.rank,
         evidence=(event.id,),
         error=error,
+        cause=cause,
         may_be_outage=symptom is Symptom.RANKS_VANISHED and event.agent_was_away,
     )
+
+
+def _joined(draft: JobDraft, generation: int) -> Cause | None:
+    return joined_cause(draft.state, generation, alerts_act=draft.rules.mechanisms.inspections == "act")
+
+
+def _name(symptom: Symptom, own: Diagnosis, joined: Cause | None) -> str:
+    if joined is None or joined.symptom is Symptom.USER_CODE_ERROR or symptom is Symptom.PEER_LOST:
+        return finer_name(symptom, own)
+    return str(joined.symptom)

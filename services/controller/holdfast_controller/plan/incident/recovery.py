@@ -12,17 +12,20 @@ from holdfast_controller.plan.code.updates import (
     has_only_failures_of_present_code,
     is_of_present_code,
 )
-from holdfast_controller.plan.doubt.records import Doubt
+from holdfast_controller.plan.doubt.records import Doubt, leaving
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.evidence.blame import blame
+from holdfast_controller.plan.evidence.conclusion import conclude
+from holdfast_controller.plan.evidence.hints import EXPLAINED_BY, explanation, root_of
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.guesses import may_guess
-from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice, blame, choose, user_error, within_limits
+from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Proof, Rung
+from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice, choose, user_error, within_limits
 from holdfast_controller.plan.incident.replay_scope import can_replay
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Starting
+from holdfast_controller.plan.phase import LIVE, Starting
 
 ENDS = frozenset({Symptom.KILLED_BY_SIGNAL, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
 """Symptoms which only show that a rank ended, without a reason."""
@@ -40,11 +43,13 @@ def handle_failure(draft: JobDraft, failure: Failure, incident: str = "") -> Non
     failure = _explained(draft, failure)
     if draft.state.incident is None:
         _open(draft, failure, incident or new_incident_id(draft))
+    conclude(draft, failure.cause)
     proceed(draft, failure, _weigh(draft, failure))
 
 
 def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
     """Use evidence about a generation already given up: it may name the culprit, or show that going on is no use."""
+    conclude(draft, failure.cause)
     choice = _weigh(draft, failure)
     if choice.rung is Rung.EVICT and failure.node in draft.state.nodes:
         # An eviction that is withheld does not interrupt what was started since.
@@ -59,6 +64,10 @@ def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
         # one after the pause count as one: a long outage is no series of failures.
         draft.update_incident(attempts=draft.incident.attempts - 1)
         _take(draft, failure, choice)
+        return
+    if choice.rung is Rung.CHECKS and failure.proof is Proof.CLAIMED and isinstance(draft.state.phase, LIVE):
+        # What was started since runs on a machine that may be broken.
+        proceed(draft, failure, choice)
         return
     checks = draft.state.checks
     if checks is None or not _is_cause_of(failure, checks.failure):
@@ -110,13 +119,27 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
 
 
 def _explained(draft: JobDraft, failure: Failure) -> Failure:
-    """Return the failure under the name that an alert on its node gives it, if one is sure about that node."""
+    """Return the failure under the name that an alert on its node gives it."""
     noted = draft.state.doubts.get(failure.node or "")
     if noted is None or failure.symptom not in FIRST_HAND_OF_NODE or draft.rules.mechanisms.inspections == "observe":
-        return failure
+        return _hinted(draft, failure)
     known = noted.failure
     evidence = (*failure.evidence, *known.evidence)
     return msgspec.structs.replace(failure, named=known.named, root=known.root, evidence=evidence)
+
+
+def _hinted(draft: JobDraft, failure: Failure) -> Failure:
+    """Return the failure under the name that an alert gives it, if its own evidence has no reason."""
+    if failure.named or failure.symptom not in EXPLAINED_BY or failure.symptom in ENDS:
+        return failure
+    nodes = failure.suspects or leaving(failure)
+    known = (it for node in nodes for it in alerts.suspicions(draft.state, node, draft.now, draft.rules.ladder))
+    alert = explanation(failure.symptom, (it for it in known if it.key not in draft.state.shared))
+    if alert is None:
+        return failure
+    evidence = (*failure.evidence, alert.event)
+    text = f"{failure.text}; {alert.text}"
+    return msgspec.structs.replace(failure, named=alert.symptom, root=root_of(alert), text=text, evidence=evidence)
 
 
 def _counts(state: JobState, failure: Failure, alert: Alert) -> bool:

@@ -12,6 +12,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import roll_back
 from holdfast_controller.plan.doubt.records import Convict, Replacement
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.evidence.blame import trait
 from holdfast_controller.plan.incident import breaker, guesses
 from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
 from holdfast_controller.plan.incident.ladder import (
@@ -22,7 +23,6 @@ from holdfast_controller.plan.incident.ladder import (
     RungChoice,
     next_rung,
     pause_s,
-    trait,
     within_limits,
 )
 from holdfast_controller.plan.incident.replay_scope import first_phase
@@ -150,7 +150,7 @@ def _stop(draft: JobDraft, failure: Failure, reason: str) -> None:
 def _revoke(draft: JobDraft, failure: Failure, reason: str) -> None:
     """Take the nodes that were evicted for the same failure off the blocklist: they were not at fault."""
     for node, evicted in sorted(draft.incident.evicted.items()):
-        if evicted.trait == trait(failure):
+        if failure.error and evicted.trait == failure.error.trait:
             draft.emit(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
 
 

@@ -1,0 +1,142 @@
+"""What all evidence of a failure says together: how much is kept, and what each source can prove."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.engines.crash.rules import rule_book
+from holdfast.events import ProcessExited
+from holdfast.events.parts.job import Grant, JobSpec
+from holdfast.events.parts.ranks import RankException
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan.evidence.joined import MISFITS, joined_cause
+from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX, rank_exit, with_exit
+from holdfast_controller.plan.incident.classify import diagnose
+from holdfast_controller.plan.incident.incident import Alert, Proof, RankExit
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Running
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+PEER = "RuntimeError: Connection closed by peer [10.0.0.1]:1"
+
+
+def ended(rank: int, error: str = "", *, signal: int | None = None, log: str = "", generation: int = 1) -> RankExit:
+    name, _, message = error.partition(": ")
+    event = ProcessExited(
+        id=f"exit-{rank}",
+        at=NOW,
+        source="agent",
+        job="job",
+        node=f"node-{rank // 2}",
+        generation=generation,
+        rank=rank,
+        local_rank=rank % 2,
+        exit_code=None if signal else 1,
+        signal=signal,
+        exited_at=NOW,
+        steps_done=7,
+        exception=RankException(type=name, message=message, traceback="") if error else None,
+        log_tail=log,
+    )
+    return rank_exit(event, diagnose(event), LadderPolicy())
+
+
+def alert(symptom: Symptom, confidence: str = "hint", *, at_s: float = 0.0, lines: tuple[str, ...] = ()) -> Alert:
+    return Alert(
+        at=NOW + timedelta(seconds=at_s),
+        check="kernel",
+        device="0000:3b:00",
+        symptom=symptom,
+        confidence=confidence,
+        text=f"kernel: {symptom}",
+        event="alert",
+        stands=False,
+        is_momentary=True,
+        lines=lines,
+    )
+
+
+def job(*exits: RankExit, alerts: dict[str, tuple[Alert, ...]] | None = None) -> JobState:
+    kept: tuple[RankExit, ...] = ()
+    for one in exits:
+        kept = with_exit(kept, one)
+    spec = JobSpec(name="job", script="train.py", nnodes=2, nproc_per_node=2, cwd="/", directory="/jobs/job")
+    members = tuple(Grant(node=f"node-{n}", epoch=1, address="10.0.0.1", store_ports=(1,)) for n in range(2))
+    running = Running(since=NOW, step_seen_at=NOW)
+    return JobState(
+        spec=spec, phase=running, submitted_at=NOW, members=members, generation=1, exits=kept, alerts=alerts or {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "proof"),
+    [
+        ((), Proof.CLAIMED),
+        ((alert(Symptom.GPU_MEMORY_ERROR),), Proof.PROVEN),
+        ((alert(Symptom.GPU_UNAVAILABLE, "evict"),), Proof.PROVEN),
+        # Sound machines report these, too: another device, a kernel of the script, something of an hour ago.
+        ((alert(Symptom.DISK_FAULT, "evict"),), Proof.CLAIMED),
+        ((alert(Symptom.CUDA_ERROR),), Proof.CLAIMED),
+        ((alert(Symptom.GPU_MEMORY_ERROR, at_s=-3600.0),), Proof.CLAIMED),
+    ],
+)
+def test_a_rank_alone_proves_nothing_of_its_machine(known: tuple[Alert, ...], proof: Proof) -> None:
+    cause = joined_cause(job(ended(2, ECC), ended(0, PEER), alerts={"node-1": known}), 1)
+    assert cause is not None and (cause.symptom, cause.node, cause.rank) == (Symptom.ECC_ERROR, "node-1", 2)
+    assert cause.proof is proof
+
+
+def test_what_another_node_reports_is_no_witness() -> None:
+    cause = joined_cause(job(ended(2, ECC), alerts={"node-0": (alert(Symptom.GPU_MEMORY_ERROR, "evict"),)}), 1)
+    assert cause is not None and cause.proof is Proof.CLAIMED
+
+
+def test_the_same_words_from_two_nodes_are_of_what_they_share() -> None:
+    cause = joined_cause(job(ended(2, ECC), ended(0, ECC)), 1)
+    assert cause is not None and cause.is_shared and not cause.proof
+    assert (cause.node, cause.root) == (None, Root.UNKNOWN)
+
+
+def test_both_ranks_of_one_node_accuse_it() -> None:
+    cause = joined_cause(job(ended(2, ECC), ended(3, ECC)), 1)
+    assert cause is not None and cause.proof is Proof.CLAIMED and cause.node == "node-1"
+
+
+def test_alerts_that_do_not_act_name_the_cause_and_prove_nothing() -> None:
+    killed = job(ended(2, signal=6), alerts={"node-1": (alert(Symptom.GPU_UNAVAILABLE, "evict"),)})
+    acting, observing = joined_cause(killed, 1), joined_cause(killed, 1, alerts_act=False)
+    assert acting is not None and observing is not None
+    assert acting.symptom is observing.symptom is Symptom.GPU_UNAVAILABLE
+    assert (acting.proof, observing.proof) == (Proof.PROVEN, Proof.NOTHING)
+
+
+def test_the_kernel_log_is_read_by_the_same_rules() -> None:
+    line = "Memory cgroup out of memory: Killed process 77 (python3) total-vm:1kB, anon-rss:1kB"
+    killed = job(ended(2, signal=9), alerts={"node-1": (alert(Symptom.CPU_OOM, lines=(line,)),)})
+    cause = joined_cause(killed, 1)
+    assert cause is not None and (cause.symptom, cause.root, cause.rank) == (Symptom.CPU_OOM, Root.UNKNOWN, 2)
+    assert f"kernel log and checks of node-1: {line}" in cause.lines
+    assert cause.events == ("exit-2", "alert")
+
+
+def test_a_kill_without_a_reason_has_no_cause() -> None:
+    assert joined_cause(job(ended(2, signal=9), ended(0, PEER)), 1) is None
+
+
+def test_an_end_for_its_own_reason_takes_the_place_of_one_that_lost_its_partner() -> None:
+    exits: tuple[RankExit, ...] = ()
+    for rank in range(EXITS_MAX):
+        exits = with_exit(exits, ended(rank, PEER))
+    assert with_exit(exits, ended(90, PEER)) == exits
+    exits = with_exit(exits, ended(91, ECC))
+    assert len(exits) == EXITS_MAX and exits[-1].rank == 91
+    assert with_exit(exits, ended(91, PEER)) == exits
+    assert [one.rank for one in with_exit(exits, ended(3, PEER, generation=2))] == [3]
+
+
+def test_each_rule_of_another_kind_of_machine_exists() -> None:
+    assert {rule_book().named(name).rule.name for name in MISFITS} == MISFITS
