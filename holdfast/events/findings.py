@@ -160,7 +160,7 @@ class SuspectsTested(Finding, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TelemetryAnomaly(Finding, frozen=True, kw_only=True, omit_defaults=True):
-    """The telemetry of ranks differs from healthy training: a hint, which changes nothing; by the analyzer."""
+    """The telemetry of ranks differs from healthy training: a hint, which stops no job; by the analyzer."""
 
     by: Literal["metrics", "errors"]
     """`metrics`: at least two of the three detectors. `errors`: more lines of trouble than usual."""

@@ -97,6 +97,8 @@ def event_of(given: Input, **defaults: Any) -> Event:
         fields = {"slowdown": 2.0, "is_validated": not fields["one_of"], "summary": "it is slow"} | fields
     if "at_fault" in fields:
         fields["at_fault"] = [{"node": fields["at_fault"], "symptom": "gpu", "reason": "gemm failed"}]
+    if kind.__name__ == "TelemetryAnomaly":
+        fields = {"by": "metrics", "nodes": list(given.words), "reason": "unlike healthy training"} | fields
     for name in ("only", "peers", "group"):
         if name in fields:
             fields[name] = fields[name].split(",")

@@ -21,6 +21,8 @@ ALL_GATHER = "all_gather"
 SPEED = "speed"
 SLOW = "slow"
 """Suite for nodes that made a job slow."""
+FULL = "full"
+"""Suite for failures that point nowhere, or in two directions."""
 ALIGNMENT = ("alignment", "alignment_parallel")
 
 SUITES: dict[str, tuple[str, ...]] = {
@@ -29,7 +31,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "network": ("dcgm", "all_to_all", ALL_GATHER),
     SLOW: ("dcgm", "memory", "gemm", SPEED, "all_to_all", ALL_GATHER),
     "nan": ("dcgm", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT),
-    "full": ("disk", "mounts", "dcgm", "memory", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT, "plugins"),
+    FULL: ("disk", "mounts", "dcgm", "memory", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT, "plugins"),
 }
 
 LIMITS_S: dict[str, float] = {
@@ -77,7 +79,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 def suite_for(symptom: str) -> str:
     """Return the suite that looks for the cause of a symptom; `full` if the symptom points nowhere."""
-    return _BY_SYMPTOM.get(symptom) or _BY_ROW.get(row_of(symptom), "full")
+    return _BY_SYMPTOM.get(symptom) or _BY_ROW.get(row_of(symptom), FULL)
 
 
 def suite_tests(suite: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from holdfast.events import Eviction, FailSlowLocated
 from holdfast.settings.ladder import LadderPolicy
+from holdfast.symptoms import Symptom
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
 from holdfast_proving.scenario.scenario import ABSENCES
@@ -122,6 +123,23 @@ def culprits(history: History) -> Iterator[Complaint]:
                 node=fault.culprit,
                 text=f"its fault {fault.kind.name} stopped the job for the {len(seen)}th time",
             )
+
+
+def hot_ones(history: History) -> Iterator[Complaint]:
+    """Complain about the one machine with a reason to be slow, which stayed though its job was slow."""
+    allowed_s = 3.0 * LadderPolicy().slow_cost_max_s
+    for showing in history.ledger.showings:
+        record = history.ledger.records[showing.fault]
+        kind, alert = record.fault.kind, record.fault.kind.alert
+        if kind.effect != "slow" or alert is None or alert.symptom != Symptom.MFU_DECLINE or alert.chance < 1.0:
+            continue
+        late_s = showing.at_s + max(600.0, allowed_s / (1.0 - 1.0 / kind.slowdown))
+        is_over = late_s >= min(record.ended_s or history.end_s, history.end_s)
+        if is_over or showing.job in history.without_checkpoints or kind.is_false:
+            continue
+        if not history.left(showing.machine, showing.job, showing.at_s, late_s):
+            text = f"an alert shows why it slows the job down by {kind.slowdown:g}"
+            yield Complaint(wrong=Wrong.SLOW_ONE_STAYS, at_s=late_s, job=showing.job, node=showing.machine, text=text)
 
 
 def slow_ones(history: History) -> Iterator[Complaint]:

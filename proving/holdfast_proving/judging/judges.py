@@ -19,6 +19,7 @@ JUDGES = (
     warnings.before_crashes,
     warnings.of_newcomers,
     blame.slow_ones,
+    blame.hot_ones,
     course.given_up,
     course.false_ends,
     course.retries,

@@ -9,6 +9,7 @@ from holdfast_proving.judging.complaints import Complaint
 from holdfast_proving.judging.judges import judge
 from holdfast_proving.policies.oracle import ORACLE
 from holdfast_proving.policies.policy import Policy
+from holdfast_proving.policies.wrong_belief import HINTED
 from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
 from holdfast_proving.scenario.load import load_scenario
@@ -46,6 +47,8 @@ OF_THE_ANALYZER = ("analysis",)
 
 OF_GROUPS = ("known-group", "group-without-spares")
 """The same for groups of which one machine blocks the others."""
+OF_HINTS = ("hints",)
+"""The same for policies that judge hints wrongly."""
 
 EVENTS_MULTIPLE, EVENTS_MIN = 2, 1_000
 """A simulation with more events than twice the oracle's, and these, is cut short: it restarts a job without end."""
@@ -55,6 +58,8 @@ def trials_of(policy: Policy) -> tuple[str, ...]:
     """Return the scenarios in which a policy is tried."""
     if policy in GROUPS:
         return OF_GROUPS
+    if policy in HINTED:
+        return OF_HINTS
     if policy in FINDS:
         return OF_THE_ANALYZER
     first = tuple(trial for trial, names in SHOWN_IN.items() if policy.name in names.split())

@@ -43,7 +43,7 @@ from holdfast_proving.policies.mutation import (
     with_option,
 )
 from holdfast_proving.policies.policy import Insight, Patch, Policy
-from holdfast_proving.policies.wrong_belief import BELIEVES, REMEMBERS
+from holdfast_proving.policies.wrong_belief import BELIEVES, HINTED, REMEMBERS
 from holdfast_proving.policies.wrong_code import CODES
 from holdfast_proving.policies.wrong_copies import COPIES
 from holdfast_proving.policies.wrong_course import COURSES
@@ -206,6 +206,7 @@ WRONG: tuple[Policy, ...] = (
         patches=(Patch(ladder, "_recurs", always("")),),
     ),
     *BELIEVES,
+    *HINTED,
     *REMEMBERS,
     *COURSES,
     *SWAPPED,

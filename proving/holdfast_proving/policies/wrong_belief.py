@@ -6,18 +6,20 @@ from typing import Any
 
 import msgspec
 
-from holdfast.events import Inspection, NodeInspected
+from holdfast.events import Inspection, NodeInspected, TelemetryAnomaly
 from holdfast.settings.findings.hang import HangPolicy
+from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.settings.timeouts import Timeouts
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan import generation
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence import joined
-from holdfast_controller.plan.incident import alerts, hangs, rank_exit, recovery
+from holdfast_controller.plan.incident import alerts, hangs, rank_exit, recovery, slow
 from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Cause, Failure, Proof, Rung
 from holdfast_controller.plan.incident.ladder import CHECKS, FAILURES, RungChoice
+from holdfast_controller.plan.phase import LIVE
 from holdfast_proving.policies.mutation import (
     HANDLERS,
     Change,
@@ -61,6 +63,27 @@ def _takes_words(original: Function, insight: Insight) -> Function:
         return msgspec.structs.replace(cause, proof=Proof.PROVEN, node=node)
 
     return by_diagnosis
+
+
+def _tests_anomalies(original: Function, insight: Insight) -> Function:
+    """Stop a job that trains for tests at each anomaly of telemetry (TRANSOM's error check, as printed)."""
+
+    def differs(draft: JobDraft, event: TelemetryAnomaly) -> None:
+        state = draft.state
+        if not isinstance(state.phase, LIVE) or state.incident is not None:
+            return
+        failure = Failure(
+            symptom=Symptom.INFRASTRUCTURE_ERROR,
+            generation=state.generation,
+            step=state.step,
+            text=event.reason,
+            evidence=(event.id,),
+        )
+        original(draft, event)
+        draft.rules = msgspec.structs.replace(draft.rules, ladder=LadderPolicy(reattempts_before_checks=0))
+        recovery.handle_failure(draft, failure)
+
+    return differs
 
 
 def _is_machine(original: Function, insight: Insight) -> Function:
@@ -150,6 +173,25 @@ BELIEVES: tuple[Policy, ...] = (
         settings=ladder_of(slow_suspects_max=1, slow_group_share_max=0.0),
     ),
 )
+
+HINTED: tuple[Policy, ...] = (
+    Policy(
+        name="ignores_hints",
+        about="a hint about the node that fails is no reason to test it",
+        patches=(Patch(recovery, "_options", with_option(hints=())),),
+    ),
+    Policy(
+        name="ignores_heat",
+        about="heat of one node is no reason for its job's slowness",
+        patches=(Patch(slow, "suspect_hinted", always(None)),),
+    ),
+    Policy(
+        name="tests_each_anomaly",
+        about="stops a job that trains well, to test it for an anomaly of telemetry",
+        patches=(Patch(HANDLERS, "TelemetryAnomaly", _tests_anomalies),),
+    ),
+)
+"""Policies that judge hints wrongly; `believes_hints` is one more."""
 
 REMEMBERS: tuple[Policy, ...] = (
     Policy(

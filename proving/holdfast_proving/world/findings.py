@@ -14,12 +14,15 @@ from holdfast.events import (
     BadNumber,
     Event,
     FailSlowLocated,
+    FailSlowOnset,
     FailSlowRelieved,
     HangFound,
     StepsCertified,
     StepTimeMeasured,
+    TelemetryAnomaly,
 )
 from holdfast.ids import named_id
+from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.agenda import Agenda
 from holdfast_proving.world.training import Run, Training
@@ -27,6 +30,10 @@ from holdfast_proving.world.training import Run, Training
 CERTIFIED_AFTER = 10
 """Sound steps that must follow before a step is certified, as `[corruption] certified_after_steps`."""
 CERTIFIED_EVERY_S = 2.0
+SLOW_AFTER_STEPS = 5
+"""Slow steps until slowness is found, and fast ones until it is found over."""
+ANOMALY_AFTER_S = 120.0
+"""Time until a drift is found, as the analyzer judges the last two minutes."""
 
 
 class Findings:
@@ -109,6 +116,19 @@ class Findings:
                 summary=f"tests name {', '.join(named)}" if named else "no machine is named",
             )
 
+        def began() -> None:
+            if run.halted_s is None and fault.number in run.slowed_by:
+                self._find(
+                    FailSlowOnset,
+                    run,
+                    before_s=training.plan.step_s,
+                    after_s=pace_s,
+                    healthy_s=training.plan.step_s,
+                    iteration=training.step(run),
+                    detected_after=SLOW_AFTER_STEPS,
+                )
+
+        self._agenda.after(SLOW_AFTER_STEPS * pace_s, began)
         self._agenda.after(fault.kind.found_after_s * chance.uniform(0.8, 1.2), located)
 
     def relief(self, training: Training, run: Run, fault: Fault) -> None:
@@ -124,11 +144,11 @@ class Findings:
                     after_s=step_s,
                     healthy_s=step_s,
                     iteration=training.step(run),
-                    detected_after=5,
+                    detected_after=SLOW_AFTER_STEPS,
                     is_over=True,
                 )
 
-        self._agenda.after(5 * step_s, relieved)
+        self._agenda.after(SLOW_AFTER_STEPS * step_s, relieved)
 
     def bad_numbers(self, training: Training, run: Run, fault: Fault, step: int) -> None:
         """Find bad numbers some steps after the state was spoiled."""
@@ -145,7 +165,15 @@ class Findings:
         self._agenda.after(after_s, found)
 
     def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
-        """Nothing follows: no decision uses anomalies of telemetry."""
+        """Find the anomaly, and again as long as it lasts."""
+
+        def differs() -> None:
+            is_over = self._agenda.seconds > fault.since_s + fault.lasts_s and fault.kind.lasts == "while"
+            if run.halted_s is None and not is_over:
+                self._find(TelemetryAnomaly, run, by="metrics", nodes=(machine,), reason="its memory grows")
+                self._agenda.after(TelemetryPolicy().again_after_s, differs)
+
+        self._agenda.after(ANOMALY_AFTER_S, differs)
 
     def pause(self, training: Training, run: Run, fault: Fault) -> None:
         """Nothing follows."""

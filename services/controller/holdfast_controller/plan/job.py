@@ -81,6 +81,20 @@ class SlowNode(msgspec.Struct, frozen=True, kw_only=True):
         return self.one_of or (self.node,)
 
 
+class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The pace of a generation that became slower and stays so."""
+
+    generation: int
+    since: datetime
+    lost_share: float
+    """Share of the training time that is lost."""
+    text: str
+    event: str
+    """Id of the event that reported it."""
+    is_refuted: bool = False
+    """True once tests found every node as fast as the others."""
+
+
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     phase: JobPhase
@@ -158,6 +172,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     suspect_test: SuspectTest | None = None
     slow: SlowNode | None = None
     """Set while a node that slows the job down is not replaced yet."""
+    slowdown: Slowdown | None = None
+    """Set while this generation is slow, whether a node is named for it or not."""
     incident: Incident | None = None
     code: CodeState = CodeState()
 

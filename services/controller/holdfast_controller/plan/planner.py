@@ -22,10 +22,12 @@ from holdfast.events import (
     DiagnosticResult,
     Event,
     FailSlowLocated,
+    FailSlowOnset,
     FailSlowRelieved,
     FirstStep,
     HangFound,
     Inspection,
+    MfuDeclined,
     NodeDeparted,
     NodeLost,
     NodesAwaited,
@@ -42,6 +44,7 @@ from holdfast.events import (
     StepsKept,
     StepTimeMeasured,
     SuspectsTested,
+    TelemetryAnomaly,
 )
 from holdfast.ids import named_id
 from holdfast.requests import AnyRequest, Request, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
@@ -82,6 +85,11 @@ def _nothing(_: JobDraft, __: JobState) -> None:
     """Leave the decision as it is."""
 
 
+def _inspected(draft: JobDraft, event: Inspection) -> None:
+    inspection.inspected(draft, event)
+    slow.suspect_hinted(draft)
+
+
 class JobKind(NamedTuple):
     events: Mapping[type[Event], Handler]
     deadlines: Mapping[type[JobPhase], Callable[[JobDraft, DeadlinePassed], None]]
@@ -109,11 +117,14 @@ TRAINING = JobKind(
         BadNumber: bad_numbers.bad_number,
         StepsCertified: bad_numbers.steps_certified,
         OrderRefused: members.order_refused,
-        Inspection: inspection.inspected,
+        Inspection: _inspected,
+        TelemetryAnomaly: inspection.telemetry_differs,
         DiagnosticResult: checks.diagnostic_result,
         ReplayResult: replays.replay_result,
         HangFound: hangs.hang_found,
         SuspectsTested: guesses.suspects_tested,
+        FailSlowOnset: slow.slowed_down,
+        MfuDeclined: slow.slowed_down,
         FailSlowLocated: slow.fail_slow_located,
         FailSlowRelieved: slow.fail_slow_relieved,
     },

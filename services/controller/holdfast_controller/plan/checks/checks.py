@@ -12,8 +12,9 @@ from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, ende
 from holdfast.engines.checks.references import agreed
 from holdfast.events import ChecksEnded, DeadlinePassed, DiagnosticResult, ProcessExited
 from holdfast.events.parts.ranks import Suspect
+from holdfast_controller.plan.checks.conclusions import named_by_checks, named_by_link
+from holdfast_controller.plan.doubt import hinted
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident.ladder import named_by_checks, named_by_link
 from holdfast_controller.plan.incident.recovery import choose_rung, proceed
 
 
@@ -66,6 +67,7 @@ def _conclude(draft: JobDraft) -> None:
     failure = checks.failure
     incident = msgspec.structs.replace(state.incident, checked=frozenset(state.nodes))
     draft.update(incident=incident)
+    draft.state = hinted.answered(draft.state, verdict.cleared)
     choice = named_by_checks(failure, suspects, frozenset(state.nodes))
     choice = choice or named_by_link(incident, failure, verdict.links, state.nodes)
     if choice is None:

@@ -188,6 +188,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """Thing that it is about, if nodes share it."""
     lines: tuple[str, ...] = ()
     """The text that was read, at most `ALERT_LINES_MAX` lines."""
+    is_answered: bool = False
+    """A hint; the node has passed stop-time checks since."""
 
     @property
     def key(self) -> str:

@@ -1,9 +1,9 @@
-"""The decision after an inspection beside training has reported on a node."""
+"""The decision after an inspection beside training, or the telemetry of ranks, has reported on a node."""
 
 from __future__ import annotations
 
-from holdfast.events import Inspection, Withheld
-from holdfast_controller.plan.doubt import doubts, shared_faults
+from holdfast.events import Inspection, TelemetryAnomaly, Withheld
+from holdfast_controller.plan.doubt import doubts, hinted, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts, rank_exit
 from holdfast_controller.plan.incident.incident import Rung
@@ -30,3 +30,9 @@ def inspected(draft: JobDraft, event: Inspection) -> None:
         draft.emit(Withheld, mechanism=INSPECTIONS, rung=Rung.EVICT, node=event.node, reason=failure.text)
         return
     doubts.doubt(draft, failure, event)
+
+
+def telemetry_differs(draft: JobDraft, event: TelemetryAnomaly) -> None:
+    """Note the anomaly as a hint. The job trains on; a failure of the node starts tests."""
+    if event.generation == draft.state.generation and not isinstance(draft.state.phase, Stopping):
+        draft.state = hinted.with_anomaly(draft.state, event, draft.now, draft.rules.ladder)

@@ -14,6 +14,7 @@ a rank names its machine, and a witness too   -> evict it: its kernel, its devic
 a rank alone names its machine                -> stop-time checks at once: a script can print anything
 tests name a machine that slows the job down  -> evict it, once it has cost as much as a restart, and test it again
 a link, or a group by stacks, slows it down   -> evict both ends, or the group, likewise; healthy ones come back
+crash or hang, and a hint about its node      -> stop-time checks at once; a hint alone does nothing
 hang, and a machine itself shows a fault      -> evict it: a process there is stopped, stuck, or cannot be read
 hang, and one group stands apart from the rest -> evict the group, once others are there; test it beside training
 the same without those nodes                  -> it follows the job: they come back, and no other group goes for it
@@ -29,16 +30,15 @@ too many attempts within one incident         -> stop
 
 A second failure within an incident takes a higher rung; an incident ends when the job has trained past the step at
 which it failed. Failures of code that is not yet known to be good add up over incidents: it may fail at any step.
-After stop-time checks and replays their suspects are evicted (`named_by_checks`, `named_by_replay`), or the next rung
-is taken: its nodes are checked, or compared, by then.
+After stop-time checks and replays their suspects are evicted (`plan/checks/conclusions.py`), or the next rung is
+taken: its nodes are checked, or compared, by then.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.suites import suite_for
-from holdfast.events.parts.ranks import Suspect
+from holdfast.engines.checks.suites import FULL, suite_for
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.records import leaving
@@ -84,6 +84,8 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     members: frozenset[str]
     alerts: tuple[Alert, ...] = ()
     """Alerts of the failed node that often pass by themselves; together with a crash they count."""
+    hints: tuple[Alert, ...] = ()
+    """Hints about the nodes that may have failed: alone they prove nothing."""
     doubted: tuple[Failure, ...] = ()
     """Failures of other nodes that alerts are sure about, and that wait to be compared."""
     can_check: bool = True
@@ -134,52 +136,6 @@ def within_limits(choice: RungChoice, incident: Incident, failure: Failure, poli
         return choice
     reason = f"{failure.text}; gave up after {incident.restarts} restarts within one incident"
     return RungChoice(rung=Rung.STOP, reason=reason)
-
-
-def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: frozenset[str]) -> RungChoice | None:
-    """Return the eviction after stop-time checks that named nodes; None if none of them is still in the job."""
-    here = tuple(suspect for suspect in suspects if suspect.node in members)
-    if not here:
-        return None
-    found = "; ".join(f"{suspect.node}: {suspect.reason}" for suspect in here)
-    return RungChoice(
-        rung=Rung.EVICT,
-        reason=f"{failure.text}; stop-time checks: {found}",
-        nodes=tuple(suspect.node for suspect in here),
-        mechanism=CHECKS,
-    )
-
-
-def named_by_link(
-    incident: Incident, failure: Failure, links: tuple[tuple[str, str], ...], nodes: tuple[str, ...]
-) -> RungChoice | None:
-    """Return the eviction after stop-time checks in which one connection failed; `nodes` are ordered by node rank."""
-    if len(links) != 1 or not set(links[0]) <= set(nodes):
-        return None
-    (link,) = links
-    ends = " and ".join(link)
-    reason = f"{failure.text}; stop-time checks: {ends} cannot reach each other"
-    before = {end for known in incident.links for end in known.ends}
-    if len(again := before & set(link)) == 1:
-        (node,) = again
-        others = ", ".join(
-            sorted({end for known in incident.links if node in known.ends for end in known.ends} - again)
-        )
-        reason = f"{reason}, and neither could {node} and {others} before"
-        return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), link=link, mechanism=CHECKS)
-    if len(nodes) == len(link):
-        # Without one of them the link is not used. If the wrong one is evicted, the link to the next node fails too.
-        reason = f"{reason}: one of them is evicted"
-        return RungChoice(rung=Rung.EVICT, reason=reason, nodes=nodes[-1:], one_of=True, link=link, mechanism=CHECKS)
-    return RungChoice(rung=Rung.EVICT, reason=reason, nodes=link, one_of=True, link=link, mechanism=CHECKS)
-
-
-def named_by_replay(failure: Failure, suspects: tuple[str, ...], result: str, *, one_of: bool) -> RungChoice | None:
-    """Return the eviction after a replay that named these suspects, or `one_of` them; None if it named none."""
-    if not suspects:
-        return None
-    reason = f"{failure.text}; dual-phase replay: {result}"
-    return RungChoice(rung=Rung.EVICT, reason=reason, nodes=suspects, one_of=one_of, mechanism=REPLAYS)
 
 
 def next_rung(incident: Incident, failure: Failure, taken: Rung, options: LadderOptions, policy: LadderPolicy) -> str:
@@ -284,9 +240,9 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         return _for_what_follows_the_job(incident, failure, seen, options, policy)
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
-    is_due = is_again or failure.proof is Proof.CLAIMED
+    is_due = is_again or failure.proof is Proof.CLAIMED or bool(options.hints)
     if options.can_check and is_due and options.members - incident.checked:
-        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
+        return _checks(failure, options.hints)
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
         times = max(_times_blamed(incident, node), same)
@@ -312,6 +268,20 @@ def _for_group(failure: Failure, *, asks_first: bool = False) -> RungChoice:
         one_of=True,
         asks_first=asks_first,
         mechanism=HANGS,
+    )
+
+
+def _checks(failure: Failure, hints: tuple[Alert, ...]) -> RungChoice:
+    """Return stop-time checks for what the failure points at, and what the newest hint does."""
+    suite = suite_for(failure.symptom_name)
+    if not hints:
+        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite)
+    hint = hints[-1]
+    return RungChoice(
+        rung=Rung.CHECKS,
+        reason=f"{failure.text}; a reason to test first: {hint.text}",
+        suite=suite if suite == suite_for(hint.symptom) else FULL,
+        evidence=tuple(known.event for known in hints),
     )
 
 

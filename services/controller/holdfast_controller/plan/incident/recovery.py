@@ -12,6 +12,7 @@ from holdfast_controller.plan.code.updates import (
     has_only_failures_of_present_code,
     is_of_present_code,
 )
+from holdfast_controller.plan.doubt import hinted
 from holdfast_controller.plan.doubt.records import Doubt, leaving
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import blame
@@ -59,9 +60,10 @@ def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
     if choice.rung in (Rung.STOP, Rung.ROLLBACK):
         _take(draft, failure, choice)
         return
-    if choice.rung is Rung.WAIT and isinstance(draft.state.phase, Starting) and _is_of_last(draft, failure):
-        # A partner's complaint came first, and what was started for it would meet the same service. That start and the
-        # one after the pause count as one: a long outage is no series of failures.
+    starts_again = isinstance(draft.state.phase, Starting) and _is_of_last(draft, failure)
+    if starts_again and (choice.rung is Rung.WAIT or (choice.rung is Rung.CHECKS and _is_hinted(draft, failure))):
+        # A partner's complaint came first, and what was started for it would meet the same service, or machine. That
+        # start and the next one count as one: a long outage is no series of failures.
         draft.update_incident(attempts=draft.incident.attempts - 1)
         _take(draft, failure, choice)
         return
@@ -109,6 +111,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
     return LadderOptions(
         members=frozenset(state.nodes),
         alerts=tuple(alert for alert in known if acts and _counts(state, failure, alert)),
+        hints=hinted.about(state, failure, draft.now, rules.ladder) if acts else (),
         doubted=tuple(noted.failure for node, noted in state.doubts.items() if acts and _is_open(state, node, noted)),
         can_roll_back=can_roll_back(state, failure.generation),
         is_all_of_code=has_only_failures_of_present_code(state, draft.incident),
@@ -168,6 +171,10 @@ def _describes_better(failure: Failure, incident: Incident) -> bool:
     is_of_first = bool(incident.taken) and failure.generation == incident.taken[0].generation
     is_bare = incident.symptom in ENDS and not incident.named
     return is_of_first and is_bare and failure.symptom in (Symptom.INFRASTRUCTURE_ERROR, Symptom.SERVICE_ELSEWHERE)
+
+
+def _is_hinted(draft: JobDraft, failure: Failure) -> bool:
+    return bool(_options(draft, failure).hints)
 
 
 def _is_of_last(draft: JobDraft, failure: Failure) -> bool:

@@ -4,6 +4,9 @@ A restart costs time as well, and slowness may pass by itself: the machine is re
 restart would cost this job. At worst the job loses twice the minimum, however long the slowness lasts. A job that has
 shown no way to resume would lose everything: it is told instead. Evicted machines are tested beside training
 (`checks/suspect_test.py`).
+
+Before tests or stacks name a machine, hints may: if one node of the slow job has a reason to be slow, such as heat, it
+is the suspect (ByteRobust §8.1.1). Tests overrule it.
 """
 
 from __future__ import annotations
@@ -13,15 +16,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.events import FailSlowLocated, FailSlowRelieved, Withheld
+from holdfast.events import FailSlowLocated, FailSlowOnset, FailSlowRelieved, MfuDeclined, Withheld
 from holdfast.settings import SETTLED_S_MAX
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan.doubt import hinted
 from holdfast_controller.plan.doubt.replacement import replace_when_possible, withdraw
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.ladder import FAIL_SLOW
-from holdfast_controller.plan.job import JobState, SlowNode
+from holdfast_controller.plan.job import JobState, Slowdown, SlowNode
 from holdfast_controller.plan.lost_steps import can_resume, steps_to_redo
 from holdfast_controller.plan.phase import Running
 
@@ -31,6 +35,59 @@ NO_WAY_TO_RESUME = "no_way_to_resume"
 NEVER_RESUMED = "the job has made no checkpoint that is known, and no restart of it went on from an earlier step"
 
 
+def slowed_down(draft: JobDraft, event: FailSlowOnset | MfuDeclined) -> None:
+    """Note that the job is slow; if hints show why, suspect that node."""
+    if event.generation != draft.state.generation:
+        return
+    if isinstance(event, MfuDeclined):
+        left, pace = event.share_left, f"a step takes {event.step_s:.3g} s"
+    else:
+        left = event.healthy_s / event.after_s if event.after_s > 0 else 1.0
+        pace = f"an iteration takes {event.after_s:.3g} s instead of {event.healthy_s:.3g} s"
+    if left < 1.0:
+        known = draft.state.slowdown
+        is_same = known is not None and known.generation == event.generation and isinstance(event, MfuDeclined)
+        since = known.since if known is not None and is_same else event.at
+        slowdown = Slowdown(
+            generation=draft.state.generation, since=since, lost_share=1.0 - left, text=pace, event=event.id
+        )
+        draft.update(slowdown=slowdown)
+        suspect_hinted(draft)
+
+
+def suspect_hinted(draft: JobDraft) -> None:
+    """Suspect the one node of a slow job that has a reason to be slow."""
+    state, policy, slowdown = draft.state, draft.rules.ladder, draft.state.slowdown
+    is_present = slowdown is not None and slowdown.generation == state.generation and not slowdown.is_refuted
+    if slowdown is None or not is_present or (state.slow and state.slow.generation == state.generation):
+        return
+    if (
+        draft.rules.mechanisms.inspections == "observe"
+        or len(state.nodes) < 2
+        or not _is_worth(slowdown, state, policy)
+    ):
+        return
+    reasons = hinted.reasons_to_be_slow(state, state.nodes, slowdown.since, draft.now, policy)
+    if len(reasons) != 1:
+        return
+    ((node, hint),) = reasons.items()
+    slow = SlowNode(
+        generation=state.generation,
+        node=node,
+        is_tested=False,
+        since=draft.now,
+        lost_share=slowdown.lost_share,
+        text=f"{node} makes the job slow: {slowdown.text}; {hint.text}",
+        event=slowdown.event,
+    )
+    draft.update(slow=slow)
+
+
+def _is_worth(slowdown: Slowdown, state: JobState, policy: LadderPolicy) -> bool:
+    """Return True if it can cost as much as a restart within a week."""
+    return slowdown.lost_share * SETTLED_S_MAX >= price(state, policy).total_s
+
+
 def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
     """Note when the named machines will have cost as much as a restart."""
     state = draft.state
@@ -38,6 +95,11 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
         return
     policy = draft.rules.ladder
     suspects = _suspects(event, policy)
+    if event.is_validated and not event.nodes and not event.links:
+        _refute(draft)
+        return
+    if not event.is_validated and (hot := _narrowed(draft, event, suspects)):
+        suspects = hot
     if len(suspects) > max(policy.slow_suspects_max, int(policy.slow_group_share_max * state.spec.nnodes)):
         return
     if not suspects or not set(suspects) <= set(state.nodes) or len(suspects) >= max(2, len(state.nodes)):
@@ -49,6 +111,8 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
         return
     known = state.slow if state.slow and state.slow.generation == state.generation else None
     if known and (known.suspects == suspects or known.is_tested > event.is_validated):
+        if known.is_tested < event.is_validated:
+            draft.update(slow=msgspec.structs.replace(known, is_tested=True, text=f"{known.text}; {event.summary}"))
         return
     alone = suspects[0] if len(suspects) == 1 else ""
     subject = alone or f"one of {', '.join(suspects)}"
@@ -66,6 +130,24 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
     draft.state = state.update(slow=slow)
 
 
+def _refute(draft: JobDraft) -> None:
+    """Drop a suspicion that only a hint raised: tests found no slow machine."""
+    slow, slowdown = draft.state.slow, draft.state.slowdown
+    if slow is not None and slow.node and not slow.is_tested:
+        draft.update(slow=None)
+    if slowdown is not None:
+        draft.update(slowdown=msgspec.structs.replace(slowdown, is_refuted=True))
+
+
+def _narrowed(draft: JobDraft, event: FailSlowLocated, suspects: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the one node of a group with a reason to be slow; () if there is no such one."""
+    if draft.rules.mechanisms.inspections == "observe":
+        return ()
+    since = draft.state.slowdown.since if draft.state.slowdown else event.at
+    found = hinted.reasons_to_be_slow(draft.state, suspects, since, draft.now, draft.rules.ladder)
+    return tuple(found) if len(found) == 1 else ()
+
+
 def _suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
     """Return the nodes to evict: the one that tests name, both ends of a slow link, or the group that stacks name."""
     if not event.is_validated:
@@ -77,7 +159,7 @@ def _suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
 
 def fail_slow_relieved(draft: JobDraft, event: FailSlowRelieved) -> None:
     if event.is_over and event.generation == draft.state.generation:
-        draft.update(slow=None)
+        draft.update(slow=None, slowdown=None)
         replacement = draft.state.replacement
         if replacement is not None and replacement.failure.symptom is Symptom.FAIL_SLOW:
             withdraw(draft, replacement.leaving, "the job is at its healthy pace again")

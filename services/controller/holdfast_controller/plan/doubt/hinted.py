@@ -1,0 +1,127 @@
+"""Hints about a job's nodes. A hint proves nothing: it stops no job and evicts no node. It shows where to look first.
+
+Once a failure has stopped the job, tests cost only their own time: if a hint concerns the node that failed, the nodes
+are tested at the first failure (the error check of TRANSOM §III). Nodes that pass have answered their hints. If the job
+gets slow, the one node with a reason to be slow is its suspect (ByteRobust §8.1.1: heat, and a falling MFU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from holdfast.events import TelemetryAnomaly
+from holdfast.settings.ladder import LadderPolicy
+from holdfast.symptoms import Symptom, row_of
+from holdfast_controller.plan.incident import alerts
+from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
+from holdfast_controller.plan.incident.incident import Alert, Failure
+from holdfast_controller.plan.job import JobState
+
+TELEMETRY = "telemetry"
+"""Name of the check under which anomalies of telemetry are noted."""
+
+ANOMALY = timedelta(minutes=15)
+"""Time for which an anomaly counts. The analyzer repeats one that lasts (`[telemetry] again_after_s`)."""
+
+SLOWNESS = timedelta(minutes=30)
+"""Time between a hint and the slowness that it explains. What is older is in the job's usual pace already."""
+
+BY_CHANCE_MAX = 2
+"""Nodes that may have the same hint without a cause in common, however small the job."""
+
+_TESTED = frozenset(
+    map(row_of, (Symptom.GPU_MEMORY_ERROR, Symptom.GPU_UNAVAILABLE, Symptom.MFU_DECLINE, Symptom.DISK_FAULT))
+)
+"""Rows of Table 1 that stop-time checks can confirm. Lost packets are congestion more often, and Xids of applications
+the script's own, so they are no reason to test a machine."""
+
+
+def with_anomaly(state: JobState, event: TelemetryAnomaly, now: datetime, policy: LadderPolicy) -> JobState:
+    """Return the job with an anomaly noted as a hint about its nodes. One of very many nodes is a trait of the job."""
+    named = (event.first_node,) if event.by == "errors" else event.nodes
+    nodes = [node for node in named if node in state.nodes]
+    if len(nodes) > _together_max(state, policy) or len(nodes) == len(state.nodes) > 1:
+        return state
+    noted = {node: _noted(state, node, event, now, policy) for node in nodes if node is not None}
+    return state.update(alerts=state.alerts | noted)
+
+
+def hints(state: JobState, node: str | None, now: datetime, policy: LadderPolicy) -> tuple[Alert, ...]:
+    """Return the hints about a node that no test has answered, the newest last."""
+    known = alerts.suspicions(state, node, now, policy)
+    return tuple(alert for alert in known if _is_hint(alert, now) and _stands_out(state, alert, policy))
+
+
+def about(state: JobState, failure: Failure, now: datetime, policy: LadderPolicy) -> tuple[Alert, ...]:
+    """Return the hints about the nodes that a failure may come from; a hang that names no node may come from any."""
+    if failure.symptom not in FIRST_HAND_OF_NODE:
+        return ()
+    nodes = failure.group or ((failure.node,) if failure.node else ())
+    if failure.symptom is Symptom.HANG and not nodes:
+        nodes = state.nodes
+    return tuple(hint for node in nodes for hint in hints(state, node, now, policy))
+
+
+def reasons_to_be_slow(
+    state: JobState, nodes: Iterable[str], since: datetime, now: datetime, policy: LadderPolicy
+) -> dict[str, Alert]:
+    """Return the nodes that have a reason to be slow since then, each with the newest hint: heat, lost PCIe lanes."""
+    found = {
+        node: [hint for hint in hints(state, node, now, policy) if _explains_slowness(hint, since)] for node in nodes
+    }
+    return {node: known[-1] for node, known in found.items() if known}
+
+
+def answered(state: JobState, nodes: Iterable[str]) -> JobState:
+    """Return the job with the hints about these nodes answered: the nodes have passed tests."""
+    passed = set(nodes)
+    return state.update(
+        alerts={node: tuple(map(_answered, known)) if node in passed else known for node, known in state.alerts.items()}
+    )
+
+
+def _noted(
+    state: JobState, node: str, event: TelemetryAnomaly, now: datetime, policy: LadderPolicy
+) -> tuple[Alert, ...]:
+    known = alerts.suspicions(state, node, now, policy)
+    others = tuple(alert for alert in known if alert.check != TELEMETRY)
+    alert = Alert(
+        at=event.at,
+        check=TELEMETRY,
+        device=event.by,
+        symptom="",
+        confidence="hint",
+        text=f"{TELEMETRY} of {node}: {event.reason}",
+        event=event.id,
+    )
+    return (*others, alert)[-alerts.KEPT_PER_NODE_MAX :]
+
+
+def _is_hint(alert: Alert, now: datetime) -> bool:
+    if alert.confidence != "hint" or alert.is_answered:
+        return False
+    return now - alert.at < ANOMALY if alert.check == TELEMETRY else row_of(alert.symptom) in _TESTED
+
+
+def _stands_out(state: JobState, alert: Alert, policy: LadderPolicy) -> bool:
+    same = sum(any(_is_same(alert, other) for other in known) for known in state.alerts.values())
+    return same <= _together_max(state, policy) and (same < len(state.nodes) or same == 1)
+
+
+def _is_same(alert: Alert, other: Alert) -> bool:
+    return other.key == alert.key and other.confidence == "hint" and other.stands == alert.stands
+
+
+def _together_max(state: JobState, policy: LadderPolicy) -> int:
+    return max(BY_CHANCE_MAX, int(policy.evictions_share_max * state.spec.nnodes))
+
+
+def _explains_slowness(alert: Alert, since: datetime) -> bool:
+    return row_of(alert.symptom) == Symptom.MFU_DECLINE.row and alert.stands and abs(alert.at - since) < SLOWNESS
+
+
+def _answered(alert: Alert) -> Alert:
+    return msgspec.structs.replace(alert, is_answered=True) if alert.confidence == "hint" else alert
