@@ -17,7 +17,7 @@ SLACK_S_PER_DAY = 900.0
 WAITING_S_PER_DAY = 3600.0
 """The same for time without enough machines: one that comes back from the blocklist an hour later."""
 
-RESTARTS_MULTIPLE = 6
+RESTARTS_MULTIPLE = 4
 RESTARTS_PER_DAY = 4.0
 """To learn who is at fault takes some restarts that the oracle does without."""
 

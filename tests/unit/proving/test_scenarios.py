@@ -29,6 +29,8 @@ def test_shipped_scenarios_can_be_read(name: str) -> None:
         (CRASH + CRASH, "2 of fault 'x'"),
         ('[[faults]]\nname = "x"\neffect = "alert"\n', "needs a table alert"),
         (CRASH + '[[strikes]]\nkind = "y"\nat_h = 1\n', "no fault: there are x"),
+        (CRASH + '[[updates]]\njob = "train"\nat_h = 1\n', "'train', which is no job with a version"),
+        (CRASH + 'place = "job"\nof = "train"\nversion = "v9"\n', "'v9' is no version of job 'train'"),
     ],
 )
 def test_wrong_scenarios_are_refused(more: str, words: str) -> None:
