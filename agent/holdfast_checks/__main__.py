@@ -17,13 +17,12 @@ from pathlib import Path
 import xxhash
 
 from holdfast.engines.checks.checks_program import DEFAULT_SUITE, LIMIT_FLAG, SUITE_FLAG
-from holdfast.engines.checks.suites import END, SUITES
-from holdfast.node.machine import Machine
-from holdfast.trainer.report import DIAGNOSTIC_RESULT, REPORTS_VARIABLE, report
+from holdfast.engines.checks.suites import SUITES
+from holdfast.trainer.report import REPORTS_VARIABLE
 from holdfast_checks.devices import gpus
-from holdfast_checks.driver import Driver, ReportedResult
+from holdfast_checks.driver import Driver
+from holdfast_checks.reporter import Reporter
 from holdfast_checks.result import WorkerContext
-from holdfast_checks.source_version import program_of
 
 CPU_WORKERS = 2
 SHARED_MEMORY = Path("/dev/shm")
@@ -40,12 +39,14 @@ def main(argv: list[str] | None = None) -> None:
     with _scratch() as scratch:
         context = _context(options, scratch)
         print(f"checks of {context.node}: suite {options.suite}, {context.workers} workers", flush=True)
-        unreported: list[OSError] = []
-        Driver(
-            context, options.suite, options.limit_s, lambda result: _report_result(context, result, unreported)
-        ).run()
-        if unreported:
-            raise NotReported(f"{len(unreported)} results could not be reported: {unreported[0]}")
+        reporter = Reporter(context)
+        try:
+            Driver(context, options.suite, options.limit_s, reporter.take).run()
+        except BaseException:
+            reporter.publish_held()
+            raise
+        if reporter.errors:
+            raise NotReported(f"{len(reporter.errors)} results could not be reported: {reporter.errors[0]}")
 
 
 @contextlib.contextmanager
@@ -83,40 +84,6 @@ def _node_directory() -> str:
     """Return the directory where this node's ranks write, whatever their job; "" outside of Holdfast."""
     reports = os.environ.get(REPORTS_VARIABLE, "")
     return str(Path(reports).parent) if reports else ""
-
-
-def _report_result(context: WorkerContext, reported: ReportedResult, unreported: list[OSError]) -> None:
-    result, stage = reported.result, reported.stage
-    with_peers = f" with {', '.join(result.peers)}" if result.peers else ""
-    value = f" {result.value:.4g} {result.unit}" if result.value is not None else ""
-    line = f"{stage.test}{with_peers}: {result.status}{value}"
-    print(" ".join(filter(None, (line, result.device and f"[{result.device}]", result.detail))), flush=True)
-    try:
-        report(
-            DIAGNOSTIC_RESULT,
-            run=context.run,
-            test=stage.test,
-            status=result.status,
-            symptom=result.symptom,
-            peers=result.peers,
-            round=stage.round,
-            device=result.device,
-            value=result.value,
-            needed=result.needed,
-            unit=result.unit,
-            digest=result.digest,
-            hardware=result.hardware,
-            program=program_of(stage.test, context.workers) if result.digest else "",
-            boot_id=Machine().boot_id,
-            took_s=reported.took_s,
-            detail=result.detail,
-            done=reported.done,
-            total=reported.total,
-            results=reported.earlier - len(unreported) if stage.test == END else 0,
-        )
-    except OSError as error:
-        # The tests go on: their results are at least in the output.
-        unreported.append(error)
 
 
 def _parser() -> argparse.ArgumentParser:

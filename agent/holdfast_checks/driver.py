@@ -52,8 +52,6 @@ class ReportedResult(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
     done: int
     total: int
-    earlier: int
-    """Number of results before this one."""
 
 
 class Driver:
@@ -64,9 +62,10 @@ class Driver:
     ) -> None:
         self._context = context
         self._stages = stages(suite, context.nodes, limit_s)
-        self._meeting = Stage(test=MEETING, limit_s=meeting_limit_s(limit_s))
+        # Only its partners are waited for: ten thousand nodes that all look for each other find the store too slow.
+        own = {pair for stage in self._stages for pair in stage.pairs if context.node_rank in pair}
+        self._meeting = Stage(test=MEETING, limit_s=meeting_limit_s(limit_s), pairs=tuple(sorted(own)))
         self._report = report
-        self._reported = 0
         self._limits_s = (self._meeting.limit_s, *(stage.limit_s for stage in self._stages))
         self._present: dict[int, str] = {}
         self._store: Store | None = None
@@ -89,7 +88,8 @@ class Driver:
             for result in _results_of(task, ended):
                 self._report_result(self._meeting, result, ended.took_s, 0)
             return
-        self._present = {rank: name for rank, name in enumerate(attendance.peers) if name}
+        came = zip(meeting.expected(task), attendance.peers, strict=True)
+        self._present = {rank: name for rank, name in came if name}
         try:
             # One thread and one connection: this process can still fork, and partners can see its stage.
             self._store = meeting.connect(self._context, self._meeting.limit_s)
@@ -132,10 +132,8 @@ class Driver:
                 took_s=took_s,
                 done=number,
                 total=len(self._stages),
-                earlier=self._reported,
             )
         )
-        self._reported += 1
 
 
 def code_of(test: str) -> Test:

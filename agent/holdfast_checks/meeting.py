@@ -38,14 +38,14 @@ def connect(context: WorkerContext, limit_s: float) -> TCPStore:
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
-    """Announce this node, wait for the others. The result's peers are those that came, by node rank; "" for absent."""
+    """Announce this node, wait for its partners. The result's peers are those that are `expected`; "" for absent."""
     begin()
     limit_s = max(task.stage.limit_s - ANSWER_S, task.stage.limit_s / 2)
     context, end = task.context, time.monotonic() + limit_s
     try:
         store = connect(context, limit_s)
         store.set(_key(context.node_rank), context.node)
-        keys = [_key(rank) for rank in range(context.nodes)]
+        keys = [_key(rank) for rank in expected(task)]
         # All nodes query the store at once: one query for all keys first, single ones only for missing keys.
         _await(store, keys, end)
         names = [store.get(key).decode() if store.check([key]) else "" for key in keys]
@@ -53,6 +53,11 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
         where = f"{context.store_host}:{context.store_port}"
         return [failed(SYMPTOM, f"the store of the run on the first node ({where}) cannot be used: {error}")]
     return [passed(peers=names)]
+
+
+def expected(task: StageTask) -> list[int]:
+    """Return the node ranks of this node and its partners."""
+    return sorted({task.context.node_rank, *(rank for pair in task.stage.pairs for rank in pair)})
 
 
 def await_partner(task: StageTask, partner: int) -> Store:

@@ -14,7 +14,7 @@ from holdfast.events.checkpoint_evidence import (
     StepsKept,
 )
 from holdfast.events.parts.job import AgentPlace, CheckResult, Endpoint, NodeFacts, Purpose
-from holdfast.events.parts.ranks import RankException, RankProgress, RankReplay
+from holdfast.events.parts.ranks import FoldedResult, RankException, RankProgress, RankReplay
 from holdfast.events.parts.samples import RankProfile, SlowStage
 from holdfast.events.parts.scalars import Code, Count, Id, Moment, Name, Step
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
@@ -168,7 +168,10 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of one stop-time test on one node, or between it and its `peers`; published by its agent."""
+    """The result of one stop-time test on one node, or between it and its `peers`; published by its agent.
+
+    A failure is published at once. What passed is `folded` into the result that ends the node's run.
+    """
 
     run: str
     """The same for all results of one run of checks."""
@@ -201,6 +204,8 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """All tests of this node."""
     results: Count = 0
     """In the result that ends the run: number of results that this node published before it, which may arrive later."""
+    folded: tuple[FoldedResult, ...] = ()
+    """In the result that ends the run: tests that passed or were skipped, and were not published one by one."""
 
 
 class ReplayResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):

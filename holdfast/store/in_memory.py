@@ -12,13 +12,18 @@ import msgspec
 
 from holdfast.bus import Message, StreamPosition
 from holdfast.clock import Now, system_now
+from holdfast.growing import to_json
 from holdfast.store import Published, S, StaleState, StoreUnavailable, Table
+from holdfast.store.changes import ABSENT, Seen, change_to, row_of
 from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
 
 
 class _Row(msgspec.Struct, frozen=True):
     version: int
     body: bytes
+    """The row as it was last written whole."""
+    changes: tuple[bytes, ...] = ()
+    """What changed since."""
 
 
 class _PublishedRow(msgspec.Struct, frozen=True):
@@ -51,8 +56,10 @@ class MemoryStore:
         self.database = MemoryDatabase() if database is None else database
         self.available = True
         self.lose_next_commit = False
+        self.written_bytes = 0
+        """Size of all rows and changes that were saved."""
         self._now = now
-        self._seen: dict[tuple[str, str], int] = {}
+        self._seen: dict[tuple[str, str], Seen] = {}
 
     def transaction(self) -> AbstractAsyncContextManager[MemoryTransaction]:
         return self._transaction()
@@ -124,16 +131,16 @@ class MemoryStore:
     async def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    def seen(self, place: tuple[str, str]) -> int | None:
-        """Return the version that this store last read under `place` (0: no row); None if it never did."""
+    def seen(self, place: tuple[str, str]) -> Seen | None:
+        """Return what this store last read or wrote under `place`; None if it never did."""
         return self._seen.get(place)
 
-    def note_seen(self, place: tuple[str, str], version: int | None) -> None:
-        """Remember the version, or with None forget it."""
-        if version is None:
+    def note_seen(self, place: tuple[str, str], seen: Seen | None) -> None:
+        """Remember it, or with None forget it."""
+        if seen is None:
             self._seen.pop(place, None)
         else:
-            self._seen[place] = version
+            self._seen[place] = seen
 
     def _require_available(self) -> None:
         if not self.available:
@@ -149,7 +156,7 @@ class MemoryTransaction:
         self._handled: list[tuple[str, str]] = []
         self._emitted: list[Message] = []
         self._written: dict[tuple[str, str], _Row | None] = {}
-        self._seen: dict[tuple[str, str], int] = {}
+        self._seen: dict[tuple[str, str], Seen] = {}
         self._deleted: set[tuple[str, str]] = set()
 
     async def first_time(self, message_id: str, subject: str) -> bool:
@@ -160,8 +167,14 @@ class MemoryTransaction:
         return True
 
     async def load(self, table: Table[S], key: str) -> S | None:
-        row = self._row((table.name, key))
-        return None if row is None else msgspec.json.decode(row.body, type=table.row_type)
+        place = (table.name, key)
+        row = self._written[place] if place in self._written else self._database.rows.get(place)
+        if row is None:
+            self._seen.setdefault(place, Seen(ABSENT, None))
+            return None
+        decoded = row_of(table.row_type, row.body, row.changes)
+        self._seen[place] = Seen(row.version, decoded, len(row.body), sum(map(len, row.changes)))
+        return decoded
 
     async def load_all(self, table: Table[S]) -> dict[str, S]:
         places = {place for place in (*self._database.rows, *self._written) if place[0] == table.name}
@@ -170,27 +183,36 @@ class MemoryTransaction:
 
     async def save(self, table: Table[S], key: str, row: S) -> None:
         place = (table.name, key)
-        version = self._require_current(place)
+        present = self._require_current(place)
+        version = present.version + 1 if present else 1
         table.columns(row)
-        self._written[place] = _Row(version + 1, msgspec.json.encode(row))
+        seen = self._seen.get(place, self._store.seen(place))
+        change = change_to(seen, row) if table.changes else None
+        if change is not None and present is not None:
+            body = change
+            self._written[place] = _Row(version, present.body, (*present.changes, change))
+        else:
+            body = msgspec.json.encode(row, enc_hook=to_json)
+            self._written[place] = _Row(version, body)
+        self._store.written_bytes += len(body)
         if not table.is_only_written:
-            self._seen[place] = version + 1
+            self._seen[place] = (seen or Seen(ABSENT, None)).written(version, row, body, change is None)
 
     async def delete(self, table: Table[S], key: str) -> None:
         place = (table.name, key)
         self._require_current(place)
         self._written[place] = None
-        self._seen[place] = 0
+        self._seen[place] = Seen(ABSENT, None)
         self._deleted.add(place)
 
-    def _require_current(self, place: tuple[str, str]) -> int:
+    def _require_current(self, place: tuple[str, str]) -> _Row | None:
         known = self._seen.get(place, self._store.seen(place))
         present = self._written[place] if place in self._written else self._database.rows.get(place)
-        version = 0 if present is None else present.version
-        if known is not None and known != version:
+        version = ABSENT if present is None else present.version
+        if known is not None and known.version != version:
             self._store.note_seen(place, None)
-            raise StaleState(f"row {place[1]!r} of {place[0]} is at version {version}, not {known}")
-        return version
+            raise StaleState(f"row {place[1]!r} of {place[0]} is at version {version}, not {known.version}")
+        return present
 
     async def emit(self, messages: list[Message]) -> None:
         self._emitted.extend(messages)
@@ -205,17 +227,10 @@ class MemoryTransaction:
                 database.rows.pop(place, None)
             else:
                 database.rows[place] = row
-        for place, version in self._seen.items():
-            self._store.note_seen(place, None if not version and place in self._deleted else version)
+        for place, seen in self._seen.items():
+            self._store.note_seen(place, None if seen.version == ABSENT and place in self._deleted else seen)
 
     def forget(self) -> None:
         """Forget the versions of rows in a transaction that was rolled back or may have been."""
         for place in self._seen:
             self._store.note_seen(place, None)
-
-    def _row(self, place: tuple[str, str]) -> _Row | None:
-        if place in self._written:
-            return self._written[place]
-        row = self._database.rows.get(place)
-        self._seen[place] = 0 if row is None else row.version
-        return row

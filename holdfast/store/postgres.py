@@ -13,22 +13,14 @@ import msgspec
 from holdfast.bus import Message, StreamPosition
 from holdfast.settings.addresses import Address
 from holdfast.store import Published, S, StaleState, StoreUnavailable, Table
+from holdfast.store.changes import ABSENT, Seen, change_to, row_of
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast.store.jsonb import storable_json, storable_value
 from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
 from holdfast.store.sql import SchemaSql
 from holdfast.subjects import STREAMS
 
-ABSENT = 0
-"""The version of a row that is not there."""
 ROLLBACK_TIMEOUT_S = 2.0
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """A row as it was last seen; without a row its version is ABSENT."""
-
-    version: int
-    row: Any
 
 
 Place = tuple[str, str]
@@ -161,8 +153,8 @@ class PostgresTransaction:
         seen = self._seen(place)
         if seen is None:
             with translated():
-                record = await self._connection.fetchrow(self._sql.load(table.name), key)
-            seen = Seen(ABSENT, None) if record is None else Seen(record[0], _decoded(table, record[1]))
+                record = await self._connection.fetchrow(self._sql.load(table.name, table.changes), key)
+            seen = Seen(ABSENT, None) if record is None else _seen(table, record)
             self.touched[place] = seen
         row: S | None = seen.row
         return row
@@ -170,28 +162,37 @@ class PostgresTransaction:
     async def load_all(self, table: Table[S]) -> dict[str, S]:
         """Return every row, by key; always read from the database."""
         with translated():
-            records = await self._connection.fetch(self._sql.load_all(table.name))
+            records = await self._connection.fetch(self._sql.load_all(table.name, table.changes))
         for place in [*self._cache, *self.touched]:
             if place[0] == table.name:
                 self.touched[place] = Seen(ABSENT, None)
         rows: dict[str, S] = {}
-        for key, version, body in records:
-            rows[key] = _decoded(table, body)
-            self.touched[(table.name, key)] = Seen(version, rows[key])
+        for record in records:
+            seen = _seen(table, record)
+            rows[record[0]] = seen.row
+            self.touched[(table.name, record[0])] = seen
         return rows
 
     async def save(self, table: Table[S], key: str, row: S) -> None:
         place = (table.name, key)
         seen = self._seen(place)
         columns = table.columns(row)
-        statement = self._sql.save(table.name, tuple(columns))
         known = None if seen is None else seen.version
         values = [storable_value(value) for value in columns.values()]
+        change = change_to(seen, row) if table.changes else None
+        if change is not None:
+            statement = self._sql.save_change(table.name, tuple(columns), table.changes)
+            body = change
+        else:
+            statement = self._sql.save(table.name, tuple(columns))
+            body = storable_json(row)
         with translated():
-            version = await self._connection.fetchval(statement, key, storable_json(row), known, *values)
+            version = await self._connection.fetchval(statement, key, body, known, *values)
+            if table.changes and change is None:
+                await self._connection.execute(self._sql.delete_changes(table.changes), key)
         if not table.is_only_written:
             # Forgotten with the rollback that follows, if it is stale.
-            self.touched[place] = Seen(version or ABSENT, row)
+            self.touched[place] = (seen or Seen(ABSENT, None)).written(version or ABSENT, row, body, change is None)
         if not version:
             self._refuse(place, known)
 
@@ -201,6 +202,8 @@ class PostgresTransaction:
         known = None if seen is None else seen.version
         with translated():
             done = await self._connection.execute(self._sql.delete(table.name), key, known)
+            if table.changes:
+                await self._connection.execute(self._sql.delete_changes(table.changes), key)
             is_there = known == ABSENT and await self._connection.fetchrow(self._sql.load(table.name), key) is not None
         # Forgotten with the rollback that follows, if it is stale.
         self.touched[place] = Seen(ABSENT, None)
@@ -229,8 +232,10 @@ class PostgresTransaction:
         return self.touched.get(place) or self._cache.get(place)
 
 
-def _decoded(table: Table[S], body: bytes) -> S:
-    return msgspec.json.decode(body, type=table.row_type)
+def _seen(table: Table[Any], record: Any) -> Seen:
+    _, version, body, changes = record
+    changes = changes or ()
+    return Seen(version, row_of(table.row_type, body, changes), len(body), sum(map(len, changes)))
 
 
 async def _roll_back(connection: Connection) -> None:

@@ -50,6 +50,17 @@ def state_table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table:
     )
 
 
+def changes_table(metadata: MetaData, name: str) -> Table:
+    """Return a table of what changed of rows since they were written whole."""
+    return Table(
+        name,
+        metadata,
+        Column("key", Text, primary_key=True),
+        Column("version", BigInteger, primary_key=True, autoincrement=False),
+        Column("body", JSONB, nullable=False),
+    )
+
+
 def moment(name: str, *, nullable: bool = False) -> Column[Any]:
     """Return a column for a point in time."""
     return Column(name, DateTime(timezone=True), nullable=nullable)

@@ -59,15 +59,26 @@ class SchemaSql:
         self.forgotten_before = f"select handled_at from {inbox} where id = '{FORGOTTEN_MARK}'"
         self.prune_outbox = f"delete from {outbox} where published_at < $1"
 
-    def load(self, table: str) -> str:
-        return f"select version, body from {self._name(table)} where key = $1"
+    def load(self, table: str, changes: str = "") -> str:
+        return f"{self.load_all(table, changes)} where key = $1"
 
-    def load_all(self, table: str) -> str:
-        return f"select key, version, body from {self._name(table)}"
+    def load_all(self, table: str, changes: str = "") -> str:
+        """Give key, version, body and the changes since that body, the oldest first."""
+        since = "null"
+        if changes:
+            since = f"array(select c.body from {self._name(changes)} c where c.key = whole.key order by c.version)"
+        return f"select key, version, body, {since} from {self._name(table)} whole"
 
     def delete(self, table: str) -> str:
         """Remove the row under key $1 at version $2 (null: any)."""
         return f"delete from {self._name(table)} where key = $1 and ($2::bigint is null or version = $2::bigint)"
+
+    def delete_changes(self, changes: str) -> str:
+        return f"delete from {self._name(changes)} where key = $1"
+
+    def save_change(self, table: str, columns: tuple[str, ...], changes: str) -> str:
+        """Write change $2 of key $1 and columns from $4 on over version $3; gives the new version, or no row."""
+        return _save_change(self._name(table), columns, self._name(changes))
 
     def save(self, table: str, columns: tuple[str, ...]) -> str:
         """Write key $1, body $2 and columns from $4 on over version $3 (0: no row; null: any); gives the new version.
@@ -92,4 +103,14 @@ def _save(table: str, columns: tuple[str, ...]) -> str:
         f"version = present.version + 1, body = excluded.body, updated_at = excluded.updated_at{projected} "
         "where $3::bigint is null or present.version = $3::bigint "
         "returning version"
+    )
+
+
+@cache
+def _save_change(table: str, columns: tuple[str, ...], changes: str) -> str:
+    projected = "".join(f", {quoted(name)} = ${number}" for number, name in enumerate(columns, start=4))
+    return (
+        f"with present as (update {table} set version = version + 1, updated_at = now(){projected} "
+        "where key = $1 and version = $3 returning version) "
+        f"insert into {changes} (key, version, body) select $1, version, $2 from present returning version"
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ REPLAY_RESULT = "replay_result"
 STEPS_KEPT = "steps_kept"
 CHECKPOINT_RESTORED = "checkpoint_restored"
 
-ReportValue = str | int | float | bool | Sequence[int] | Sequence[str] | None
+ReportValue = str | int | float | bool | Sequence[int] | Sequence[str] | Sequence[Mapping[str, object]] | None
 
 
 class ReportTooLong(ValueError):

@@ -15,6 +15,8 @@ from holdfast.ids import derived_id
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.store.changes import change_between, row_of
+from holdfast.store.jsonb import storable_json
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.checks.suspect_test import follow_up
 from holdfast_controller.plan.draft import JobDecision, Rules
@@ -111,9 +113,12 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 outcome = planner.event(state, event_of(given, **defaults), given.at)
         if outcome.refusal:
             return [f"= refused: {outcome.refusal}"]
-        state = outcome.state
+        before, state = state, outcome.state
         assert state is not None
-        assert msgspec.json.decode(msgspec.json.encode(state), type=JobState) == state
+        assert row_of(JobState, storable_json(state), []) == state
+        if before is not None:
+            change = storable_json(change_between(before, state) or {"in": {}})
+            assert row_of(JobState, storable_json(before), [change]) == state
         lines = [told(event) for event in outcome.events] + [ordered(order) for order in outcome.orders]
         for learned in outcome.learned:
             references[learned.key] = learned.digest

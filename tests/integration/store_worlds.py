@@ -11,6 +11,7 @@ from servers import PostgresServer
 
 from holdfast.bus import Message
 from holdfast.fresh_ids import uuid7
+from holdfast.growing import GrowingSet
 from holdfast.settings.addresses import Address
 from holdfast.store import Store, Table
 from holdfast.store.in_memory import MemoryDatabase, MemoryStore
@@ -27,6 +28,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     generation: int = 0
     notes: tuple[str, ...] = ()
+    nodes: GrowingSet = GrowingSet()
 
 
 def _columns(job: Job) -> dict[str, Any]:
@@ -40,6 +42,7 @@ def _columns(job: Job) -> dict[str, Any]:
 
 
 JOBS = Table(name="jobs", row_type=Job, columns=_columns)
+JOBS_BY_CHANGES = msgspec.structs.replace(JOBS, changes="job_changes")
 
 
 class World(Protocol):
@@ -89,7 +92,7 @@ class PostgresWorld:
     async def enter(self) -> None:
         """Empty the tables."""
         admin = await asyncpg.connect(self.server.url)
-        await admin.execute("truncate controller.jobs, controller.inbox, controller.outbox")
+        await admin.execute("truncate controller.jobs, controller.job_changes, controller.inbox, controller.outbox")
         await admin.close()
 
     async def store(self, url: Address = "") -> PostgresStore:

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.engines.checks.checks_program import checks_of
 from holdfast.engines.checks.checks_verdict import judge_checks
+from holdfast.engines.checks.folding import unfolded
 from holdfast.engines.checks.suites import END
 from holdfast.events import DiagnosticResult, FirstStep, Progress, RanksFinished, RanksStarted
 from holdfast.events.parts.job import JobSpec
@@ -43,8 +44,11 @@ async def test_a_machine_that_computes_wrong_says_so_of_itself(
         finished = await it.heard.wait(RanksFinished)
         assert not ran.exists()
         await it.heard.wait(DiagnosticResult, lambda result: result.test == END)
-        results = it.heard.all(DiagnosticResult)
-        assert [result.results for result in results] == [*(0 for _ in results[1:]), len(results) - 1]
+        published = it.heard.all(DiagnosticResult)
+        *failed, end = published
+        assert {result.test for result in failed} == {"gemm"}, "failures at once, and what passed with the end"
+        assert (end.test, end.results) == (END, len(failed))
+        results = list(unfolded(published))
         started = it.heard.all(RanksStarted)
         assert [(event.generation, event.purpose, len(event.ranks)) for event in started] == [(3, "checks", 1)]
         assert (finished.generation, finished.purpose) == (3, "checks")

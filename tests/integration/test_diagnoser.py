@@ -15,9 +15,9 @@ from holdfast.engines.checks.checks_verdict import (
     SILENT_SYMPTOM,
     WRONG_ANSWER_SYMPTOM,
     ChecksVerdict,
-    answered,
     judge_checks,
 )
+from holdfast.engines.checks.result_log import ResultLog
 from holdfast.engines.checks.suites import END, suite_tests
 from holdfast.events import DiagnosticResult
 from holdfast.fresh_ids import uuid7
@@ -96,7 +96,8 @@ def _read(output: Path, name: str) -> Run:
         for line in (output / name / f"{number}.jsonl").read_text().splitlines():
             fields = json.loads(line)
             results.append(DiagnosticResult(**common, **(fields | {"peers": tuple(fields["peers"])})))
-    silent = dict.fromkeys(set(nodes) - answered(results), "it did not answer in time")
+    log = ResultLog(results)
+    silent = {node: "it did not answer in time" for node in nodes if not log.has_all(node)}
     return Run(nodes, results, silent)
 
 

@@ -157,7 +157,7 @@ async def test_the_historian_makes_partitions_in_its_schema_only(server: Postgre
         await connection.execute("drop table historian.events_test")
 
 
-SECRET = {("controller", "jobs"), ("controller", "outbox")}
+SECRET = {("controller", "jobs"), ("controller", "job_changes"), ("controller", "outbox")}
 """Their `body` holds the values of --env and the tokens of jobs."""
 
 

@@ -10,10 +10,21 @@ from functools import partial
 import msgspec
 import pytest
 from servers import PostgresServer
-from store_worlds import JOBS, PASSWORDS, Job, MemoryWorld, PostgresWorld, World, loaded, message, saved
+from store_worlds import (
+    JOBS,
+    JOBS_BY_CHANGES,
+    PASSWORDS,
+    Job,
+    MemoryWorld,
+    PostgresWorld,
+    World,
+    loaded,
+    message,
+    saved,
+)
 
 from holdfast.bus import StreamPosition
-from holdfast.store import Published, StaleState, StoreUnavailable
+from holdfast.store import Published, StaleState, Store, StoreUnavailable
 from holdfast.store.migrate import migrate
 
 pytestmark = pytest.mark.integration
@@ -182,6 +193,67 @@ async def test_a_row_that_another_writer_changed_is_not_removed(world: World) ->
     assert await loaded(one, "j") == Job(phase="b")
     await remove()
     assert await loaded(await world.store(), "j") is None
+
+
+async def _grow(store: Store, job: Job, count: int) -> Job:
+    """Write `count` versions of a job, each with one node more."""
+    for number in range(count):
+        job = msgspec.structs.replace(job, generation=number, nodes=job.nodes | {f"node-{len(job.nodes)}"})
+        async with store.transaction() as tx:
+            await tx.save(JOBS_BY_CHANGES, "j", job)
+    return job
+
+
+async def test_a_row_stored_by_its_changes_is_read_as_it_was_written(world: World) -> None:
+    job = Job(phase="running", notes=("x" * 1000,))
+    await saved(await world.store(), "j", job)  # whole, as earlier versions wrote each row
+    for _ in range(3):
+        store = await world.store()
+        async with store.transaction() as tx:
+            assert await tx.load_all(JOBS_BY_CHANGES) == {"j": job}
+        job = await _grow(store, job, 15)
+        async with (await world.store()).transaction() as tx:
+            assert await tx.load(JOBS_BY_CHANGES, "j") == job
+
+
+async def test_changes_of_a_transaction_that_fails_are_not_kept(world: World) -> None:
+    store = await world.store()
+    job = await _grow(store, Job(phase="running", notes=("x" * 1000,)), 5)
+
+    async def fail() -> None:
+        async with store.transaction() as tx:
+            await tx.save(JOBS_BY_CHANGES, "j", msgspec.structs.replace(job, nodes=job.nodes | {"never"}))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with store.transaction() as tx:
+        assert await tx.load(JOBS_BY_CHANGES, "j") == job
+        await tx.save(JOBS_BY_CHANGES, "j", msgspec.structs.replace(job, nodes=job.nodes | {"later"}))
+    async with (await world.store()).transaction() as tx:
+        assert (await tx.load_all(JOBS_BY_CHANGES))["j"].nodes == {*job.nodes, "later"}
+
+
+async def test_a_change_to_a_row_that_another_wrote_is_refused(world: World) -> None:
+    store, other = await world.store(), await world.store()
+    job = await _grow(store, Job(phase="running", notes=("x" * 1000,)), 3)
+    async with other.transaction() as tx:
+        assert await tx.load(JOBS_BY_CHANGES, "j") == job
+    later = await _grow(other, job, 2)
+    with pytest.raises(StaleState):
+        await _grow(store, job, 1)
+    async with store.transaction() as tx:
+        assert await tx.load(JOBS_BY_CHANGES, "j") == later
+
+
+async def test_no_change_outlives_its_row(world: World) -> None:
+    store = await world.store()
+    await _grow(store, Job(phase="running", notes=("x" * 1000,)), 5)
+    async with store.transaction() as tx:
+        await tx.delete(JOBS_BY_CHANGES, "j")
+        await tx.save(JOBS_BY_CHANGES, "j", Job(phase="new"))
+    async with (await world.store()).transaction() as tx:
+        assert await tx.load(JOBS_BY_CHANGES, "j") == Job(phase="new")
 
 
 async def test_a_record_that_is_only_written_is_overwritten(world: World) -> None:

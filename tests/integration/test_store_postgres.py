@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 import pytest
 from servers import PostgresServer
-from store_worlds import JOBS, PASSWORDS, Job, PostgresWorld, loaded, message, saved
+from store_worlds import JOBS, JOBS_BY_CHANGES, PASSWORDS, Job, PostgresWorld, loaded, message, saved
 
 from holdfast.store import DatabaseReplaced, StaleState, StoreUnavailable, Table
 from holdfast.store.connections import NotMigrated
@@ -58,6 +58,24 @@ async def test_rows_that_are_gone_or_only_written_are_not_remembered(world: Post
         await tx.delete(JOBS, "kept")
         await tx.save(JOBS, "kept", Job(phase="b"))
     assert set(store._cache) == {("jobs", "kept")}
+
+
+async def test_changes_are_written_in_place_of_the_whole_until_they_are_larger(world: PostgresWorld) -> None:
+    store = await world.store()
+    job = Job(phase="running", notes=("x" * 1000,))
+    admin = await asyncpg.connect(world.server.url)
+    sizes, changes = set(), []
+    for number in range(100):
+        job = msgspec.structs.replace(job, generation=number, nodes=job.nodes | {f"node-{number}"})
+        async with store.transaction() as tx:
+            await tx.save(JOBS_BY_CHANGES, "j", job)
+        row = await admin.fetchrow("select version, generation, length(body::text) from controller.jobs")
+        assert tuple(row)[:2] == (number + 1, number), "what people query is always that of the newest version"
+        sizes.add(row[2])
+        changes.append(await admin.fetchval("select count(*) from controller.job_changes"))
+    await admin.close()
+    assert 2 <= len(sizes) <= 8, "the row was written whole a few times"
+    assert 5 < max(changes) < 40, "and what changed since was forgotten then"
 
 
 async def test_a_killed_backend_is_replaced(world: PostgresWorld) -> None:

@@ -44,7 +44,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
     rank: int
     generation: int
-    fields: dict[str, str | int | float | bool | list[int | str] | None] = {}
+    fields: dict[str, str | int | float | bool | list[int | str | dict[str, Any]] | None] = {}
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):

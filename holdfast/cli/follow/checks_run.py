@@ -13,8 +13,10 @@ from holdfast.bus import Bus, BusError
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.follow.follower import JobFollower
 from holdfast.cli.output.tables import printable
-from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, ended, judge_checks, why_silent
+from holdfast.engines.checks.checks_verdict import ChecksVerdict, ended, judge_checks, why_silent
+from holdfast.engines.checks.folding import unfolded
 from holdfast.engines.checks.references import NO_REFERENCES, References
+from holdfast.engines.checks.result_log import ResultLog
 from holdfast.engines.checks.suites import END, deadline_s, meeting_limit_s
 from holdfast.events import (
     AnyEvent,
@@ -95,7 +97,8 @@ class ChecksRun(JobFollower[None]):
         self._limit_s = limit_s
         self._quiet = quiet
         self._nodes: tuple[str, ...] = ()
-        self._results: dict[str, DiagnosticResult] = {}
+        self._results = ResultLog()
+        self._finished: set[str] = set()
         self._unanswered: dict[str, str] = {}
         self._started = asyncio.Event()
         self._answered = asyncio.Event()
@@ -109,7 +112,7 @@ class ChecksRun(JobFollower[None]):
         await self.follow(self._submit_and_wait)
         if self._failure:
             raise ChecksNotRun(self._failure)
-        results = tuple(self._results.values())
+        results = tuple(unfolded(self._results))
         return ChecksOutcome(
             job=self.job,
             suite=self._suite,
@@ -134,7 +137,9 @@ class ChecksRun(JobFollower[None]):
             case RanksStarted():
                 self._started.set()
             case DiagnosticResult():
-                self._results[event.id] = event
+                self._results = self._results.having(event)
+                if event.node and self._results.has_all(event.node):
+                    self._finished.add(event.node)
                 self._show(event)
             case ProcessExited() if event.node:
                 self._unanswered.setdefault(event.node, why_silent(event))
@@ -150,8 +155,8 @@ class ChecksRun(JobFollower[None]):
                     self._print(f"{self.job}: {event.reason}")
             case _:
                 pass
-        done = answered(self._results.values()) | self._unanswered.keys()
-        if self._nodes and done >= set(self._nodes):
+        done = self._finished | self._unanswered.keys()
+        if self._nodes and len(done) >= len(self._nodes) and done >= set(self._nodes):
             self._answered.set()
         if self._nodes and 2 * len(done) > len(self._nodes):
             self._mostly.set()
@@ -204,20 +209,22 @@ class ChecksRun(JobFollower[None]):
         self._answered.set()
 
     def _all_finished(self) -> bool:
-        return bool(self._nodes) and answered(self._results.values()) >= set(self._nodes)
+        return bool(self._nodes) and self._finished >= set(self._nodes)
 
     def _silent(self) -> dict[str, str]:
         """Return the nodes that did not finish their tests, with the reason of each."""
         if self._interrupted:
             return {}
-        finished = ended(self._results.values())
+        finished = ended(self._results)
         silent = {node: "it did not answer in time" for node in self._nodes if node not in finished}
         silent |= {node: why for node, why in self._unanswered.items() if node in silent}
         return {node: why for node, why in silent.items() if why}
 
     def _show(self, result: DiagnosticResult) -> None:
         if result.test == END:
-            self._print(f"{result.node}: all tests done in {result.took_s:.1f} s")
+            passed = ", ".join(dict.fromkeys(part.test for part in result.folded if part.status == "passed"))
+            text = f"{result.node}: all tests done in {result.took_s:.1f} s"
+            self._print(f"{text}; passed: {passed}" if passed else text)
             return
         partners = f" with {', '.join(result.peers)}" if result.peers else ""
         detail = f": {result.detail}" if result.detail and result.status != "passed" else ""

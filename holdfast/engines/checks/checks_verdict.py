@@ -6,13 +6,14 @@ resources are at fault rather than each node.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Literal
 
 import msgspec
 
+from holdfast.engines.checks.folding import unfolded
 from holdfast.engines.checks.pairs import Pair, PairFindings, judge_pairs
 from holdfast.engines.checks.references import NO_REFERENCES, AnswerKey, References, key_of
 from holdfast.engines.checks.suites import END, MEETING
@@ -30,6 +31,8 @@ COMPARED_MIN = 3
 """Minimum number of nodes for a majority, or for a median of the others."""
 
 Confidence = Literal["high", "medium"]
+Failures = Mapping[str, Sequence[DiagnosticResult]]
+"""For each node the failures between it and others, whichever end reported them."""
 
 
 class SuspectNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,17 +86,19 @@ def judge_checks(
     """Judge the results of one run on `nodes`, given in the order of their node ranks. `unanswered`: why a node gave no
     or not all results, such as silence until the deadline or the end of its process. `references`: digests that several
     machines agreed on earlier; each has a vote."""
-    known = [result for result in results if result.node in nodes]
+    places = {node: place for place, node in enumerate(nodes)}
+    known = [result for result in unfolded(results) if result.node in places]
     own = _own_failures(known)
     for node, why in (unanswered or {}).items():
-        if node in nodes and node not in own:
+        if node in places and node not in own:
             own[node] = SuspectNode(node=node, symptom=SILENT_SYMPTOM, confidence="high", reason=why)
     wrong, undecided = _digests(known, references)
     for suspect in wrong:
         own.setdefault(suspect.node, suspect)
     pairs = judge_pairs(_outcomes(nodes, known), own)
-    suspects = own | _pair_suspects(known, pairs)
-    unresolved = undecided + [_link(known, pair) for pair in pairs.links]
+    failures = _failures_between(known)
+    suspects = own | _pair_suspects(failures, pairs)
+    unresolved = undecided + [_link(failures, pair) for pair in pairs.links]
     remarks = _slow(known, suspects.keys())
     named = tuple(suspects[node] for node in nodes if node in suspects)
     capped = ""
@@ -118,18 +123,6 @@ def judge_checks(
         lone_links=tuple(pair for pair in links if set(pair) <= pairs.good),
         remarks=tuple(remarks),
         capped=capped,
-    )
-
-
-def answered(results: Iterable[DiagnosticResult]) -> frozenset[str]:
-    """Return the nodes all of whose results are here: the end of a node's run may overtake some."""
-    by_node: dict[str, dict[str, DiagnosticResult]] = defaultdict(dict)
-    for result in results:
-        by_node[result.node or ""][result.id] = result
-    return frozenset(
-        node
-        for node, own in by_node.items()
-        if any(result.test == END and len(own) > result.results for result in own.values())
     )
 
 
@@ -195,17 +188,18 @@ def _is_between(result: DiagnosticResult) -> bool:
     return bool(result.peers) or result.test == MEETING
 
 
-def _between(nodes: Sequence[str], result: DiagnosticResult) -> Pair | None:
-    """Return the two nodes of a result. A node that cannot join the meeting cannot reach the first node's store."""
-    node, other = result.node or "", result.peers[0] if result.peers else nodes[0]
-    return (node, other) if other != node and other in nodes and _is_between(result) else None
+def _between(first: str, result: DiagnosticResult) -> Pair | None:
+    """Return the two nodes of a result. A node that cannot join the meeting cannot reach the `first` node's store."""
+    node, other = result.node or "", result.peers[0] if result.peers else first
+    return (node, other) if other != node and _is_between(result) else None
 
 
 def _outcomes(nodes: Sequence[str], results: list[DiagnosticResult]) -> dict[Pair, bool]:
     outcomes: dict[Pair, bool] = {}
+    known = set(nodes)
     for result in results:
-        pair = _between(nodes, result)
-        if pair is None or result.status not in ("passed", "failed"):
+        pair = _between(nodes[0], result)
+        if pair is None or pair[1] not in known or result.status not in ("passed", "failed"):
             continue
         if result.test == MEETING and result.status == "passed":
             continue  # a few bytes to a store are no test of a connection
@@ -215,14 +209,14 @@ def _outcomes(nodes: Sequence[str], results: list[DiagnosticResult]) -> dict[Pai
     return outcomes
 
 
-def _pair_suspects(results: list[DiagnosticResult], pairs: PairFindings) -> dict[str, SuspectNode]:
+def _pair_suspects(failures: Failures, pairs: PairFindings) -> dict[str, SuspectNode]:
     found: dict[str, SuspectNode] = {}
     for named, confidence, words in (
         (pairs.bad, "high", "it failed with {} and passed with none, and they passed with others"),
         (pairs.doubtful, "medium", "it failed with {}, and they failed with no other node"),
     ):
         for node, partners in named.items():
-            about = [r for r in results if r.status == "failed" and _meets(r, node, partners)]
+            about = [result for result in failures.get(node, ()) if result.node in (node, *partners)]
             reason = words.format(", ".join(partners))
             found[node] = SuspectNode(
                 node=node,
@@ -235,14 +229,18 @@ def _pair_suspects(results: list[DiagnosticResult], pairs: PairFindings) -> dict
     return found
 
 
-def _meets(result: DiagnosticResult, node: str, partners: Iterable[str]) -> bool:
-    if result.node == node:
-        return _is_between(result)
-    return node in result.peers and (result.node or "") in partners
+def _failures_between(results: Iterable[DiagnosticResult]) -> Failures:
+    found: defaultdict[str, list[DiagnosticResult]] = defaultdict(list)
+    for result in results:
+        if result.status == "failed" and _is_between(result):
+            for node in {result.node or "", *result.peers}:
+                found[node].append(result)
+    return found
 
 
-def _link(results: list[DiagnosticResult], pair: Pair) -> UnresolvedNodes:
-    about = [r for r in results if r.status == "failed" and _is_between(r) and {r.node or "", *r.peers} <= set(pair)]
+def _link(failures: Failures, pair: Pair) -> UnresolvedNodes:
+    of_both = {id(result): result for node in pair for result in failures.get(node, ())}
+    about = [result for result in of_both.values() if {result.node or "", *result.peers} <= set(pair)]
     detail = f" ({about[0].detail})" if about and about[0].detail else ""
     return UnresolvedNodes(
         nodes=pair,
@@ -265,11 +263,15 @@ def _digests(
     suspects: dict[str, SuspectNode] = {}
     unresolved: list[UnresolvedNodes] = []
     for key, answers in sorted(groups.items(), key=lambda group: str(group[0])):
-        by_node = {node: {answer.digest for answer in answers if answer.node == node} for node in _nodes_of(answers)}
+        given: dict[str, list[DiagnosticResult]] = defaultdict(list)
+        for answer in answers:
+            given[answer.node or ""].append(answer)
+        by_node = {node: {answer.digest for answer in own} for node, own in given.items()}
         known = references.get(key)
         if len({answer.digest for answer in answers} | ({known} if known else set())) == 1:
             continue
         right = _majority(by_node, known)
+        others = sum(digests == {right} for digests in by_node.values())
         kind = key.hardware or "the same hardware"
         if right is None:
             before = f", {known} by earlier runs" if known else ""
@@ -285,7 +287,6 @@ def _digests(
         for node, digests in by_node.items():
             if digests == {right} or node in suspects:
                 continue
-            others = sum(1 for digests in by_node.values() if digests == {right})
             before = " and of earlier runs" if known == right else ""
             suspects[node] = SuspectNode(
                 node=node,
@@ -293,13 +294,9 @@ def _digests(
                 confidence="high",
                 reason=f"{key.test}: its answer {', '.join(sorted(digests - {right}))} is not {right}, that of "
                 f"{others} others{before} on {kind}",
-                evidence=tuple(answer.id for answer in answers if answer.node == node and answer.digest != right),
+                evidence=tuple(answer.id for answer in given[node] if answer.digest != right),
             )
     return list(suspects.values()), unresolved
-
-
-def _nodes_of(results: Iterable[DiagnosticResult]) -> list[str]:
-    return list(dict.fromkeys(result.node or "" for result in results))
 
 
 def _majority(by_node: Mapping[str, set[str]], known: str | None) -> str | None:
@@ -328,10 +325,21 @@ def _slow(results: list[DiagnosticResult], suspects: Iterable[str]) -> list[str]
             rates = groups[result.test, result.hardware, result.unit]
             node = result.node or ""
             rates[node] = min(result.value, rates.get(node, result.value))
+    excused = set(suspects)
     remarks = []
     for (test, _, unit), rates in sorted(groups.items()):
+        if len(rates) < COMPARED_MIN:
+            continue
+        ordered = sorted(rates.values())
         for node, rate in rates.items():
-            others = [other for name, other in rates.items() if name != node]
-            if len(rates) >= COMPARED_MIN and rate < SLOW_SHARE * median(others) and node not in set(suspects):
-                remarks.append(f"{node} is slow: {test} {rate:.3g} {unit}, the others {median(others):.3g}")
+            others = _median_without(ordered, rate)
+            if rate < SLOW_SHARE * others and node not in excused:
+                remarks.append(f"{node} is slow: {test} {rate:.3g} {unit}, the others {others:.3g}")
     return remarks
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Return the median of these values in ascending order, one of which is `value`, without that one."""
+    place, count = bisect_left(ordered, value), len(ordered) - 1
+    low, high = ((count - 1) // 2, count // 2)
+    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2

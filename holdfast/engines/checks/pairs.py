@@ -66,8 +66,9 @@ class PairFindings(msgspec.Struct, frozen=True, kw_only=True):
 def judge_pairs(outcomes: Mapping[Pair, bool], known_bad: Collection[str] = ()) -> PairFindings:
     """Judge nodes by the pairs that passed. Failures of a known bad node are no evidence against its partners."""
     passed = [pair for pair, ok in outcomes.items() if ok]
-    good = frozenset(node for pair in passed for node in pair) - frozenset(known_bad)
-    failed = {_sorted(pair) for pair, ok in outcomes.items() if not ok and not set(pair) & set(known_bad)}
+    known_bad = frozenset(known_bad)
+    good = frozenset(node for pair in passed for node in pair) - known_bad
+    failed = {_sorted(pair) for pair, ok in outcomes.items() if not ok and known_bad.isdisjoint(pair)}
     bad = {
         node: partners
         for node, all_partners in _partners(failed).items()

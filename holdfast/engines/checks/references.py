@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from holdfast.engines.checks.folding import unfolded
 from holdfast.events import DiagnosticResult
 
 MACHINES_MIN = 2
@@ -48,7 +49,7 @@ def key_of(result: DiagnosticResult) -> AnswerKey:
 def agreed(results: Iterable[DiagnosticResult], suspects: Collection[str]) -> tuple[Reference, ...]:
     """Return the answers to keep of a run whose verdict leaves nothing open, without those of `suspects`."""
     by_key: dict[AnswerKey, dict[str, list[DiagnosticResult]]] = defaultdict(lambda: defaultdict(list))
-    for result in results:
+    for result in unfolded(results):
         if result.digest and result.status == "passed" and result.program and result.node not in suspects:
             by_key[key_of(result)][result.digest].append(result)
     found = []

@@ -13,6 +13,7 @@ from statistics import median_low
 import msgspec
 
 from holdfast.engines.checks.checks_verdict import ChecksVerdict, SuspectNode, UnresolvedNodes
+from holdfast.engines.checks.folding import unfolded
 from holdfast.engines.checks.pairs import Pair, judge_pairs
 from holdfast.engines.checks.suites import ALL_GATHER, SPEED
 from holdfast.events import DiagnosticResult
@@ -38,7 +39,7 @@ class _Speeds(msgspec.Struct, frozen=True):
 
 def with_speeds(verdict: ChecksVerdict, nodes: Sequence[str], results: Iterable[DiagnosticResult]) -> ChecksVerdict:
     """Add what rates show about `nodes` to the verdict. `results` are those of all nodes of the run."""
-    known = [result for result in results if result.status == "passed" and result.value]
+    known = [result for result in unfolded(results) if result.status == "passed" and result.value]
     devices, links = _devices(known, nodes), _links(known)
     slow = {
         node: "; ".join(found.slow[node] for found in (devices, links) if node in found.slow)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.events.parts.scalars import Count, Moment, Name, Step
@@ -27,6 +29,26 @@ class RankReplay(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     every: Count = 1
     bad_step: Step | None = None
     """First step with a number that is not finite; None: there was none."""
+
+
+class FoldedResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of a stop-time test that passed or was skipped, within the result that ends its node's run. The fields
+    are those of `diagnostic_result`."""
+
+    test: str
+    status: Literal["passed", "skipped"] = "passed"
+    peers: tuple[Name, ...] = ()
+    round: Count = 0
+    device: str = ""
+    value: float | None = None
+    needed: float | None = None
+    unit: str = ""
+    digest: str = ""
+    hardware: str = ""
+    program: str = ""
+    took_s: float = 0.0
+    detail: str = ""
+    done: Count = 0
 
 
 class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -104,7 +104,7 @@ def _reference_columns(record: ReferenceRecord) -> dict[str, Any]:
     }
 
 
-JOBS = Table(name="jobs", row_type=JobState, columns=_job_columns)
+JOBS = Table(name="jobs", row_type=JobState, columns=_job_columns, changes="job_changes")
 USED_NAMES = Table(name="used_names", row_type=UsedName, columns=lambda used: {"ended_at": used.ended_at})
 INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_columns, is_only_written=True)
 CODE_VERSIONS = Table(name="code_versions", row_type=VersionRecord, columns=_version_columns, is_only_written=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, DateTime, Integer, LargeBinary, Table, Text, func
 
-from holdfast.store.schema import moment, service_metadata, state_table
+from holdfast.store.schema import changes_table, moment, service_metadata, state_table
 
 METADATA = service_metadata("controller")
 
@@ -19,6 +19,8 @@ state_table(
     Column("code_version", Text),
     Column("code_waits", Text),
 )
+
+changes_table(METADATA, "job_changes")
 
 state_table(
     METADATA,

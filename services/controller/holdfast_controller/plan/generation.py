@@ -38,7 +38,7 @@ def ranks_started(draft: JobDraft, event: RanksStarted) -> None:
 def expect_first_step_if_started(draft: JobDraft) -> None:
     """Once the ranks of every node run, expect their first step; of checks, their end."""
     state = draft.state
-    if not isinstance(state.phase, Starting) or not state.phase.started >= set(state.nodes):
+    if not isinstance(state.phase, Starting) or not state.are_all(state.phase.started):
         return
     if are_checks(state.spec):
         limit_s = time_limit_s(state.spec)
@@ -60,7 +60,7 @@ def first_step(draft: JobDraft, event: FirstStep) -> None:
     else:
         stepped = phase.stepped | {event.node}
         draft.update_phase(stepped=stepped)
-        if stepped >= set(draft.state.nodes):
+        if draft.state.are_all(stepped):
             become_running(draft, phase)
             updates.note_first_step(draft, event.step)
     passed_step(draft, event.step)
@@ -100,13 +100,13 @@ def note_finished(draft: JobDraft, event: RanksFinished) -> bool:
     """Note that all ranks of a node exited with 0, and return True if every node's have."""
     state, phase = draft.state, draft.state.phase
     if isinstance(phase, Stopping) and event.generation == state.generation - 1 and event.node in state.nodes:
-        end_when_gone(draft, frozenset({event.node}))
+        end_when_gone(draft, {event.node})
         return False
     if not _is_present(draft, event) or not isinstance(phase, LIVE):
         return False
     finished = phase.finished | {event.node}
     draft.update_phase(finished=finished)
-    return finished >= set(state.nodes)
+    return state.are_all(finished)
 
 
 def ranks_stopped(draft: JobDraft, event: RanksStopped) -> None:
@@ -114,7 +114,7 @@ def ranks_stopped(draft: JobDraft, event: RanksStopped) -> None:
     if not isinstance(state.phase, Stopping) or event.node not in state.nodes:
         return
     if event.ordered_generation >= state.generation:
-        end_when_gone(draft, frozenset({event.node}))
+        end_when_gone(draft, {event.node})
 
 
 def start_overdue(draft: JobDraft, passed: DeadlinePassed) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from datetime import datetime
 
 import msgspec
 
 from holdfast.engines.checks.checks_program import are_checks
-from holdfast.events import DiagnosticResult
+from holdfast.engines.checks.result_log import ResultLog
 from holdfast.events.parts.job import Grant, JobSpec, Purpose
 from holdfast_controller.plan.code.code_state import CodeState
 from holdfast_controller.plan.doubt.records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
@@ -27,6 +27,7 @@ from holdfast_controller.plan.phase import (
     Waiting,
     phase_name,
 )
+from holdfast_controller.plan.roll import Members, Names
 
 
 class SuspectTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +44,7 @@ class SuspectTest(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of free nodes, which are no suspects, to test them with."""
     missing: tuple[str, ...] = ()
     """Suspects that the standby service cannot grant."""
-    results: tuple[DiagnosticResult, ...] = ()
+    results: ResultLog = ResultLog()
     died: dict[str, str] = {}
     """Nodes that stopped reporting, with the reason."""
 
@@ -177,6 +178,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     incident: Incident | None = None
     code: CodeState = CodeState()
 
+    def __post_init__(self) -> None:
+        if type(self.members) is not Members:
+            msgspec.structs.force_setattr(self, "members", Members(self.members))
+
     @property
     def job(self) -> str:
         return self.spec.name
@@ -233,13 +238,18 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.phase, Waiting) or (isinstance(self.phase, Claiming) and self.phase.is_suspended)
 
     @property
-    def nodes(self) -> tuple[str, ...]:
+    def _roll(self) -> Members:
+        assert isinstance(self.members, Members)
+        return self.members
+
+    @property
+    def nodes(self) -> Names:
         """Nodes that the job holds, by node rank."""
-        return tuple(member.node for member in self.members if member)
+        return self._roll.nodes
 
     @property
     def vacancies(self) -> int:
-        return sum(member is None for member in self.members)
+        return self._roll.vacancies
 
     @property
     def witnesses_missing(self) -> int:
@@ -264,7 +274,12 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     def member(self, node: str | None) -> Grant | None:
         """Return the grant by which the job holds this node, None if it does not."""
-        return next((member for member in self.members if member and member.node == node), None)
+        return self._roll.by_node.get(node or "")
+
+    def are_all(self, nodes: Set[str]) -> bool:
+        """Return True if every node that the job holds is among these."""
+        # Most of the time they are too few, and are not looked at.
+        return len(nodes) >= len(self.nodes) and all(node in nodes for node in self.nodes)
 
     def enter(self, phase: JobPhase, **changes: object) -> JobState:
         """Return the job in its next phase, for `transitions.py`; raise ImpossibleTransition if it is not allowed."""

@@ -86,7 +86,7 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
     if isinstance(event, NodeDeparted):
         draft.update(departed=state.departed | {member.node: event.instance})
     if isinstance(state.phase, Stopping):
-        end_when_gone(draft, frozenset({member.node}))
+        end_when_gone(draft, {member.node})
         return None
     if isinstance(event, NodeLost):
         shared_faults.lost(draft, event, member)

@@ -9,15 +9,19 @@ from holdfast.events.parts.job import Grant
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Checking, Replaying, ReplayProgress, Running, Starting, Stopping
+from holdfast_controller.plan.phase import Checking, ReplayProgress, Running, Starting, Stopping
 
 
 def standing_orders(state: JobState) -> list[NodeOrder]:
     """Return the orders in force for the job's nodes; none while the job claims nodes and the others still run."""
     if state.is_suspended or isinstance(state.phase, Stopping):
         return idle_orders(state)
-    if isinstance(state.phase, Starting | Running | Checking | Replaying):
-        return [_order(state, member, _placement(state, rank)) for rank, member in _members(state)]
+    members = _members(state)
+    if state.replay is not None:
+        return [_order(state, member, _in_group(state, state.replay, rank)) for rank, member in members]
+    if members and isinstance(state.phase, Starting | Running | Checking):
+        first = _placement(state, members[0][1])
+        return [_order(state, member, msgspec.structs.replace(first, node_rank=rank)) for rank, member in members]
     return []
 
 
@@ -40,14 +44,12 @@ def _members(state: JobState) -> list[tuple[int, Grant]]:
     return [(rank, member) for rank, member in enumerate(state.members) if member]
 
 
-def _placement(state: JobState, node_rank: int) -> Placement:
-    if state.replay is not None:
-        return _in_group(state, state.replay, node_rank)
-    host = _members(state)[0][1]
+def _placement(state: JobState, host: Grant) -> Placement:
+    """Return what the first node runs, `host`; the others run the same under other ranks."""
     if state.checks is not None:
         return Placement(
             job=checks_of(state.spec, state.checks.suite),
-            node_rank=node_rank,
+            node_rank=0,
             master_addr=host.address,
             master_port=host.store_ports[state.generation % len(host.store_ports)],
             submitted_at=state.submitted_at,
@@ -55,7 +57,7 @@ def _placement(state: JobState, node_rank: int) -> Placement:
         )
     return Placement(
         job=state.spec,
-        node_rank=node_rank,
+        node_rank=0,
         master_addr=host.address,
         master_port=host.store_ports[state.generation % len(host.store_ports)],
         restore_at_most=state.restore_at_most,

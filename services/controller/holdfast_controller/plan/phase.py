@@ -24,12 +24,13 @@ import msgspec
 from holdfast.engines.checks.replay_groups import Phase as ReplayPhase
 from holdfast.engines.checks.replay_groups import ReplayPlan
 from holdfast.engines.checks.replay_outcome import GroupReplay
-from holdfast.events import DiagnosticResult
+from holdfast.engines.checks.result_log import ResultLog
 from holdfast.events.parts.ranks import RankReplay
+from holdfast.growing import GrowingSet
 from holdfast.orders.replay import ReplaySettings
 from holdfast_controller.plan.incident.incident import Failure
 
-NO_NODES: frozenset[str] = frozenset()
+NO_NODES = GrowingSet()
 
 
 class JobOutcome(StrEnum):
@@ -61,8 +62,8 @@ class ChecksProgress(msgspec.Struct, frozen=True, kw_only=True):
     began_at: datetime
     failure: Failure
     """The failure that led to the checks; the ladder continues from it."""
-    results: tuple[DiagnosticResult, ...] = ()
-    over: frozenset[str] = NO_NODES
+    results: ResultLog = ResultLog()
+    over: GrowingSet = NO_NODES
     """Nodes from which no more results are expected."""
     died: dict[str, str] = {}
     """Nodes whose checks ended early, with the reason."""
@@ -82,7 +83,7 @@ class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
     """For each node and rank the index in `replays` of what it reported."""
     replays: tuple[RankReplay, ...] = ()
     """Distinct results: nearly all groups report the same ones."""
-    over: frozenset[str] = NO_NODES
+    over: GrowingSet = NO_NODES
     """Nodes that have reported all their results."""
     died: dict[str, str] = {}
     """Nodes on which a rank failed, with the reason."""
@@ -110,11 +111,11 @@ class Claiming(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
 class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="starting"):
     """Every node was ordered to start its ranks; not all of them have made a step."""
 
-    started: frozenset[str] = NO_NODES
+    started: GrowingSet = NO_NODES
     """Nodes whose ranks run."""
-    stepped: frozenset[str] = NO_NODES
+    stepped: GrowingSet = NO_NODES
     """Nodes whose ranks have made a step."""
-    finished: frozenset[str] = NO_NODES
+    finished: GrowingSet = NO_NODES
     """Nodes whose ranks have all exited with 0."""
     ordered_at: datetime | None = None
     started_at: datetime | None = None
@@ -129,7 +130,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="
     since: datetime
     step_seen_at: datetime
     """When the last step was recorded."""
-    finished: frozenset[str] = NO_NODES
+    finished: GrowingSet = NO_NODES
 
 
 class Checking(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="checking"):
@@ -163,7 +164,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
     """Every node was ordered to stop its ranks, for good."""
 
     ending: Ending
-    gone: frozenset[str] = NO_NODES
+    gone: GrowingSet = NO_NODES
     """Nodes that run none of the job's ranks any more."""
     deadline: Deadline
 
@@ -196,7 +197,7 @@ def phase_name(phase: JobPhase) -> str:
     return str(phase.outcome if isinstance(phase, Ended) else phase.__struct_config__.tag)
 
 
-def reported(phase: JobPhase) -> frozenset[str]:
+def reported(phase: JobPhase) -> GrowingSet:
     """Return the nodes that have done what the phase waits for."""
     match phase:
         case Starting():

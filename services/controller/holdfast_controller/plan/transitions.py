@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from holdfast.events import ChecksStarted, GenerationStarted, JobFinished, JobStopping, ReplayStarted, Suspension
 from holdfast.events.parts.job import Grant
@@ -161,16 +161,16 @@ def become_stopping(draft: JobDraft, outcome: JobOutcome, reason: str, exit_code
     deadline = draft.deadline(Awaited.RANKS_STOPPED, draft.rules.timeouts.start_s)
     draft.state = draft.state.enter(Stopping(ending=ending, deadline=deadline))
     draft.order_idle()
-    end_when_gone(draft, frozenset())
+    end_when_gone(draft, set())
 
 
-def end_when_gone(draft: JobDraft, nodes: frozenset[str]) -> None:
+def end_when_gone(draft: JobDraft, nodes: Set[str]) -> None:
     """Note that `nodes` run no ranks of a stopping job any more; end it once none does."""
     phase = draft.state.phase
     assert isinstance(phase, Stopping)
     gone = phase.gone | nodes
     draft.update_phase(gone=gone)
-    if gone >= set(draft.state.nodes):
+    if draft.state.are_all(gone):
         become_stopped(draft)
 
 

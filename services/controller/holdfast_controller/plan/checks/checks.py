@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.checks_verdict import ChecksVerdict, answered, ended, judge_checks, why_silent
+from holdfast.engines.checks.checks_verdict import ChecksVerdict, ended, judge_checks, why_silent
 from holdfast.engines.checks.references import agreed
 from holdfast.events import ChecksEnded, DeadlinePassed, DiagnosticResult, ProcessExited
 from holdfast.events.parts.ranks import Suspect
@@ -24,8 +24,8 @@ def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
     if checks is None or event.generation != state.generation or event.node not in state.nodes:
         return
     # The end of its ranks does not count: its event may arrive before their results.
-    results = (*checks.results, event)
-    over = checks.over | answered(result for result in results if result.node == event.node)
+    results = checks.results.having(event)
+    over = checks.over | {event.node} if results.has_all(event.node) else checks.over
     draft.update_phase(checks=msgspec.structs.replace(checks, results=results, over=over))
     _conclude_if_over(draft)
 
@@ -46,7 +46,7 @@ def overdue(draft: JobDraft, _: DeadlinePassed) -> None:
 
 
 def _conclude_if_over(draft: JobDraft) -> None:
-    if draft.state.checks is not None and draft.state.checks.over >= set(draft.state.nodes):
+    if draft.state.checks is not None and draft.state.are_all(draft.state.checks.over):
         _conclude(draft)
 
 
@@ -54,7 +54,7 @@ def _conclude(draft: JobDraft) -> None:
     state, checks = draft.state, draft.state.checks
     assert checks is not None and state.incident is not None
     took_s = (draft.now - checks.began_at).total_seconds()
-    heard_from = checks.over | ended(checks.results)
+    heard_from = ended(checks.results) | set(checks.over)
     silent = {node: f"it did not answer within {took_s:.0f} s" for node in state.nodes if node not in heard_from}
     verdict = judge_checks(state.nodes, checks.results, silent | checks.died, draft.rules.references)
     if not verdict.unresolved and not verdict.capped:

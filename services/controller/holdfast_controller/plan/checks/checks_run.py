@@ -42,7 +42,7 @@ def go_on_without(draft: JobDraft, failure: Failure, left: JobState) -> None:
 
 
 def is_over(state: JobState) -> bool:
-    return isinstance(state.phase, LIVE) and state.phase.finished >= set(state.nodes)
+    return isinstance(state.phase, LIVE) and state.are_all(state.phase.finished)
 
 
 def overdue(draft: JobDraft, passed: DeadlinePassed) -> None:

@@ -16,7 +16,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.engines.checks.checks_program import checks_of
-from holdfast.engines.checks.checks_verdict import answered, why_silent
+from holdfast.engines.checks.checks_verdict import why_silent
 from holdfast.engines.checks.suites import SLOW, suite_for
 from holdfast.events import (
     DeadlinePassed,
@@ -127,7 +127,7 @@ def unclaimed(draft: JobDraft, _: DeadlinePassed) -> None:
 
 def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
     if event.generation == draft.state.generation and _is_tested(draft.state, event.node):
-        _update(draft, results=(*_test(draft.state).results, event))
+        _update(draft, results=_test(draft.state).results.having(event))
         _complete_if_over(draft)
 
 
@@ -195,7 +195,7 @@ def _complete_if_over(draft: JobDraft) -> None:
 
 def _all_reported(state: JobState) -> bool:
     test = _test(state)
-    return answered(test.results) | test.died.keys() >= set(state.nodes)
+    return all(node in test.died or test.results.has_all(node) for node in state.nodes)
 
 
 def _is_tested(state: JobState, node: str | None) -> bool:

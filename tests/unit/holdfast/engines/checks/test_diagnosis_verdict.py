@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from holdfast.engines.checks.checks_verdict import (
     SILENT_SYMPTOM,
     WRONG_ANSWER_SYMPTOM,
-    answered,
+    ChecksVerdict,
     ended,
     judge_checks,
     why_silent,
 )
 from holdfast.engines.checks.pairs import rounds
 from holdfast.engines.checks.references import AnswerKey, agreed
+from holdfast.engines.checks.result_log import ResultLog
 from holdfast.engines.checks.suites import END
 from holdfast.events import DiagnosticResult, ProcessExited
-from holdfast.events.parts.ranks import RankException
+from holdfast.events.parts.ranks import FoldedResult, RankException
 from holdfast.fresh_ids import uuid7
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,7 +68,8 @@ def test_a_node_that_fails_its_own_test_is_named_with_what_it_found() -> None:
 
 def test_the_end_of_a_node_is_no_test_that_it_passed() -> None:
     results = [result("n0"), result("n0", END), result("n1", END)]
-    assert answered(results) == {"n0", "n1"}
+    log = ResultLog(results)
+    assert log.has_all("n0") and log.has_all("n1")
     verdict = judge_checks(("n0", "n1"), results)
     assert (verdict.cleared, verdict.untested) == (("n0",), ("n1",))
 
@@ -75,8 +77,56 @@ def test_the_end_of_a_node_is_no_test_that_it_passed() -> None:
 def test_the_end_of_a_node_may_arrive_before_its_results() -> None:
     first, second, end = result("n0"), result("n0", "gemm", "failed"), result("n0", END, results=2)
     assert ended([first, end]) == {"n0"}
-    assert answered([first, first, end]) == set()
-    assert answered([first, end, second]) == {"n0"}
+    log = ResultLog().having(first).having(first).having(end)
+    assert not log.has_all("n0"), "the same result twice is one"
+    assert ResultLog.from_array(msgspec.to_builtins(log.to_array())) == log
+    later = log.having(second)
+    assert later.has_all("n0")
+    assert list(later) == [first, end, second]
+    assert later.since(log) == [second]
+
+
+def test_what_passed_counts_the_same_if_it_comes_with_the_end() -> None:
+    """Each result that shows nothing in the end of its node's run, in place of an event of its own."""
+    wrong = result("n1", "gemm", "failed", symptom="silent_data_corruption", detail="row 7 is wrong")
+    answers = [
+        result(node, "alignment", digest="a" if node != "n3" else "b", hardware="h", program="p", boot_id=node)
+        for node in NODES
+    ]
+    rates = [result(node, "speed", value=1.0 if node == "n2" else 9.0, unit="x", hardware="h") for node in NODES]
+    skipped = [result(node, "dcgm", "skipped", detail="not installed") for node in NODES]
+    apart = [*all_passed(), *skipped, *answers, *rates, *meetings(NODES, frozenset({"n0"})), wrong]
+    failed = [it for it in apart if it.status == "failed"]
+    names = FoldedResult.__struct_fields__
+    ends = [
+        result(
+            node,
+            END,
+            boot_id=node,
+            results=sum(it.node == node for it in failed),
+            folded=tuple(
+                FoldedResult(**{name: getattr(it, name) for name in names})
+                for it in apart
+                if it.node == node and it not in failed
+            ),
+        )
+        for node in NODES
+    ]
+    together = [*failed, *ends]
+    references = {AnswerKey("alignment", "h", "p"): "a"}
+    assert without_ids(judge_checks(NODES, apart, {}, references)) == without_ids(
+        judge_checks(NODES, together, {}, references)
+    )
+    assert set(agreed(apart, {"n3"})) == set(agreed(together, {"n3"})) != set()
+    assert all(ResultLog(together).has_all(node) for node in NODES)
+
+
+def without_ids(verdict: ChecksVerdict) -> dict[str, Any]:
+    return {
+        **msgspec.to_builtins(verdict),
+        "suspects": [msgspec.structs.replace(suspect, evidence=()) for suspect in verdict.suspects],
+        "unresolved": [msgspec.structs.replace(open_, evidence=()) for open_ in verdict.unresolved],
+    }
 
 
 def test_broken_and_skipped_tests_speak_neither_for_nor_against() -> None:
