@@ -7,12 +7,35 @@ versions stay valid. Adding to a version that is not the newest copies it once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Generic, Self, TypeVar, get_args, get_origin
 
 import msgspec
 
+REPLACED_MAX = 8
+"""Number of values that a key has had on average, from which the values before the present ones are forgotten."""
+
 V = TypeVar("V")
+
+
+class Growing(ABC):
+    """A collection that knows what was added since an earlier version, and how it is stored."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def since(self, before: Any) -> list[Any] | dict[str, Any] | None:
+        """Return the elements that were added to `before`, of a mapping also those replaced; None if this is no later
+        version of it."""
+
+    @abstractmethod
+    def to_plain(self) -> list[Any] | dict[str, Any]: ...
+
+    @classmethod
+    @abstractmethod
+    def from_plain(cls, plain: Any, *of: Any) -> Self:
+        """Return the collection from its decoded JSON; `of`: the type's arguments."""
 
 
 class _History(Generic[V]):
@@ -29,7 +52,7 @@ class _History(Generic[V]):
         self.values.setdefault(key, []).append((len(self.keys), value))
 
 
-class GrowingMap(Mapping[str, V]):
+class GrowingMap(Growing, Mapping[str, V]):
     """A mapping of which each version is immutable."""
 
     __slots__ = ("_history", "_size", "_version")
@@ -43,8 +66,8 @@ class GrowingMap(Mapping[str, V]):
     def having(self, key: str, value: V) -> Self:
         """Return the mapping with this value under `key`."""
         history = self._history
-        if len(history.keys) != self._version or not self._version:
-            # An empty one may be a default that many share.
+        # An empty one may be a default that many share. Values that were replaced are forgotten with the next copy.
+        if len(history.keys) != self._version or not self._version or self._version > REPLACED_MAX * self._size:
             return type(self)({**self, key: value})
         is_new = key not in history.values
         history.add(key, value)
@@ -53,10 +76,16 @@ class GrowingMap(Mapping[str, V]):
         return after
 
     def since(self, before: Self) -> dict[str, V] | None:
-        """Return what was added to `before` or replaced in it; None if this is no later version of it."""
         if self._history is not before._history or self._version < before._version:
             return None
         return {key: self[key] for key in self._history.keys[before._version : self._version]}
+
+    def to_plain(self) -> dict[str, V]:
+        return dict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Any, *of: Any) -> Self:
+        return cls(msgspec.convert(plain, dict[str, of[0]], str_keys=True))  # type: ignore[valid-type]
 
     def __getitem__(self, key: str) -> V:
         for since, value in reversed(self._history.values.get(key, ())):
@@ -83,7 +112,7 @@ class GrowingMap(Mapping[str, V]):
         return f"{type(self).__name__}({dict(self)!r})"
 
 
-class GrowingSet(Set[str]):
+class GrowingSet(Growing, Set[str]):
     """A set of which each version is immutable."""
 
     __slots__ = ("_keys",)
@@ -103,16 +132,15 @@ class GrowingSet(Set[str]):
         return after
 
     def since(self, before: GrowingSet) -> list[str] | None:
-        """Return what was added to `before`; None if this is no later version of it."""
         added = self._keys.since(before._keys)
         return None if added is None else list(added)
 
-    def to_array(self) -> list[str]:
+    def to_plain(self) -> list[str]:
         return list(self)
 
     @classmethod
-    def from_array(cls, array: Any) -> Self:
-        return cls(msgspec.convert(array, list[str]))
+    def from_plain(cls, plain: Any, *of: Any) -> Self:
+        return cls(msgspec.convert(plain, list[str]))
 
     def __contains__(self, item: object) -> bool:
         return item in self._keys
@@ -134,27 +162,16 @@ class GrowingSet(Set[str]):
         return f"{type(self).__name__}({list(self)!r})"
 
 
-@runtime_checkable
-class Growing(Protocol):
-    """A collection that is stored as an array, and knows what was added since an earlier version."""
-
-    def since(self, before: Any) -> list[Any] | None: ...
-
-    def to_array(self) -> list[Any]: ...
-
-    @classmethod
-    def from_array(cls, array: Any) -> Self: ...
-
-
 def to_json(value: Any) -> Any:
     """Return a growing collection as msgspec can encode it: an `enc_hook`."""
     if isinstance(value, Growing):
-        return value.to_array()
+        return value.to_plain()
     raise NotImplementedError(f"{type(value).__name__} cannot be encoded")
 
 
 def from_json(kind: Any, value: Any) -> Any:
     """Return a growing collection from what was encoded: a `dec_hook`."""
-    if isinstance(kind, type) and issubclass(kind, Growing):
-        return kind.from_array(value)
+    of = get_origin(kind) or kind
+    if isinstance(of, type) and issubclass(of, Growing):
+        return of.from_plain(value, *get_args(kind))
     raise NotImplementedError(f"{kind} cannot be decoded")

@@ -44,8 +44,9 @@ class Timeouts(Section, frozen=True, kw_only=True):
     orphan_s: Annotated[float, Within(0.1, _MONTH_S)] = 60.0
     """Time for which ranks live without an agent before their zygote ends them."""
 
-    checks_s: Annotated[float, Within(1, _DAY_S)] = 300.0
-    """Time for the checks of a job's nodes while training is stopped; a node that does not answer is suspect."""
+    checks_s: Annotated[float, Within(0, _DAY_S)] = 0.0
+    """Time for the checks of a job's nodes while training is stopped; a node that does not answer is suspect. 0: as
+    long as the tests of the suite may take, and the reports of so many nodes."""
 
     replay_s: Annotated[float, Within(1, _DAY_S)] = 1800.0
     """Time for each phase of a dual-phase replay while training is stopped."""

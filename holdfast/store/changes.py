@@ -73,7 +73,8 @@ def change_between(before: Any, after: Any) -> Change | None:
     if isinstance(after, Growing) and type(before) is type(after):
         added = after.since(before)
         if added is not None:
-            return {"more": added} if added else None
+            change: Change = {"put": added, "cut": []} if isinstance(added, dict) else {"more": added}
+            return change if added else None
     if before == after:
         return None
     if type(before) is dict and type(after) is dict and all(type(key) is str for key in (*before, *after)):

@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.engines.checks.suites import DCGM_RUNS
 from holdfast.symptoms import Symptom
 from holdfast_checks.result import StageResult, StageTask, broken, failed, passed, skipped
 
 TOOL = "dcgmi"
-RUNS = ("eud", "2")
-"""Canonical test names or levels of `dcgmi diag --run`; level 2 takes about two minutes."""
 SYMPTOM = Symptom.GPU_UNAVAILABLE.value
 _SYMPTOMS = (
     ("memory", Symptom.GPU_MEMORY_ERROR.value),
@@ -50,7 +49,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     if tool is None:
         return [skipped(f"{TOOL} is not installed on this node (package datacenter-gpu-manager)")]
     found: list[StageResult] = []
-    for name in RUNS:
+    for name in DCGM_RUNS:
         found += _run(tool, name)
     return found
 

@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast.engines.checks.suites import END
 from holdfast.events import DiagnosticResult
-from holdfast.growing import GrowingMap
+from holdfast.growing import Growing, GrowingMap
 
 
-class ResultLog:
+class ResultLog(Growing):
     """Results, of which each version is immutable; the same result counts once. Another one costs the same at any
     number of nodes."""
 
@@ -39,18 +39,17 @@ class ResultLog:
         return any(result.test == END and len(own) > result.results for result in own)
 
     def since(self, before: Self) -> list[DiagnosticResult] | None:
-        """Return the results that were added to `before`; None if this is no later version of it."""
         added = self._by_node.since(before._by_node)
         if added is None:
             return None
         return [result for node, own in added.items() for result in own[len(before._by_node.get(node, ())) :]]
 
-    def to_array(self) -> list[DiagnosticResult]:
+    def to_plain(self) -> list[DiagnosticResult]:
         return list(self)
 
     @classmethod
-    def from_array(cls, array: Any) -> Self:
-        return cls(msgspec.convert(array, list[DiagnosticResult]))
+    def from_plain(cls, plain: Any, *of: Any) -> Self:
+        return cls(msgspec.convert(plain, list[DiagnosticResult]))
 
     def __iter__(self) -> Iterator[DiagnosticResult]:
         return (result for own in self._by_node.values() for result in own)

@@ -34,11 +34,17 @@ SUITES: dict[str, tuple[str, ...]] = {
     FULL: ("disk", "mounts", "dcgm", "memory", "gemm", "all_to_all", ALL_GATHER, *ALIGNMENT, "plugins"),
 }
 
+DCGM_LIMITS_S: dict[str, float] = {"eud": 300.0, "1": 60.0, "2": 300.0, "3": 1800.0, "4": 10800.0}
+"""Time limit of each run of `dcgmi diag`, by level or test: about twice what NVIDIA's documentation calls usual."""
+
+DCGM_RUNS = ("eud", "2")
+"""Runs of the test `dcgm`."""
+
 LIMITS_S: dict[str, float] = {
     MEETING: 20.0,
     "disk": 10.0,
     "mounts": 10.0,
-    "dcgm": 600.0,
+    "dcgm": sum(DCGM_LIMITS_S[run] for run in DCGM_RUNS),
     "memory": 20.0,
     "gemm": 30.0,
     SPEED: 20.0,
@@ -52,6 +58,9 @@ LIMITS_S: dict[str, float] = {
 
 GRACE_S = 5.0
 """Seconds from the last limit until a node's results are known."""
+
+NODES_PER_S_MIN = 100
+"""Nodes whose results the services handle at least in a second."""
 
 _BY_ROW: dict[str, str] = {
     Symptom.NAN_VALUE: "nan",
@@ -110,7 +119,18 @@ def meeting_limit_s(limit_s: float | None = None) -> float:
 def deadline_s(suite: str, nodes: int, limit_s: float | None = None) -> float:
     """Return the time limit of a run in seconds, counted from the start of its ranks. Raises UnknownSuite.
     Limits add up, since a node that uses all of one makes its partners wait. A healthy run takes a fraction of it."""
-    return meeting_limit_s(limit_s) + sum(stage.limit_s for stage in stages(suite, nodes, limit_s)) + GRACE_S
+    tests_s = sum(stage.limit_s for stage in stages(suite, nodes, limit_s))
+    return meeting_limit_s(limit_s) + tests_s + _known_within_s(nodes)
+
+
+def rest_s(suite: str, nodes: int) -> float:
+    """Return the seconds to wait for the other nodes once most nodes are done. One that hangs in a test is behind them
+    by its limit, and so are its partners, which wait for it. Raises UnknownSuite."""
+    return max(LIMITS_S[test] for test in suite_tests(suite)) + _known_within_s(nodes)
+
+
+def _known_within_s(nodes: int) -> float:
+    return GRACE_S + nodes // NODES_PER_S_MIN
 
 
 def _limit(test: str, limit_s: float | None) -> float:

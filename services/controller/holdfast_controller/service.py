@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice, takewhile
 from typing import Any
@@ -84,7 +84,7 @@ class Controller(Decider):
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         concerned = self._concerned(event)
-        if isinstance(event, OrderRefused) and event.epoch < _epochs(self.jobs.values()).get(event.node or "", 0):
+        if isinstance(event, OrderRefused) and event.epoch < self._newest_epoch(event.node):
             # Its job does not know yet that it lost the node to another job: the newer order is not forged.
             concerned = []
         return _merge(
@@ -121,7 +121,10 @@ class Controller(Decider):
 
     def standing_orders(self) -> list[NodeOrder]:
         """Return the order in force for every node. If two jobs seem to hold a node, the later grant counts."""
-        epochs = _epochs(self._live())
+        epochs: dict[str, int] = {}
+        for state in self._live():
+            for member in filter(None, state.members):
+                epochs[member.node] = max(member.epoch, epochs.get(member.node, 0))
         orders = (order for state in self._live() for order in standing_orders(state))
         return [order for order in orders if order.epoch == epochs[order.node]]
 
@@ -134,6 +137,10 @@ class Controller(Decider):
         if event.job is not None:
             return [event.job] if event.job in self.jobs else []
         return [state.job for state in self._live() if event.node in state.nodes] if event.node else []
+
+    def _newest_epoch(self, node: str | None) -> int:
+        """Return the newest epoch at which a job holds this node, or held it to its end."""
+        return max((member.epoch for state in self.jobs.values() if (member := state.member(node))), default=0)
 
     def _forgotten(self, now: datetime) -> tuple[RowWrite, ...]:
         old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)
@@ -198,15 +205,6 @@ def _version_rows(before: JobState | None, after: JobState) -> list[RowWrite]:
 
 def _wanted(state: JobState | None) -> tuple[str, ...]:
     return code_wanted(state).versions if state else ()
-
-
-def _epochs(states: Iterable[JobState]) -> dict[str, int]:
-    """Return the newest epoch of every node that one of these jobs holds, or held to its end."""
-    epochs: dict[str, int] = {}
-    for state in states:
-        for member in filter(None, state.members):
-            epochs[member.node] = max(member.epoch, epochs.get(member.node, 0))
-    return epochs
 
 
 def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) -> RowWrite:

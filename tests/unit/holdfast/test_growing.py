@@ -64,3 +64,11 @@ def test_in_json_a_set_is_an_array() -> None:
     body = msgspec.json.encode(row, enc_hook=to_json)
     assert body == b'{"nodes":["b","a"]}'
     assert msgspec.json.decode(body, type=Row, dec_hook=from_json) == row
+
+
+def test_values_that_were_replaced_are_forgotten() -> None:
+    counts = GrowingMap({"a": 0, "b": 0})
+    for number in range(1000):
+        counts = counts.having("a", number)
+    assert dict(counts) == {"a": 999, "b": 0}
+    assert len(counts._history.keys) < 50

@@ -100,7 +100,7 @@ def note_finished(draft: JobDraft, event: RanksFinished) -> bool:
     """Note that all ranks of a node exited with 0, and return True if every node's have."""
     state, phase = draft.state, draft.state.phase
     if isinstance(phase, Stopping) and event.generation == state.generation - 1 and event.node in state.nodes:
-        end_when_gone(draft, {event.node})
+        end_when_gone(draft, {str(event.node)})
         return False
     if not _is_present(draft, event) or not isinstance(phase, LIVE):
         return False
@@ -114,7 +114,7 @@ def ranks_stopped(draft: JobDraft, event: RanksStopped) -> None:
     if not isinstance(state.phase, Stopping) or event.node not in state.nodes:
         return
     if event.ordered_generation >= state.generation:
-        end_when_gone(draft, {event.node})
+        end_when_gone(draft, {str(event.node)})
 
 
 def start_overdue(draft: JobDraft, passed: DeadlinePassed) -> None:

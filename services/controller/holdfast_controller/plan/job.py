@@ -10,6 +10,7 @@ import msgspec
 from holdfast.engines.checks.checks_program import are_checks
 from holdfast.engines.checks.result_log import ResultLog
 from holdfast.events.parts.job import Grant, JobSpec, Purpose
+from holdfast.growing import GrowingMap
 from holdfast_controller.plan.code.code_state import CodeState
 from holdfast_controller.plan.doubt.records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
 from holdfast_controller.plan.incident.incident import Alert, Incident, RankExit
@@ -147,7 +148,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the next generation, if that differs."""
     is_past_limit: bool = False
     """True once this generation has trained past `restore_at_most`, which then no longer holds."""
-    alerts: dict[str, tuple[Alert, ...]] = {}
+    alerts: GrowingMap[tuple[Alert, ...]] = GrowingMap()
     """Alerts of the job's nodes that may still matter."""
     exits: tuple[RankExit, ...] = ()
     """Ends of ranks of the newest generation that failed, while its incident is open."""

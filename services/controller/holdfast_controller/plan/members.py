@@ -122,8 +122,8 @@ def order_refused(draft: JobDraft, event: OrderRefused) -> None:
         draft.update(generation_used=max(state.generation_used, event.newest_generation))
     if event.is_obeyed:
         return
-    for order in standing_orders(draft.state):
-        if order.node == event.node and order.fence == (event.epoch, event.generation):
+    for order in standing_orders(draft.state, event.node):
+        if order.fence == (event.epoch, event.generation):
             draft.order([superseding(order, (event.newest_epoch, event.newest_generation))])
 
 

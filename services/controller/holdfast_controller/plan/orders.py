@@ -12,15 +12,16 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Checking, ReplayProgress, Running, Starting, Stopping
 
 
-def standing_orders(state: JobState) -> list[NodeOrder]:
-    """Return the orders in force for the job's nodes; none while the job claims nodes and the others still run."""
+def standing_orders(state: JobState, node: str | None = None) -> list[NodeOrder]:
+    """Return the orders in force for the job's nodes, or for one; none while the job claims nodes and the others still
+    run."""
+    members = [(rank, member) for rank, member in _members(state) if node in (None, member.node)]
     if state.is_suspended or isinstance(state.phase, Stopping):
-        return idle_orders(state)
-    members = _members(state)
+        return [_order(state, member, None) for _, member in members]
     if state.replay is not None:
         return [_order(state, member, _in_group(state, state.replay, rank)) for rank, member in members]
     if members and isinstance(state.phase, Starting | Running | Checking):
-        first = _placement(state, members[0][1])
+        first = _placement(state)
         return [_order(state, member, msgspec.structs.replace(first, node_rank=rank)) for rank, member in members]
     return []
 
@@ -44,8 +45,9 @@ def _members(state: JobState) -> list[tuple[int, Grant]]:
     return [(rank, member) for rank, member in enumerate(state.members) if member]
 
 
-def _placement(state: JobState, host: Grant) -> Placement:
-    """Return what the first node runs, `host`; the others run the same under other ranks."""
+def _placement(state: JobState) -> Placement:
+    """Return what the first node runs; the others run the same under other ranks."""
+    host = next(member for member in state.members if member)
     if state.checks is not None:
         return Placement(
             job=checks_of(state.spec, state.checks.suite),

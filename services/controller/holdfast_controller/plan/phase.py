@@ -26,7 +26,7 @@ from holdfast.engines.checks.replay_groups import ReplayPlan
 from holdfast.engines.checks.replay_outcome import GroupReplay
 from holdfast.engines.checks.result_log import ResultLog
 from holdfast.events.parts.ranks import RankReplay
-from holdfast.growing import GrowingSet
+from holdfast.growing import GrowingMap, GrowingSet
 from holdfast.orders.replay import ReplaySettings
 from holdfast_controller.plan.incident.incident import Failure
 
@@ -79,7 +79,7 @@ class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure
     phase: ReplayPhase = "horizontal"
     phase_began_at: datetime
-    results: dict[str, dict[int, int]] = {}
+    results: GrowingMap[dict[int, int]] = GrowingMap()
     """For each node and rank the index in `replays` of what it reported."""
     replays: tuple[RankReplay, ...] = ()
     """Distinct results: nearly all groups report the same ones."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
+from holdfast.engines.checks.suites import deadline_s
 from holdfast.events import ChecksStarted, GenerationStarted, JobFinished, JobStopping, ReplayStarted, Suspension
 from holdfast.events.parts.job import Grant
 from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import judge_outage
+from holdfast_controller.plan.incident.alerts import of_members
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.lost_steps import has_checkpoints
@@ -81,6 +83,7 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         is_past_limit=False,
         departed={},
         restorable_step=_at_most(state.restorable_step, limit),
+        alerts=of_members(state),
         doubts={node: noted for node, noted in state.doubts.items() if node in state.nodes},
         refuses_scratch=has_checkpoints(state) and not state.spec.allow_scratch,
     )
@@ -120,7 +123,8 @@ def become_running(draft: JobDraft, starting: Starting) -> None:
 
 def become_checking(draft: JobDraft, failure: Failure, suite: str, reason: str) -> None:
     """Stop the ranks and test the members in their place."""
-    limit_s = draft.rules.timeouts.checks_s
+    timeouts = draft.rules.timeouts
+    limit_s = timeouts.checks_s or timeouts.start_s + deadline_s(suite, len(draft.state.nodes))
     checks = ChecksProgress(suite=suite, began_at=draft.now, failure=failure)
     _leave_training(draft, Checking(checks=checks, deadline=draft.deadline(Awaited.CHECKS, limit_s)))
     started = draft.emit(ChecksStarted, suite=suite, nodes=draft.state.nodes, deadline_s=limit_s, reason=reason)

@@ -10,12 +10,14 @@ import msgspec
 
 from holdfast.engines.checks.checks_verdict import ChecksVerdict, ended, judge_checks, why_silent
 from holdfast.engines.checks.references import agreed
+from holdfast.engines.checks.suites import rest_s
 from holdfast.events import ChecksEnded, DeadlinePassed, DiagnosticResult, ProcessExited
 from holdfast.events.parts.ranks import Suspect
 from holdfast_controller.plan.checks.conclusions import named_by_checks, named_by_link
 from holdfast_controller.plan.doubt import hinted
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.recovery import choose_rung, proceed
+from holdfast_controller.plan.phase import Awaited, Checking
 
 
 def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
@@ -23,6 +25,7 @@ def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
     state, checks = draft.state, draft.state.checks
     if checks is None or event.generation != state.generation or event.node not in state.nodes:
         return
+    assert event.node is not None
     # The end of its ranks does not count: its event may arrive before their results.
     results = checks.results.having(event)
     over = checks.over | {event.node} if results.has_all(event.node) else checks.over
@@ -46,8 +49,14 @@ def overdue(draft: JobDraft, _: DeadlinePassed) -> None:
 
 
 def _conclude_if_over(draft: JobDraft) -> None:
-    if draft.state.checks is not None and draft.state.are_all(draft.state.checks.over):
+    state, checks = draft.state, draft.state.checks
+    assert checks is not None and isinstance(state.phase, Checking)
+    if state.are_all(checks.over):
         _conclude(draft)
+    elif 2 * len(checks.over) > len(state.nodes):
+        rest = draft.deadline(Awaited.CHECKS, rest_s(checks.suite, len(state.nodes)))
+        if rest.until < state.phase.deadline.until:
+            draft.update_phase(deadline=msgspec.structs.replace(state.phase.deadline, until=rest.until))
 
 
 def _conclude(draft: JobDraft) -> None:

@@ -12,11 +12,12 @@ from holdfast.engines.checks.replay_groups import ReplaySuspects, in_both, inter
 from holdfast.engines.checks.replay_outcome import GroupReplay, PhaseOutcome, compare, deviating
 from holdfast.events import DeadlinePassed, ProcessExited, ReplayEnded, ReplayResult
 from holdfast_controller.plan.checks.conclusions import named_by_replay
+from holdfast.growing import GrowingMap
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.classify import describe_exit
 from holdfast_controller.plan.incident.recovery import choose_rung, proceed
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import ReplayProgress
+from holdfast_controller.plan.phase import NO_NODES, ReplayProgress
 from holdfast_controller.plan.transitions import become_replaying
 
 
@@ -25,17 +26,18 @@ def replay_result(draft: JobDraft, event: ReplayResult) -> None:
     state, replay = draft.state, draft.state.replay
     if replay is None or event.generation != state.generation or event.node not in state.nodes:
         return
+    assert event.node is not None
     machine = state.nodes.index(event.node)
     group = replay.plan.members(replay.plan.group_of(machine, replay.phase), replay.phase)
     if event.rank // state.spec.nproc_per_node != group.index(machine):
         return  # the rank belongs to another machine
     known = replay.replays if event.replay in replay.replays else (*replay.replays, event.replay)
     of_node = replay.results.get(event.node, {}) | {event.rank: known.index(event.replay)}
-    _update_replay(draft, replays=known, results=replay.results | {event.node: of_node})
+    _update_replay(draft, replays=known, results=replay.results.having(event.node, of_node))
     # A node is done when all its results are here, not when its ranks exit, because exit events may come first.
     if len(of_node) == state.spec.nproc_per_node:
         _update_replay(draft, over=replay.over | {event.node})
-        _conclude_if_over(draft)
+        _conclude_if_over(draft, event.node)
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
@@ -44,16 +46,22 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
         return
     assert event.node is not None
     _update_replay(draft, died={event.node: describe_exit(event), **replay.died})
-    _conclude_if_over(draft)
+    _conclude_if_over(draft, event.node)
 
 
 def overdue(draft: JobDraft, _: DeadlinePassed) -> None:
     _conclude_phase(draft)
 
 
-def _conclude_if_over(draft: JobDraft) -> None:
-    replay = draft.state.replay
-    if replay is not None and all(_is_over(draft.state, group) for group in range(replay.plan.groups)):
+def _conclude_if_over(draft: JobDraft, node: str) -> None:
+    """Conclude the phase if `node` was the last; all groups are looked at only if it may have been."""
+    state, replay = draft.state, draft.state.replay
+    assert replay is not None
+    if not replay.died and not state.are_all(replay.over):
+        return
+    plan = replay.plan
+    own = plan.group_of(state.nodes.index(node), replay.phase)
+    if _is_over(state, own) and all(_is_over(state, group) for group in range(plan.groups)):
         _conclude_phase(draft)
 
 
@@ -143,9 +151,9 @@ def _next_round(draft: JobDraft, replay: ReplayProgress, **changes: object) -> R
         replay,
         settings=msgspec.structs.replace(replay.settings, round=round_),
         phase_began_at=draft.now,
-        results={},
+        results=GrowingMap(),
         replays=(),
-        over=frozenset(),
+        over=NO_NODES,
         died={},
         **changes,
     )

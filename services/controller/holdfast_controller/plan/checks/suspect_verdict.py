@@ -50,7 +50,8 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
     """Judge the suspects by the results so far; `members` are the nodes that took part."""
     # Suspects that were not granted for the test took no part: they are untested, not silent.
     silent = dict.fromkeys(members, "it did not answer") | test.died
-    silent = {node: why for node, why in silent.items() if why and node not in ended(test.results)}
+    over = ended(test.results)
+    silent = {node: why for node, why in silent.items() if why and node not in over}
     tested = tuple(dict.fromkeys((*members, *test.nodes)))
     verdict = judge_checks(tested, test.results, silent, references)
     verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in test.nodes if it in verdict.cleared))

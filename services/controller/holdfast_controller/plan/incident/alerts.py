@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.events import Inspection
+from holdfast.growing import GrowingMap
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.incident.incident import ALERT_LINES_MAX, Alert, Failure
@@ -28,10 +29,15 @@ def with_alert(state: JobState, event: Inspection, now: datetime, policy: Ladder
         kept = [_over(alert) if _is_of(alert, event) else alert for alert in kept]
     if event.state == "alert":
         kept.append(alert_of(event))
-    alerts = {other: known for other, known in state.alerts.items() if other != node and other in state.nodes}
-    if kept:
-        alerts[node] = tuple(kept[-KEPT_PER_NODE_MAX:])
-    return state.update(alerts=alerts)
+    noted = tuple(kept[-KEPT_PER_NODE_MAX:])
+    return state if noted == state.alerts.get(node, ()) else state.update(alerts=state.alerts.having(node, noted))
+
+
+def of_members(state: JobState) -> GrowingMap[tuple[Alert, ...]]:
+    """Return the alerts without those of nodes that left the job."""
+    if all(node in state.nodes for node in state.alerts):
+        return state.alerts
+    return GrowingMap({node: known for node, known in state.alerts.items() if node in state.nodes})
 
 
 def alert_of(event: Inspection) -> Alert:

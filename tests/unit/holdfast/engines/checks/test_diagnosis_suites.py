@@ -6,11 +6,15 @@ import pytest
 
 from holdfast.engines.checks.checks_program import are_checks, checks_of, time_limit_s
 from holdfast.engines.checks.suites import (
+    DCGM_LIMITS_S,
+    DCGM_RUNS,
     LIMITS_S,
+    NODES_PER_S_MIN,
     SUITES,
     UnknownSuite,
     deadline_s,
     meeting_limit_s,
+    rest_s,
     stages,
     suite_for,
 )
@@ -68,3 +72,11 @@ def test_checks_of_a_job_have_its_nodes_and_one_process_on_each() -> None:
     assert are_checks(checks) and not are_checks(JOB)
     assert time_limit_s(checks) == deadline_s("nan", 4, 5.0)
     assert time_limit_s(checks_of(JOB, "full")) == deadline_s("full", 4)
+
+
+def test_a_run_has_the_time_that_its_tests_and_its_nodes_need() -> None:
+    for suite, tests in SUITES.items():
+        longest_s = max(LIMITS_S[test] for test in tests)
+        assert deadline_s(suite, 2) > rest_s(suite, 2) > longest_s
+        assert deadline_s(suite, 10_000) == deadline_s(suite, 50) + 10_000 / NODES_PER_S_MIN
+    assert rest_s("full", 2) > sum(DCGM_LIMITS_S[run] for run in DCGM_RUNS), "it holds the diagnostics of its GPUs"

@@ -79,7 +79,7 @@ def test_the_end_of_a_node_may_arrive_before_its_results() -> None:
     assert ended([first, end]) == {"n0"}
     log = ResultLog().having(first).having(first).having(end)
     assert not log.has_all("n0"), "the same result twice is one"
-    assert ResultLog.from_array(msgspec.to_builtins(log.to_array())) == log
+    assert ResultLog.from_plain(msgspec.to_builtins(log.to_plain())) == log
     later = log.having(second)
     assert later.has_all("n0")
     assert list(later) == [first, end, second]
