@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 import machine
+import msgspec
 from report import final_line, rounded, table, tell
 
 from holdfast.daemon.process import log_to_stderr
@@ -46,7 +47,7 @@ from holdfast.events import (
     RanksStarted,
 )
 from holdfast.events.parts.job import Grant, JobSpec
-from holdfast.events.parts.ranks import RankProgress
+from holdfast.events.parts.ranks import FoldedResult, RankProgress
 from holdfast.ids import named_id
 from holdfast.requests import SubmitJob
 from holdfast.store.migrate import migrate
@@ -62,6 +63,13 @@ START_S = 60.0
 SUITE = "full"
 ORDINARY = 1_000
 """Events of each kind that a job has all the time."""
+
+
+class Servers(NamedTuple):
+    """Addresses of the database for the controller and for its administrator."""
+
+    database: str
+    admin: str
 
 
 class Cost(NamedTuple):
@@ -91,7 +99,7 @@ class Scene:
         self.controller = Controller(Rules())
         self.controller.load({table.name: {} for table in TABLES})
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
-        self._store, self._wal, self._stored_max = store, wal, stored_max
+        self._store, self._wal, self.stored_max = store, wal, stored_max
         self._ids = (named_id(self.now, nodes, number) for number in count())
 
     @property
@@ -105,8 +113,8 @@ class Scene:
     async def cost(self, events: Iterable[Event]) -> Cost:
         """Handle the events; store all of them, or blocks of them spread over the whole."""
         given = list(events)
-        block = len(given) if self._stored_max is None else 5
-        blocks = 1 if self._stored_max is None else max(1, self._stored_max // block)
+        block = len(given) if self.stored_max is None else 5
+        blocks = 1 if self.stored_max is None else max(1, self.stored_max // block)
         measured = {first + n for first in range(0, len(given), max(1, len(given) // blocks)) for n in range(block)}
         planning_s = storing_s = 0.0
         stored = written = 0
@@ -152,43 +160,47 @@ class Scene:
                     await tx.save(row.table, row.key, row.row)
 
 
-async def measure(nodes: int, together: bool, database: str, admin: str, stored_max: int | None) -> dict[str, Cost]:
-    wal = await asyncpg.connect(admin)
-    await wal.execute("truncate controller.jobs, controller.incidents")
-    with contextlib.suppress(asyncpg.UndefinedTableError):
-        await wal.execute("truncate controller.job_changes")
-    costs: dict[str, Cost] = {}
-    async with store_of(database) as store:
-        async with store.transaction() as tx:
-            for known in TABLES:
-                await tx.load_all(known)
-        scene = Scene(nodes, store, wal, stored_max)
-        await scene.submit()
-        names = scene.names
-        assert isinstance(scene.state.phase, Claiming)
-        grants = tuple(
-            Grant(node=node, epoch=1, address=f"10.0.{n // 250}.{n % 250}", store_ports=(29500,), vault_port=29600)
-            for n, node in enumerate(names)
-        )
-        costs["nodes_granted"] = await scene.cost(
-            [scene.event(NodesGranted, None, claim=scene.state.claim, grants=grants)]
-        )
-        costs["ranks_started"] = await scene.cost(scene.of_each(RanksStarted, names, ranks=(), took_s=1.0))
-        costs["first_step"] = await scene.cost(scene.of_each(FirstStep, names, step=0, completed_at=scene.now))
-        assert isinstance(scene.state.phase, Running)
-        ordinary = [names[1 + number % (nodes - 1)] for number in range(ORDINARY)]
-        costs["progress, an incident open"] = await scene.cost(await crashed_once(scene, ordinary))
-        alert = {"check": "link", "state": "alert", "confidence": "tolerate", "symptom": "infiniband_error"}
-        costs["inspection"] = await scene.cost(
-            scene.event(Inspection, node, **alert, device=f"mlx5_{n}", lines=("link down",), is_momentary=True)
-            for n, node in enumerate(ordinary)
-        )
-        costs["process_exited"] = await scene.cost([crash(scene)])
-        assert isinstance(scene.state.phase, Checking), scene.state.phase_name
-        costs["diagnostic_result"] = await scene.cost(results(scene, together=together))
-        assert not isinstance(scene.state.phase, Checking), scene.state.phase_name
-    await wal.close()
+async def measure(nodes: int, at: Servers, stored_max: int | None) -> dict[str, Cost]:
+    """Return the cost of each kind of event, from the start of a job to the end of its checks."""
+    async with scene_of(nodes, at, stored_max) as scene:
+        costs = await trained(scene)
+        costs["diagnostic_result, one by one"] = await checked(scene, together=False)
+    async with scene_of(nodes, at, 0) as scene:
+        await trained(scene)
+        scene.stored_max = stored_max
+        costs["diagnostic_result, one per node"] = await checked(scene, together=True)
     return costs
+
+
+async def trained(scene: Scene) -> dict[str, Cost]:
+    """Let the job start, train and crash twice, so that checks follow."""
+    await scene.submit()
+    names, costs = scene.names, {}
+    assert isinstance(scene.state.phase, Claiming)
+    grants = tuple(
+        Grant(node=node, epoch=1, address=f"10.0.{n // 250}.{n % 250}", store_ports=(29500,), vault_port=29600)
+        for n, node in enumerate(names)
+    )
+    costs["nodes_granted"] = await scene.cost([scene.event(NodesGranted, None, claim=scene.state.claim, grants=grants)])
+    costs["ranks_started"] = await scene.cost(scene.of_each(RanksStarted, names, ranks=(), took_s=1.0))
+    costs["first_step"] = await scene.cost(scene.of_each(FirstStep, names, step=0, completed_at=scene.now))
+    assert isinstance(scene.state.phase, Running)
+    ordinary = [names[1 + number % (len(names) - 1)] for number in range(ORDINARY)]
+    costs["progress, an incident open"] = await scene.cost(await crashed_once(scene, ordinary))
+    alert = {"check": "link", "state": "alert", "confidence": "tolerate", "symptom": "infiniband_error"}
+    costs["inspection"] = await scene.cost(
+        scene.event(Inspection, node, **alert, device=f"mlx5_{n}", lines=("link down",), is_momentary=True)
+        for n, node in enumerate(ordinary)
+    )
+    costs["process_exited"] = await scene.cost([crash(scene)])
+    return costs
+
+
+async def checked(scene: Scene, *, together: bool) -> Cost:
+    assert isinstance(scene.state.phase, Checking), scene.state.phase_name
+    cost = await scene.cost(results(scene, together=together))
+    assert not isinstance(scene.state.phase, Checking), scene.state.phase_name
+    return cost
 
 
 async def crashed_once(scene: Scene, names: list[str]) -> list[Any]:
@@ -206,36 +218,36 @@ def crash(scene: Scene) -> Any:
 
 
 def results(scene: Scene, *, together: bool) -> Iterator[Any]:
-    """Return what the nodes report, all of them at the same test before the next."""
+    """Return what the nodes report: test after test, all nodes at the same one, or all of a node with its end."""
     planned = stages(SUITE, len(scene.names))
     partners = [dict(pair for one, other in stage.pairs for pair in ((one, other), (other, one))) for stage in planned]
+    found: dict[str, list[FoldedResult]] = {node: [] for node in scene.names}
     for number, (stage, partner) in enumerate(zip(planned, partners, strict=True), start=1):
         for rank, node in enumerate(scene.names):
-            peers = (scene.names[partner[rank]],) if rank in partner else ()
-            yield scene.event(
-                DiagnosticResult,
-                node,
-                run="job/1",
+            passed = FoldedResult(
                 test=stage.test,
-                status="passed",
-                peers=peers,
+                peers=(scene.names[partner[rank]],) if rank in partner else (),
                 round=stage.round,
                 value=812.4,
                 unit="GB/s",
                 digest="b2d41c0ffee0" if "alignment" in stage.test else "",
                 hardware="NVIDIA H100 80GB HBM3",
-                boot_id="5d2f0cbe-64bb-4b0e-8d1a-6a0f9e6c1b11",
                 took_s=3.2,
                 done=number,
-                total=len(planned),
             )
-    for node in scene.names:
-        yield scene.event(DiagnosticResult, node, run="job/1", test=END, status="passed", results=len(planned))
+            if together:
+                found[node].append(passed)
+            else:
+                yield scene.event(DiagnosticResult, node, run="job/1", **msgspec.structs.asdict(passed))
+    for node, own in found.items():
+        published = 0 if together else len(planned)
+        end = {"run": "job/1", "test": END, "status": "passed", "results": published, "folded": tuple(own)}
+        yield scene.event(DiagnosticResult, node, **end)
 
 
 @contextlib.contextmanager
-def postgres(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the addresses of a server for the controller and for its administrator."""
+def postgres(root: Path) -> Iterator[Servers]:
+    """A server as the embedded cluster runs it, ready on entry and gone on exit."""
     identity = choose_identity(programs() / "postgres", root)
     asyncio.run(initialise(root, password=PASSWORD, identity=identity, log=root / "initdb.log"))
     with reserve_ports({}, None) as ports:
@@ -248,19 +260,25 @@ def postgres(root: Path) -> Iterator[tuple[str, str]]:
             asyncio.run(ensure_database(ports.postgres, PASSWORD))
             admin = admin_url(ports.postgres, PASSWORD)
             migrate(admin, {ROLE: PASSWORD})
-            yield admin.replace("//postgres:", f"//{ROLE}:"), admin
+            yield Servers(admin.replace("//postgres:", f"//{ROLE}:"), admin)
         finally:
             process.send_signal(spec.stop_signal)
             process.wait()
 
 
 @contextlib.asynccontextmanager
-async def store_of(database: str) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.connect(database, "controller", application_name="bench")
+async def scene_of(nodes: int, at: Servers, stored_max: int | None) -> AsyncIterator[Scene]:
+    wal = await asyncpg.connect(at.admin)
+    await wal.execute("truncate controller.jobs, controller.job_changes, controller.incidents")
+    store = await PostgresStore.connect(at.database, "controller", application_name="bench")
     try:
-        yield store
+        async with store.transaction() as tx:
+            for known in TABLES:
+                await tx.load_all(known)
+        yield Scene(nodes, store, wal, stored_max)
     finally:
         await store.close()
+        await wal.close()
 
 
 def main() -> None:
@@ -274,11 +292,13 @@ def main() -> None:
     here, load_before = machine.describe(), machine.load()
 
     figures: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root, postgres(Path(root)) as (database, admin):
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root, postgres(Path(root)) as at:
         for nodes in sizes:
-            costs = asyncio.run(measure(nodes, False, database, admin, given.stored))
+            costs = asyncio.run(measure(nodes, at, given.stored))
             figures[f"{nodes} nodes"] = {name: cost.row() for name, cost in costs.items()}
-            tell(f"{nodes} nodes: {costs['diagnostic_result'].planning_s:.1f} s of planning for the results")
+            tell(
+                f"{nodes} nodes: {costs['diagnostic_result, one by one'].planning_s:.1f} s of planning for the results"
+            )
 
     print(f"\n{machine.in_words(here)}; load {load_before} before\n")
     head = ("nodes", "event", "events", "planning s", "µs each", "storing ms each", "written kB each")
