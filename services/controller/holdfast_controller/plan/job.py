@@ -150,6 +150,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """True once this generation has trained past `restore_at_most`, which then no longer holds."""
     alerts: GrowingMap[tuple[Alert, ...]] = GrowingMap()
     """Alerts of the job's nodes that may still matter."""
+    alerts_generation: int = 0
+    """Generation in which alerts of nodes that had left were last forgotten."""
     exits: tuple[RankExit, ...] = ()
     """Ends of ranks of the newest generation that failed, while its incident is open."""
     newcomers: frozenset[str] = frozenset()

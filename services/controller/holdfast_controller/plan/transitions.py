@@ -10,7 +10,6 @@ from holdfast.events.parts.job import Grant
 from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import judge_outage
-from holdfast_controller.plan.incident.alerts import of_members
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.lost_steps import has_checkpoints
@@ -83,7 +82,6 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         is_past_limit=False,
         departed={},
         restorable_step=_at_most(state.restorable_step, limit),
-        alerts=of_members(state),
         doubts={node: noted for node, noted in state.doubts.items() if node in state.nodes},
         refuses_scratch=has_checkpoints(state) and not state.spec.allow_scratch,
     )

@@ -29,15 +29,19 @@ def with_alert(state: JobState, event: Inspection, now: datetime, policy: Ladder
         kept = [_over(alert) if _is_of(alert, event) else alert for alert in kept]
     if event.state == "alert":
         kept.append(alert_of(event))
+    state = _without_departed(state)
     noted = tuple(kept[-KEPT_PER_NODE_MAX:])
     return state if noted == state.alerts.get(node, ()) else state.update(alerts=state.alerts.having(node, noted))
 
 
-def of_members(state: JobState) -> GrowingMap[tuple[Alert, ...]]:
-    """Return the alerts without those of nodes that left the job."""
-    if all(node in state.nodes for node in state.alerts):
-        return state.alerts
-    return GrowingMap({node: known for node, known in state.alerts.items() if node in state.nodes})
+def _without_departed(state: JobState) -> JobState:
+    """Forget alerts of nodes that left the job: at the first alert of a generation, since all would be looked at."""
+    if state.alerts_generation == state.generation:
+        return state
+    alerts = state.alerts
+    if any(node not in state.nodes for node in alerts):
+        alerts = GrowingMap({node: known for node, known in alerts.items() if node in state.nodes})
+    return state.update(alerts=alerts, alerts_generation=state.generation)
 
 
 def alert_of(event: Inspection) -> Alert:
