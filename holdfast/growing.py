@@ -75,6 +75,12 @@ class GrowingMap(Growing, Mapping[str, V]):
         after._history, after._version, after._size = history, self._version + 1, self._size + is_new
         return after
 
+    def __or__(self, other: Mapping[str, V]) -> Self:
+        after = self
+        for key, value in other.items():
+            after = after.having(key, value)
+        return after
+
     def since(self, before: Self) -> dict[str, V] | None:
         if self._history is not before._history or self._version < before._version:
             return None

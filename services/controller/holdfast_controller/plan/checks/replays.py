@@ -11,8 +11,8 @@ import msgspec
 from holdfast.engines.checks.replay_groups import ReplaySuspects, in_both, intersect_phases
 from holdfast.engines.checks.replay_outcome import GroupReplay, PhaseOutcome, compare, deviating
 from holdfast.events import DeadlinePassed, ProcessExited, ReplayEnded, ReplayResult
-from holdfast_controller.plan.checks.conclusions import named_by_replay
 from holdfast.growing import GrowingMap
+from holdfast_controller.plan.checks.conclusions import named_by_replay
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.classify import describe_exit
 from holdfast_controller.plan.incident.recovery import choose_rung, proceed

@@ -77,10 +77,8 @@ def reasons_to_be_slow(
 
 def answered(state: JobState, nodes: Iterable[str]) -> JobState:
     """Return the job with the hints about these nodes answered: the nodes have passed tests."""
-    passed = set(nodes)
-    return state.update(
-        alerts={node: tuple(map(_answered, known)) if node in passed else known for node, known in state.alerts.items()}
-    )
+    known = {node: state.alerts[node] for node in nodes if node in state.alerts}
+    return state.update(alerts=state.alerts | {node: tuple(map(_answered, own)) for node, own in known.items()})
 
 
 def _noted(

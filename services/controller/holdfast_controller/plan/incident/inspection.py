@@ -20,6 +20,7 @@ def inspected(draft: JobDraft, event: Inspection) -> None:
     shared_faults.compare(draft, event)
     doubts.drop_refuted(draft)
     if event.state == "alert":
+        assert event.node is not None
         rank_exit.reconsider(draft, event.node)
         if event.node not in draft.state.nodes:
             return
