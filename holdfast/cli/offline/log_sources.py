@@ -11,12 +11,14 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
-from holdfast.engines.crash.log import LINE_CHARS_MAX
+from holdfast.engines.crash.log import GAP, LINE_CHARS_MAX
 from holdfast.engines.crash.rules import RuleBook, rule_book
 from holdfast.engines.crash.scan import LogScan, ScannedLog
 
 BLOCK_BYTES = 1 << 15
 STDIN = "-"
+
+_KEPT_BYTES = 4 * LINE_CHARS_MAX
 
 _OF_RANK = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _OF_TORCHRUN = re.compile(r"attempt_\d+/(\d{1,4})/std(?:out|err)(?:\.log)?$")
@@ -93,28 +95,24 @@ def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int],
 
 
 def blocks(file: Readable, on_bytes: Callable[[int], None] | None = None) -> Iterator[bytes]:
-    """Yield blocks that end with a line. Of a line longer than a block only its beginning is kept."""
-    rest = b""
-    skipping = False
+    """Yield blocks that end with a line, or where a progress bar returns to the start of its line. Of a line that is
+    longer than a block its beginning and its end are kept."""
+    head = rest = b""
     while data := file.read(BLOCK_BYTES):
         if on_bytes:
             on_bytes(len(data))
-        if skipping:
-            end = data.find(b"\n")
-            if end < 0:
-                continue
-            data, skipping = data[end + 1 :], False
         data = rest + data
-        end = data.rfind(b"\n")
-        if end < 0 and len(data) > BLOCK_BYTES:
-            yield data[: 4 * LINE_CHARS_MAX] + b"\n"
-            rest, skipping = b"", True
-            continue
-        if end >= 0:
-            yield data[: end + 1]
-        rest = data[end + 1 :]
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if end:
+            yield head + data[:end]
+            head, rest = b"", data[end:]
+        elif len(data) > BLOCK_BYTES:
+            head = head or data[:_KEPT_BYTES] + GAP
+            rest = data[-_KEPT_BYTES:]
+        else:
+            rest = data
     if rest:
-        yield rest if rest.endswith(b"\n") else rest + b"\n"
+        yield head + rest + b"\n"
 
 
 def _is_gzip(file: BinaryIO) -> bool:

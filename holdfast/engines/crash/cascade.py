@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.engines.crash.missing_ranks import missing_ranks
 from holdfast.engines.crash.rule_matches import RuleMatch, collective, mixed_end, own_end
+from holdfast.engines.wording import ranks_in_words
 from holdfast.symptoms import Symptom
 
 _UNSURE = 0.5
@@ -201,7 +203,10 @@ def _of_hint(hint: RuleMatch) -> FirstFailure:
 
 
 def _awaited(cascade: Sequence[RuleMatch], ranks: frozenset[int]) -> tuple[int | None, str]:
-    """Return the rank that the others waited for, by their watchdogs' lines."""
+    """Return the rank that the others waited for, by lines that name it, else by their watchdogs' lines."""
+    named = sorted({rank for one in cascade for line in one.lines for rank in missing_ranks(line.text)})
+    if named:
+        return (named[0] if len(named) == 1 else None), f"the others waited for {ranks_in_words(named)}"
     waited: dict[int, tuple[int, str]] = {}
     for one in cascade:
         work = collective(one)
@@ -266,7 +271,12 @@ def _is_echo(finding: RuleMatch, found: Mapping[Key, Sequence[RuleMatch]]) -> bo
             for matches in found.values()
             for one in matches
         )
-    return any(one.hand == "cascade" and one.rank == finding.rank for matches in found.values() for one in matches)
+    is_general = finding.rule.symptom is Symptom.NCCL_ERROR
+    return any(
+        one.hand == "cascade" and one.rank == finding.rank and (one.rule.excuses or not is_general)
+        for matches in found.values()
+        for one in matches
+    )
 
 
 def _others(found: Sequence[RuleMatch], rank: int | None) -> tuple[RuleMatch, ...]:

@@ -7,12 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from holdfast.engines.crash.cascade import FirstFailure, Key, find_first_failure
-from holdfast.engines.crash.launcher_reports import ENDED_BY_LAUNCHER, RankEnd, of_signal, rank_ends
+from holdfast.engines.crash.launcher_reports import (
+    ENDED_BY_LAUNCHER,
+    RankEnd,
+    of_signal,
+    rank_ends,
+    reports_end_of,
+    stopped_by_launcher,
+)
 from holdfast.engines.crash.log import LogLine
 from holdfast.engines.crash.rule_matches import RuleMatch, rule_matches
 from holdfast.engines.crash.rules import Rule, RuleBook, rule_book
 from holdfast.engines.crash.scan import LogScan, ScannedLog
 from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine, unknown
+from holdfast.symptoms import Symptom
 
 _BY_EXIT = {
     -4: "exit_illegal_instruction",
@@ -27,6 +35,9 @@ _BY_EXIT = {
     126: "exit_not_executable",
     127: "exit_command_not_found",
 }
+
+_FROM_OUTSIDE = frozenset({Symptom.INTERRUPTED, Symptom.TERMINATED, Symptom.TIME_LIMIT})
+"""Ends that somebody decided, for instance for the numbers that the job printed."""
 
 EVIDENCE_LINES_MAX = 8
 TEXT_CHARS_MAX = 400
@@ -47,9 +58,10 @@ def diagnose(
         return unknown("every rank ended with exit code 0: nothing failed")
     ends_by_file = [(scan.file, rank_ends(_all_lines(scan))) for scan in scans]
     ends = [ended for _, all_of_file in ends_by_file for ended in all_of_file]
+    stopped = stopped_by_launcher(ends)
     for ended in ends:
         if ended.rank is not None:
-            codes.setdefault(ended.rank, ended.code)
+            codes.setdefault(ended.rank, ENDED_BY_LAUNCHER if ended in stopped else ended.code)
     fine = {rank for rank, code in (exit_codes or {}).items() if code == 0}
     found: dict[Key, list[RuleMatch]] = {}
     mixed: set[Key] = set()
@@ -62,6 +74,7 @@ def diagnose(
         for (rank, local), matches in streams.items():
             if rank in fine and not local:
                 continue
+            matches = [one for one in matches if not any(reports_end_of(line, stopped) for line in one.lines)]
             key: Key = ("" if rank is not None and not local else scan.file, rank, local)
             found.setdefault(key, []).extend(matches)
             if rank is None and (len(named) > 1 or len(ends) > 1):
@@ -87,7 +100,10 @@ def diagnose(
         observed_first=first[-1].rank if first else None,
         ranks=frozenset(ranks),
     )
-    if decided is None:
+    bad = next((scan for scan in scans if scan.bad_steps), None)
+    if bad is not None and (decided is None or decided.finding.rule.symptom in _FROM_OUTSIDE):
+        decided = _with_bad_numbers(book, bad, decided)
+    if decided is None or _only_stopped(decided, ends):
         return _nothing(scans, codes)
     if decided.rank is None and decided.local_rank is not None:
         decided = msgspec.structs.replace(decided, rank=_global(decided.local_rank, ends))
@@ -139,6 +155,26 @@ def scan_lines(file: str, lines: Iterable[str], book: RuleBook | None = None) ->
     scan = LogScan(file, (book or rule_book()).line_filter)
     scan.feed("".join(f"{line}\n" for line in lines).encode(errors="replace"))
     return scan.end()
+
+
+def _with_bad_numbers(book: RuleBook, scan: ScannedLog, ended: FirstFailure | None) -> FirstFailure:
+    """Explain the end by the last steps. The rank that prints them is not the one that computed wrongly."""
+    finding = _exit_match(book, "nan_steps", None, scan.bad_steps[:1], scan.file)
+    return FirstFailure(
+        finding=finding,
+        proof=(ended.finding,) if ended else (),
+        rank=None,
+        local_rank=None,
+        confidence=finding.rule.confidence,
+        others=ended.others if ended else (),
+        why=f"and so are the numbers of all {len(scan.bad_steps)} steps since",
+    )
+
+
+def _only_stopped(decided: FirstFailure, ends: Sequence[RankEnd]) -> bool:
+    """True if nothing is known but that ranks were stopped, after another one that the launcher saw end by itself."""
+    is_stopped = decided.finding.hand == "cascade" and decided.finding.rule.symptom is Symptom.TERMINATED
+    return is_stopped and any(ended.is_first and ended.code != ENDED_BY_LAUNCHER for ended in ends)
 
 
 def _without_answers_of_slurm(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -11,7 +11,8 @@ from holdfast.engines.crash.log import LogLine, moment
 
 _ENDED = re.compile(r"failed \(exitcode: (-?\d+)\),? (?:local_)?rank: (\d+) \(pid: \d+\)")
 _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
-_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+)")
+_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+)(?: \(pid: (\d+)\))?")
+_SIGNAL_OF = re.compile(r"^\s*traceback : Signal \d+ \(SIG\w+\) received by PID (\d+)")
 _TIME = re.compile(r"^\s*time\s*: ")
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\)")
 _COMMAND = re.compile(r"\] exits with return code = (-?\d+)\s*$")
@@ -22,6 +23,7 @@ _SRUN_TASK = re.compile(
     r"Floating point exception|Exited with exit code (\d+))"
 )
 _TASKS_MAX = 65536
+_KILLED = -9
 ENDED_BY_LAUNCHER = -15
 """Exit code of ranks that their launcher ended: after the first failure it sends SIGTERM to the others."""
 _MPIRUN = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
@@ -45,6 +47,7 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     line: LogLine
     is_first: bool = False
     at: float | None = None
+    pid: int | None = None
 
     @property
     def proof(self) -> LogLine:
@@ -70,7 +73,9 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
         elif match := _RANK.match(text):
             rank, local = int(match[1]), int(match[2])
         elif (match := _EXIT.match(text)) and rank is not None:
-            found.append(RankEnd(rank=rank, local_rank=local, code=int(match[1]), line=line, is_first=is_first, at=at))
+            pid = int(match[2]) if match[2] else None
+            end = RankEnd(rank=rank, local_rank=local, code=int(match[1]), line=line, is_first=is_first, at=at, pid=pid)
+            found.append(end)
             rank = None
         elif match := _ENDED.search(text):
             found.append(RankEnd(rank=None, local_rank=int(match[2]), code=int(match[1]), line=line))
@@ -85,6 +90,24 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
         elif match := _MPIRUN.search(text):
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=-int(match[2]), line=line))
     return found
+
+
+def stopped_by_launcher(ends: Sequence[RankEnd]) -> list[RankEnd]:
+    """Return the ends that follow another rank's: the launcher sends SIGTERM, and SIGKILL to ranks that ignore it."""
+    first = next((end for end in ends if end.is_first and end.code not in (ENDED_BY_LAUNCHER, _KILLED)), None)
+    if first is None or first.at is None:
+        return []
+    return [
+        end
+        for end in ends
+        if end.code in (ENDED_BY_LAUNCHER, _KILLED) and end.rank != first.rank and (end.at or 0.0) > first.at
+    ]
+
+
+def reports_end_of(line: LogLine, ends: Sequence[RankEnd]) -> bool:
+    """True if a line repeats, below one of these ends, the signal that caused it."""
+    found = _SIGNAL_OF.match(line.text)
+    return found is not None and int(found[1]) in {end.pid for end in ends}
 
 
 def _tasks(text: str) -> list[int]:

@@ -9,7 +9,11 @@ LINE_CHARS_MAX = 2000
 END_CHARS = 400
 """Characters kept of a long line: its head, and its end, where a launcher reports how a command ended."""
 
-_GAP = b" ... "
+GAP = b" ... "
+
+
+QUIET = frozenset({"info", "quiet"})
+"""Levels of lines that report no failure."""
 
 
 class LogLine(NamedTuple):
@@ -23,6 +27,7 @@ class LogLine(NamedTuple):
     at: float | None
     """Seconds since the start of the year in the log's own time zone, only for comparing lines of one job."""
     level: str
+    """`loud`; `quiet` for a warning; `info`; `nccl_warn` for NCCL's own; empty if the line has none."""
     text: str
 
 
@@ -74,12 +79,13 @@ _STAMP_LEAD = re.compile(
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVEL_WITHIN_CHARS = 110
 _C10 = re.compile(r"^\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
-_QUIET = {"DEBUG": "quiet", "INFO": "quiet", "WARNING": "quiet", "WARN": "quiet"}
+_QUIET = {"DEBUG": "info", "INFO": "info", "WARNING": "quiet", "WARN": "quiet"}
+_GLOG_LEVELS = {"I": "info", "W": "quiet", "E": "loud", "F": "loud"}
 _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]arning: ")
 
 
 def dissect(raw: str, number: int) -> LogLine:
-    text = raw[: LINE_CHARS_MAX + END_CHARS + len(_GAP)]
+    text = raw[: LINE_CHARS_MAX + END_CHARS + len(GAP)]
     if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
         text = _ANSI.sub("", text)
     at = moment(text)
@@ -111,7 +117,7 @@ def dissect(raw: str, number: int) -> LogLine:
 
 def cut(raw: bytes) -> str:
     if len(raw) > LINE_CHARS_MAX + END_CHARS:
-        raw = raw[:LINE_CHARS_MAX] + _GAP + raw[-END_CHARS:]
+        raw = raw[:LINE_CHARS_MAX] + GAP + raw[-END_CHARS:]
     return raw.decode(errors="replace")
 
 
@@ -149,11 +155,14 @@ def _level(text: str) -> str:
     if "NCCL WARN" in text[:300]:
         return "nccl_warn"
     if glog := _GLOG.search(head):
-        return "quiet" if glog[1] in "WI" else "loud"
+        return _GLOG_LEVELS[glog[1]]
     if c10 := _C10.match(text):
-        return "quiet" if c10[1] in "WI" else "loud"
+        return _GLOG_LEVELS[c10[1]]
     if _WARNING.search(text[:300]):
         return "quiet"
+    if "NVRM: " in head or "kernel: " in head:
+        # The word is the log collector's, and the kernel's line has none.
+        return ""
     # A level is a word at the head of a line, not inside a sentence.
     found = _LEVEL.search(head)
     if found and (found.start() < 12 or head[found.start() - 1] in "[|(-:, "):

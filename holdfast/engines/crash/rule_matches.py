@@ -8,18 +8,27 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast.engines.crash import traceback
-from holdfast.engines.crash.log import LogLine
+from holdfast.engines.crash.log import QUIET, LogLine
 from holdfast.engines.crash.rules import CompiledRule, Rule, RuleBook
 from holdfast.engines.crash.traceback import LoggedException
+from holdfast.symptoms import Root
 
 _UNSURE = 0.5
 _FAR_LINES = 60
 """Lines after an exception within which a crash is its consequence: the process unwinds."""
 
+_MESSAGE_LINES = 8
+"""Lines after an exception that can belong to its message."""
+
 _QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
 
 _RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
 """Keys of a log record in JSON; samples of a data set have others."""
+
+_HELD = re.compile(r"Process \d+ has ([\d.]{1,12}) ([KMG]iB) memory in use")
+_OWN = re.compile(r"this process has ([\d.]{1,12}) ([KMG]iB) memory in use")
+_ALLOCATED = re.compile(r"([\d.]{1,12}) ([KMG]iB) is allocated by PyTorch")
+_GIB = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
 
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
 _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
@@ -60,10 +69,10 @@ def rule_matches(
     raised, rest = traceback.exceptions(lines)
     found: list[RuleMatch] = []
     for one in raised:
-        met = book.of_exception(one.type, one.message)
+        met = book.of_exception(one.type, one.message, has_traceback=one.has_traceback)
         if met is None:
             continue
-        if instead := _by_stack(met.rule.name, one):
+        if instead := _by_stack(met.rule.name, one) or _by_holders(met.rule.name, one.message):
             met = book.named(instead)
         if met.rule.generic and not one.has_traceback and one.line.text[:1].isspace():
             continue
@@ -72,6 +81,8 @@ def rule_matches(
     for line in rest:
         met = book.of_line(_unquoted(line.text), line.level)
         if met is not None:
+            if instead := _by_holders(met.rule.name, line.text):
+                met = book.named(instead)
             found.append(_match(met, file, rank, local, (line,)))
     return sorted(found, key=lambda finding: finding.number)
 
@@ -89,6 +100,19 @@ def _by_stack(rule: str, raised: LoggedException) -> str | None:
     if rule == "launcher_summary" and raised.type == "EOFError" and _UNPICKLERS & set(raised.files):
         return "checkpoint_empty"
     return None
+
+
+def _by_holders(rule: str, message: str) -> str | None:
+    """Return the rule for a full GPU if other processes hold more of it than the one that failed."""
+    if rule not in ("cuda_oom", "cuda_oom_line"):
+        return None
+    held = sum(float(size) * _GIB[unit] for size, unit in _HELD.findall(message))
+    own = _OWN.search(message)
+    if own is None:
+        # In a container a process does not know its own number, and counts among the others.
+        own = _ALLOCATED.search(message)
+        held -= float(own[1]) * _GIB[own[2]] if own else held
+    return "cuda_oom_of_others" if own and held > float(own[1]) * _GIB[own[2]] else None
 
 
 def _match(
@@ -135,7 +159,15 @@ def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
         if finding.lines
         and finding.number < last.number
         and not finding.rule.generic
-        and (unsure or (finding.number >= last.number - _FAR_LINES and finding.lines[0].level != "quiet"))
+        and (unsure or (finding.number >= last.number - _FAR_LINES and finding.lines[0].level not in QUIET))
+    ]
+    # The message of an ambiguous exception may go on below it, and name the hardware there.
+    before += [
+        finding
+        for finding in printed
+        if last.rule.root is Root.UNKNOWN
+        and finding.rule.root is Root.INFRASTRUCTURE
+        and last.number < finding.number <= last.number + _MESSAGE_LINES
     ]
     after = [finding for finding in printed if finding.number > last.number + _FAR_LINES]
     if before and (special := _most_special(before)) and special.place < last.place:

@@ -4,6 +4,10 @@ hand = "first"    the rank's end, for its own reason
        "vague"    the rank's own end, whose reason other lines must show
        "hint"     no proof alone; explains a vague end or one of the cascade
        "cascade"  the end of another rank
+
+What a source proves: a line of the kernel, a driver or the fabric manager proves a fault of its machine, and of the job
+only near the end of a rank (`cascade.py`). What a script prints proves how that rank ended, of the machine only what
+CUDA, NCCL or the runtime's own message says. A launcher proves exit codes and which rank failed first, not why.
 """
 
 from __future__ import annotations
@@ -20,15 +24,7 @@ from holdfast.symptoms import Root, Symptom
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rule. Any pattern matches, unless one of `unless` matches as well.
-
-    `patterns`: regular expressions for a line, or for `Type: message` of an exception. `types`: exception types that
-    match alone or, with patterns, are required in addition. `generic`: shows only that the script failed; a more
-    specific rule takes precedence. `alone`: a hint that counts even without other evidence of an end, as in a kernel
-    log alone. `excuses = false`: part of the cascade, but no reason for an abort or an NCCL error in the same log.
-    `levels = "any"`: matches informational lines and warnings too. `where = "code"`: matches no line; the code names it
-    for an exit code or a circumstance.
-    """
+    """One rule. Any pattern matches, unless one of `unless` matches as well."""
 
     name: str
     symptom: Symptom
@@ -37,15 +33,25 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     confidence: float
     advice: str
     patterns: tuple[str, ...] = ()
+    """Regular expressions for a line, or for `Type: message` of an exception."""
     types: tuple[str, ...] = ()
+    """Exception types that match alone or, with patterns, are required in addition."""
     unless: tuple[str, ...] = ()
     where: Literal["any", "line", "exception", "code"] = "any"
+    """`code`: matches no line; the code names it for an exit code or a circumstance."""
     levels: Literal["loud", "nccl", "any"] = "loud"
+    """`any`: warnings too, and information unless the hand is "first": what a script reports as such did not end it."""
     generic: bool = False
+    """It shows only that the script failed; a more specific rule takes precedence."""
+    needs_traceback: bool = False
+    """It matches only an exception with its traceback."""
     alone: bool = False
+    """A hint that counts even without other evidence of an end, as in a kernel log alone."""
     excuses: bool = True
+    """False: part of the cascade, but no reason for an abort or an NCCL error in the same log."""
     examples: tuple[str, ...] = ()
     friends: tuple[str, ...] = ()
+    """Harmless lines that it must not match."""
 
 
 class RulesRefused(ValueError):
@@ -66,15 +72,19 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
         rule = self.rule
         if rule.where in ("exception", "code") or self.pattern is None or (rule.types and rule.where != "line"):
             return False
+        if level == "info" and (rule.levels != "any" or rule.hand == "first"):
+            return False
         if level == "quiet" and rule.levels != "any":
             return False
         if level == "nccl_warn" and rule.levels == "loud":
             return False
         return bool(self.pattern.search(text)) and not (self.unless and self.unless.search(text))
 
-    def finds_in_exception(self, name: str, texts: tuple[str, ...]) -> bool:
+    def finds_in_exception(self, name: str, texts: tuple[str, ...], *, has_traceback: bool = True) -> bool:
         """Return True if an exception of type `name` matches. `texts`: `Type: message`, with the module and without."""
         if self.rule.where in ("line", "code") or (self.types and name not in self.types):
+            return False
+        if self.rule.needs_traceback and not has_traceback:
             return False
         if self.pattern is not None and not any(map(self.pattern.search, texts)):
             return False
@@ -117,11 +127,13 @@ class RuleBook:
     def of_line(self, text: str, level: str) -> CompiledRule | None:
         return next((one for one in self.compiled if one.finds_in_line(text, level)), None)
 
-    def of_exception(self, qualified: str, message: str) -> CompiledRule | None:
+    def of_exception(self, qualified: str, message: str, *, has_traceback: bool = True) -> CompiledRule | None:
         """Return the first rule that matches an exception. `qualified`: its type, with its module if the log has it."""
         name = qualified.rpartition(".")[2]
         texts = (f"{name}: {message}",) if name == qualified else (f"{name}: {message}", f"{qualified}: {message}")
-        return next((one for one in self.compiled if one.finds_in_exception(name, texts)), None)
+        return next(
+            (one for one in self.compiled if one.finds_in_exception(name, texts, has_traceback=has_traceback)), None
+        )
 
 
 def _compiled(rule: Rule, place: int) -> CompiledRule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from holdfast.engines.crash.bad_steps import bad_steps
 from holdfast.engines.crash.log import (
     END_CHARS,
     LINE_CHARS_MAX,
@@ -26,6 +27,7 @@ HEAD_LINES = 150
 TAIL_LINES = 250
 STREAMS_MAX = 8192
 _HEAD_BYTES = 8192
+_TAIL_BYTES = 1 << 16
 _ADVANCES = 3
 """Later steps that prove that training survived a line: ranks of a job are never that far apart."""
 _AFTER_FRAME = 4
@@ -87,6 +89,8 @@ class ScannedLog:
         self.overtaken = overtaken
         self.overtaken_by = 0
         self.tail: tuple[LogLine, ...] = ()
+        self.bad_steps: tuple[LogLine, ...] = ()
+        """The steps with which the log ends, if their numbers are not finite."""
 
 
 class LogScan:
@@ -110,12 +114,12 @@ class LogScan:
         self._tasks_are_nodes = False
         self._at: dict[int | None, float] = {}
         self._open: int = 0
-        self._last_block = b""
+        self._last_blocks: deque[bytes] = deque(maxlen=2)
         self._cold_block = b""
         self._marked = False
 
     def feed(self, block: bytes) -> None:
-        """Scan the next whole lines of the log."""
+        """Scan the next lines of the log; a block ends with a line, or with a carriage return inside one."""
         if self._by_task is None:
             head = block[:_HEAD_BYTES].decode(errors="replace").split("\n")[:40]
             self._by_task = self._rank is None and looks_labelled(head)
@@ -135,13 +139,13 @@ class LogScan:
             self._marked = _is_marked(block)
             for raw in block.split(b"\n")[: -1 if block.endswith(b"\n") else None]:
                 self._number += 1
-                if b"\r" in raw:
-                    for part in raw.split(b"\r"):
-                        self._take(part)
-                else:
-                    self._take(raw)
+                # Progress bars draw many texts over one line; whatever follows them is on that line as well.
+                for part in raw.split(b"\r"):
+                    self._take(part)
+            if block.endswith(b"\r"):
+                self._number -= 1
         if block.strip():
-            self._last_block = block
+            self._last_blocks.append(block)
 
     def end(self) -> ScannedLog:
         attempts = [_lines_of(streams) for streams in (self._streams, self._earlier or {}) if streams]
@@ -151,19 +155,27 @@ class LogScan:
             overtaken = _with_tasks(overtaken, are_nodes=self._tasks_are_nodes)
         scanned = ScannedLog(self._file, attempts or [{}], self._number, overtaken)
         scanned.overtaken_by = self._overtaken_by
-        last = [raw for raw in self._last_block[-4096:].split(b"\n") if raw.strip()][-3:]
-        scanned.tail = tuple(
-            dissect(raw[:LINE_CHARS_MAX].decode(errors="replace"), self._number - len(last) + 1 + place)
-            for place, raw in enumerate(last)
-        )
+        numbered = self._last_lines()
+        scanned.tail = tuple(dissect(text, number) for number, text in numbered[-3:])
+        steps = bad_steps([text for _, text in numbered])
+        scanned.bad_steps = tuple(dissect(numbered[place][1], numbered[place][0]) for place in steps)
         return scanned
+
+    def _last_lines(self) -> list[tuple[int, str]]:
+        """Return the log's last lines, with their numbers, and each drawing of a progress bar as one."""
+        raw = b"".join(self._last_blocks)[-_TAIL_BYTES:].removesuffix(b"\n").split(b"\n")
+        return [
+            (self._number - len(raw) + 1 + place, part[:LINE_CHARS_MAX].decode(errors="replace"))
+            for place, line in enumerate(raw)
+            for part in line.split(b"\r")
+            if part.strip()
+        ]
 
     def _look_for_steps(self, block: bytes) -> None:
         # Only the last lines show whether training has gone on.
         first = self._number + block.count(b"\n") - block[-_HEAD_BYTES:].count(b"\n")
         for place, raw in enumerate(block[-_HEAD_BYTES:].split(b"\n")):
-            if b"\r" in raw:
-                raw = raw[raw.rfind(b"\r") + 1 :]
+            raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
             self._progress(raw[:LINE_CHARS_MAX].decode(errors="replace"), first + place)
 
     def _take(self, raw: bytes) -> None:

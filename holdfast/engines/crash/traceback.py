@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.engines.crash.log import LogLine
+from holdfast.engines.crash.log import QUIET, LogLine
 
 _EXCEPTION = re.compile(
     r"^[\s|+]{0,16}(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Exit|Timeout|Failure|Fault|Failed|NotFound|OutOfResources|BadZipFile|Unavailable|"
@@ -28,6 +28,8 @@ _ASIDE = re.compile(
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen |/torch/|importlib")
 _FRAMES = 40
+_BELOW_FRAME = 4
+"""Lines within which a traceback's last frame is followed by its exception: the source line, and its marks."""
 _GROUP = re.compile(r"^\s*[|+][-+ |]*(?:\d+ -+)?")
 _INDENTED = re.compile(r"^\s{2,}\S")
 
@@ -44,7 +46,7 @@ class LoggedException(msgspec.Struct, frozen=True, kw_only=True):
     is_aside: bool
     """True if it ended only a thread, or nothing."""
     has_traceback: bool
-    """False if only its last line is there."""
+    """False if only its last line is there; excerpts begin in the middle."""
     frame: LogLine | None
     """Innermost frame outside libraries."""
     functions: tuple[str, ...] = ()
@@ -61,7 +63,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
     frame: LogLine | None = None
     functions: list[str] = []
     files: list[str] = []
-    last_frame = -2
+    last_frame = -_BELOW_FRAME
     in_group = False
     for line in lines:
         text = line.text
@@ -94,13 +96,14 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
             # The source line of the frame above.
             continue
         match = _EXCEPTION.match(text)
-        if match is None and open_ and not text[:1].isspace():
+        is_below = line.number <= last_frame + _BELOW_FRAME
+        if match is None and is_below and not text[:1].isspace():
             match = _CUSTOM.match(text)
         if match is None or (match["message"] is None and not open_ and match["type"] in ("error", "timeout", "Empty")):
             if not (_QUOTED.match(text) and text[:2] == "  "):
                 rest.append(line)
             continue
-        if line.level == "quiet":
+        if line.level in QUIET:
             continue
         if not open_ and not chained and not in_group:
             block += 1
@@ -111,7 +114,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
                 line=line,
                 block=block,
                 is_aside=aside,
-                has_traceback=open_ or in_group,
+                has_traceback=open_ or in_group or is_below,
                 frame=frame,
                 functions=tuple(functions[-_FRAMES:]),
                 files=tuple(files[-_FRAMES:]),
@@ -119,4 +122,5 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
         )
         open_, chained, aside = False, False, False
         functions, files = [], []
+        last_frame = -_BELOW_FRAME
     return raised, rest

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.engines.hang.graph.wait_for import BlamedInCollective, WaitVerdict, judge_collectives
 from holdfast.engines.hang.silent_links import narrowed_by_ports, silent_links
+from holdfast.engines.hang.stacks.activities import ON_DEVICE
 from holdfast.engines.hang.stacks.process_state import StateReader
 from holdfast.engines.hang.stacks.stack_groups import StackVerdict, judge_stacks
 from holdfast.engines.wording import in_ranges, machines_in_words, ranks_in_words
@@ -147,7 +148,8 @@ class _Nodes:
 
 
 def _waiting(stacks: Sequence[ProcessStacks], traces: Sequence[RankTrace]) -> set[int]:
-    """Return ranks without a trace whose stack equals that of ranks whose traces show that they wait."""
+    """Return ranks without a trace that wait by their stack: for the device, which runs the collective, or at the place
+    of ranks whose traces show that they wait."""
     traced = {trace.rank for trace in traces if not trace.unread}
     own = [each for each in stacks if each.kind == "rank" and each.threads and each.state not in STOPPED]
     if all(each.rank in traced for each in own):
@@ -158,7 +160,9 @@ def _waiting(stacks: Sequence[ProcessStacks], traces: Sequence[RankTrace]) -> se
     return {
         each.rank
         for each in own
-        if each.rank is not None and each.rank not in traced and reader.read(each).lines in places
+        if each.rank is not None
+        and each.rank not in traced
+        and (reader.read(each).lines in places or reader.read(each).activity == ON_DEVICE)
     }
 
 

@@ -68,7 +68,35 @@ _GPUS = (
         "evict",
         Symptom.GPU_UNAVAILABLE,
         "the GPU is no longer reachable over PCIe",
-        (rf"NVRM: (?:GPU )?(?:at )?(?:PCI:)?{_PCI}:? .*(?:fallen off the bus|is lost)",),
+        # The driver writes three lines at once; the first has the address, the last the failure.
+        (rf"NVRM: (?:The NVIDIA )?(?:GPU )?(?:at )?(?:PCI:)?{_PCI}\b[\s\S]{{0,200}}?(?:fallen off the bus|is lost)",),
+    ),
+    KernelRule(
+        "fallen off the bus",
+        "machine",
+        "evict",
+        Symptom.GPU_UNAVAILABLE,
+        "a GPU is no longer reachable over PCIe",
+        (r"NVRM: (?:GPU )?(?:has )?fallen off the bus",),
+    ),
+    KernelRule(
+        "uncorrectable error",
+        "gpu",
+        "evict",
+        Symptom.GPU_MEMORY_ERROR,
+        "the GPU has an error that cannot be corrected",
+        (
+            rf"amdgpu {_PCI}: .{{0,80}}?\b[1-9]\d{{0,9}} (?:new )?uncorrectable hardware errors? detected",
+            rf"amdgpu {_PCI}: .{{0,80}}?uncorrectable hardware error\(ERREVENT",
+        ),
+    ),
+    KernelRule(
+        "gpu reset",
+        "gpu",
+        "tolerate",
+        Symptom.GPU_UNAVAILABLE,
+        "the driver resets a GPU that no longer answers",
+        (rf"amdgpu {_PCI}: (?:amdgpu: )?GPU reset begin",),
     ),
     KernelRule(
         "not initialised",
@@ -358,7 +386,7 @@ _NETWORK = (
 RULES: tuple[KernelRule, ...] = (*_GPUS, *_MEMORY, *_KERNEL, *_PROCESSORS, *_DISKS, *_NETWORK)
 
 WORTH_A_LOOK = (
-    *("NVRM: ", "SXid", "oom-kill", "ut of memory", "Kernel panic", "BUG", "nable to handle", "Oops"),
+    *("NVRM: ", "amdgpu ", "SXid", "oom-kill", "ut of memory", "Kernel panic", "BUG", "nable to handle", "Oops"),
     *("protection fault", "LOCKUP", "stall", "blocked ", "file-max", "Memory failure", "Hardware Error", "mce: "),
     *("EDAC", "temperature", "EXT", "BTRFS", "XFS", "/O error", "critical ", "nvme", "ata", "offline", "nfs: "),
     *("Lustre", "ceph", "WATCHDOG", "PCIe Bus", "ink is ", "ink down", "ink Down"),

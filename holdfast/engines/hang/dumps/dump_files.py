@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from holdfast.engines.hang.dumps.faulthandler_text import is_fault_text, read_fault_text
-from holdfast.engines.hang.dumps.process_kinds import kind_of, node_in_name, rank_in_folder, rank_in_name
+from holdfast.engines.hang.dumps.process_kinds import kind_of, node_in_name, rank_in_folder, rank_in_name, ranks_in_name
 from holdfast.engines.hang.dumps.py_spy_json import is_py_spy_threads, read_py_spy_threads
 from holdfast.engines.hang.dumps.py_spy_text import DumpedProcess, is_py_spy_text, read_py_spy_text
 from holdfast.events.parts.traces import ProcessKind, ProcessStacks
@@ -125,10 +125,14 @@ def _with(found: Sequence[IdentifiedProcess], name: str, rank: int | None, node:
 
 
 def _named(processes: Sequence[DumpedProcess], name: str, file: str) -> list[IdentifiedProcess]:
+    stands_for = ranks_in_name(name) if len(processes) == 1 else ""
     return [
         IdentifiedProcess(
             process=process,
-            kind=kind_of(process.command, process.threads),
+            # A stack that stands for many ranks cannot be compared with those of single ones.
+            kind="other"
+            if stands_for or _by_label(ranks_in_name, process)
+            else kind_of(process.command, process.threads),
             file=file,
             rank=_own_rank(process),
             node=_by_label(node_in_name, process) or node_in_name(name),

@@ -24,6 +24,7 @@ _TRACKER_FILES = re.compile(r"resource_tracker\.py$|forkserver\.py$|semaphore_tr
 _ENTRY = frozenset({"_bootstrap"})
 
 _RANK = re.compile(r"(?:^|[^a-zA-Z])(?<!lora.)(?:global[-_ ]?)?rank[-_.=:# ]{0,3}(\d{1,7})(?![\d.]*\d)", re.IGNORECASE)
+_RANKS = re.compile(r"(?:^|[^a-zA-Z])ranks[-_.=:# \[]{0,3}(\d{1,7}(?:(?:-|,|\.\.)\d{1,7}){1,64})", re.IGNORECASE)
 _LOCAL_RANK = re.compile(r"local[-_]?rank", re.IGNORECASE)
 _NODE = re.compile(
     r"(?:^|[/_.\s=@\[(-])((?:node|host|worker|machine|pod|server|instance)[-_.]?\d{1,6}|ip-\d+-\d+-\d+-\d+)(?![a-zA-Z0-9])",
@@ -67,6 +68,12 @@ def rank_in_name(name: str) -> int | None:
     """Return the rank in the name of a file, label or key: `rank-12.txt`, `w-3/rank_7.dump`, `12.json`."""
     part = _parts(name)[-1:]
     return None if not part else _rank(part[0]) if _BARE.match(_stem(part[0])) is None else int(_stem(part[0]))
+
+
+def ranks_in_name(name: str) -> str:
+    """Return the several ranks for which a file or label stands (`ranks_0-126.txt`: 0-126); "" if it is one rank's."""
+    found = _RANKS.search((_parts(name) or [""])[-1])
+    return found[1] if found else ""
 
 
 def rank_in_folder(name: str) -> int | None:

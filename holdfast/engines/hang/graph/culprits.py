@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from typing import Literal, TypeVar
 
 import msgspec
@@ -15,6 +15,9 @@ from holdfast.engines.hang.graph.progress import GroupProgress
 from holdfast.engines.wording import ranks_in_words
 
 T = TypeVar("T", bound=Hashable)
+
+Places = Callable[[Iterable[int]], set[str]]
+"""The machines of ranks; each rank is its own where machines are unknown."""
 
 
 class ChainEnds(msgspec.Struct):
@@ -115,24 +118,30 @@ def _begun_before(graph: WaitGraph, index: int) -> set[int]:
     return found
 
 
-def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int]) -> Candidates:
-    """Return the possible culprits where all ranks with a trace have joined an operation that does not end."""
+def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int], places: Places) -> Candidates:
+    """Return the possible culprits where all ranks with a trace have joined an operation that does not end. Traces that
+    are missing on one machine point to it. Missing on several, they only show that those ranks are stuck on their
+    device, as any member is while one holds the operation up: then it is the group, or the member whose device has
+    not begun."""
     operation = graph.operations[index]
     joined = operation.joined
     idle = _idle(joined, operation.started)
     # Ranks without a trace that wait like others are as innocent as those.
     if operation.silent and not (idle and waiting >= set(operation.silent)):
         ranks = tuple(rank for rank in operation.silent if rank not in waiting)
-        if not ranks:
-            return Candidates(
-                ranks=tuple(sorted((*joined, *operation.silent))),
-                kind="joined_not_moving",
-                operation=index,
-                because=(index,),
-                confidence=0.4,
-                words=(f"no trace of {ranks_in_words(operation.silent)}, which wait like the others",),
-            )
-        return _without_dump(ranks, (index,))
+        if ranks and len(places(ranks)) == 1:
+            return _without_dump(ranks, (index,))
+        if len(idle) == 1:
+            return msgspec.structs.replace(_not_moving(graph, (index,)), confidence=0.6)
+        why = "on several machines" if ranks else "which wait like the others"
+        return Candidates(
+            ranks=tuple(sorted((*joined, *operation.silent))),
+            kind="joined_not_moving",
+            operation=index,
+            because=(index,),
+            confidence=0.4,
+            words=(f"no trace of {ranks_in_words(operation.silent)}, {why}",),
+        )
     if operation.group.is_inferred and (unplaced := _unplaced(graph, operation.group)):
         return Candidates(
             ranks=tuple(unplaced),
@@ -214,12 +223,12 @@ def _behind(graph: WaitGraph, members: set[int], indices: Sequence[int]) -> list
     return sorted(behind) if 2 * len(behind) < len(members) else []
 
 
-def lost_candidates(graph: WaitGraph, lost: Sequence[int], waiting: Set[int]) -> list[Candidates]:
+def lost_candidates(graph: WaitGraph, lost: Sequence[int], waiting: Set[int], places: Places) -> list[Candidates]:
     """Return the possible culprits where every chain leads to ranks without a trace that wait like others."""
     if not lost:
         return []
     # Such operations have only the lost trace in common.
-    unknown = [joined_candidates(graph, index, waiting) for index in lost]
+    unknown = [joined_candidates(graph, index, waiting, places) for index in lost]
     ranks = tuple(sorted({rank for each in unknown for rank in each.ranks}))
     return [msgspec.structs.replace(unknown[0], ranks=ranks, because=tuple(lost[:16]))]
 

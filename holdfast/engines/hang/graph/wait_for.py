@@ -117,16 +117,17 @@ class _Judge:
         if not self.blamed and (odd_one := skipping_candidates(self.graph)):
             self._blame_candidates(odd_one)
         certain = {rank for each in self.blamed for rank in each.ranks}
-        left = [joined_candidates(self.graph, operation, self.waiting) for operation in found.operations]
+        left = [joined_candidates(self.graph, operation, self.waiting, self._places) for operation in found.operations]
         left += [exchange_candidates(self.graph, exchange, self.waiting) for exchange in found.exchanges]
         left += [circle_candidates(self.graph, circle, self.waiting) for circle in found.circles]
         if not certain and not left:
-            left = lost_candidates(self.graph, found.lost, self.waiting)
+            left = lost_candidates(self.graph, found.lost, self.waiting, self._places)
         held_up = self._held_up(certain)
         left = [each for each in left if not certain & set(each.ranks)]
         unexplained = [each for each in left if not self._may_wait(each, certain, held_up)]
         for each in fewest_culprits(unexplained, self._node):
-            self._blame_candidates(each)
+            has_dump = any(rank in self.graph.progress.traced for rank in each.ranks)
+            self._blame_candidates(each if has_dump else msgspec.structs.replace(each, kind="no_dump"))
         suspects = {rank for each in self.blamed for rank in each.ranks}
         victims = sorted(rank for rank, waits in self.graph.waits_in.items() if waits and rank not in suspects)
         return WaitVerdict(

@@ -27,6 +27,7 @@ class Activity(msgspec.Struct, frozen=True):
 
 
 UNCLEAR = Activity("unclear")
+ON_DEVICE = Activity("others", "the device")
 _BACKWARD = Activity("unclear", "backward", is_backward=True)
 
 _NEAR_CALLS = 4
@@ -192,15 +193,15 @@ def activity_of(stack: Stack) -> Activity:
     if in_call := next((found for call in stack.calls if (found := _waits_in(call))), None):
         return Activity("others", in_call, is_p2p=in_call in _P2P | _P2P_OF_LIBRARIES)
     if any(_NATIVE_DEVICE.search(symbol) for symbol in stack.native):
-        return Activity("others", "the device")
+        return ON_DEVICE
     near = stack.calls[:_NEAR_CALLS]
     if own := _own(stack, near):
         return Activity("own", own)
     if any(_READS_DEVICE.search(call.function) for call in near[:2]):
-        return Activity("others", "the device")
+        return ON_DEVICE
     for call in near:
         if (call.function, call.file) in _DEVICE:
-            return Activity("others", "the device")
+            return ON_DEVICE
         if _NAMED_LIKE_P2P.search(call.function) or _PIPELINE_FILES.search(call.file):
             return Activity("others", call.function, is_p2p=True)
         if _NAMED_LIKE_COLLECTIVE.search(call.function):

@@ -23,6 +23,9 @@ _GONE = re.compile(
 _SILENT_MOST = 1 / 8
 """Maximum share of silent ranks; above it, reading itself failed. A single machine may be silent as a whole."""
 
+_READ_LEAST = 2
+"""One stack shows nothing about those that are missing: only the rank that was asked may have been read."""
+
 
 class SilentMachine(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks of one machine ("": unknown) whose missing stacks are evidence."""
@@ -51,7 +54,7 @@ def silent_machines(
         counted = sorted(missing)
     nodes = sorted({node_of(rank) for rank in counted}, key=natural_order)
     is_few = len(counted) <= _SILENT_MOST * (len(read) + len(quiet)) or (len(nodes) == 1 and nodes[0] != "")
-    if not is_few or len(counted) > len(read):
+    if not is_few or len(counted) > len(read) or len(read) < _READ_LEAST:
         return []
     return [
         SilentMachine(

@@ -189,6 +189,86 @@ def test_an_exit_code_beside_a_traceback_is_how_it_came_down() -> None:
     assert diagnose([scan.end()], {0: -11}).symptom is Symptom.USER_CODE_ERROR
 
 
+def in_blocks(log: bytes) -> Diagnosis:
+    scan = LogScan("log", rule_book().line_filter)
+    for block in blocks(io.BytesIO(log)):
+        scan.feed(block)
+    return diagnose([scan.end()])
+
+
+def test_what_follows_a_progress_bar_is_read_and_counted_as_its_line() -> None:
+    drawn = b"".join(b"\rEpoch 0: %d/90000 [00:01<01:40, loss=2.1]" % number for number in range(5000))
+    ecc = b"RuntimeError: CUDA error: uncorrectable ECC error encountered\nbye\n"
+    said = in_blocks(b"one\n" + drawn + b"\r" + ecc)
+    assert (said.symptom, said.evidence[0].line) == (Symptom.ECC_ERROR, 2)
+    assert in_blocks(drawn + b"\r" + ecc + b"one\n" * 7 + KEY_ERROR.encode()).evidence[0].line == 13
+
+
+def test_of_a_line_longer_than_a_block_beginning_and_end_are_read() -> None:
+    long = b"x" * (5 * BLOCK_BYTES)
+    ended = in_blocks(b"['python', '" + long + b"'] exits with return code = -11\nnext\n")
+    assert ended.symptom is Symptom.SEGFAULT
+    begun = in_blocks(b"RuntimeError: CUDA error: an illegal memory access was encountered " + long + b"\n")
+    assert begun.symptom is Symptom.ILLEGAL_MEMORY_ACCESS
+
+
+def test_a_launcher_that_kills_ranks_after_another_has_failed_names_none_of_them() -> None:
+    table = (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nFailures:\n[1]:\n"
+        "  time      : 2024-05-15_10:00:37\n  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 10)\n"
+        "  traceback : Signal 9 (SIGKILL) received by PID 10\nRoot Cause (first observed failure):\n[0]:\n"
+        "  time      : 2024-05-15_10:00:07\n  rank      : 3 (local_rank: 3)\n  exitcode  : 1 (pid: 12)\n"
+    )
+    assert (of(log=table).symptom, of(log=table).first_rank) == (Symptom.UNKNOWN, None)
+    said = of(**{"torchrun.log": table, "rank-3.err": KEY_ERROR})
+    assert (said.symptom, said.first_rank) == (Symptom.USER_CODE_ERROR, 3)
+
+
+def test_what_a_script_reports_as_information_ended_nothing() -> None:
+    assert of(log="INFO:trainer:the previous job's state: State=PREEMPTED\n").symptom is Symptom.UNKNOWN
+    killed = "INFO queue: 1 pod OOMKilled last week\nrun.sh: line 12: 4711 Killed   python train.py\n"
+    assert of(log=killed).symptom is Symptom.KILLED
+
+
+def test_an_exception_of_an_unknown_kind_is_the_scripts_own_unless_its_words_point_elsewhere() -> None:
+    raised = 'Traceback (most recent call last):\n  File "/job/t.py", line 2, in <module>\n    plan()\n{}\n'
+    own = of(log=raised.format("plan.PlanRefused: no stage fits"))
+    assert (own.symptom, own.confidence) == (Symptom.USER_CODE_ERROR, 0.4)
+    assert of(log=raised.format("store.FeatureStoreUnavailable: no answer")).symptom is Symptom.UNKNOWN
+    assert of(log="plan.PlanRefused: no stage fits\n").symptom is Symptom.UNKNOWN
+
+
+def test_the_epilogue_of_a_watchdog_gives_way_to_what_it_ended_for() -> None:
+    epilogue = (
+        "[rank2]:[E515 10:00:00.1 ProcessGroupNCCL.cpp:628] [Rank 2] Some NCCL operations have failed or timed out.\n"
+    )
+    lost = "[rank2]: DistBackendError: NCCL error in: x.cpp:2006, remote process exited or there was a network error\n"
+    assert of(log=epilogue + lost).symptom is Symptom.NCCL_ERROR
+    timed_out = "[rank2]:[E515 10:00:00.1 x.cpp:1] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(\n"
+    assert of(log=timed_out + epilogue).symptom is Symptom.NCCL_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("held", "root"),
+    [
+        ("Process 88123 has 74.20 GiB memory in use. {} 4.71 GiB memory in use.", Root.INFRASTRUCTURE),
+        ("Process 88123 has 900.00 MiB memory in use. {} 70.1 GiB memory in use.", Root.USER_CODE),
+        ("Process 3521 has 44.2 GiB memory in use. Of the memory 42.9 GiB is allocated by PyTorch", Root.USER_CODE),
+        ("{} 70.1 GiB memory in use.", Root.USER_CODE),
+    ],
+)
+def test_a_gpu_that_another_process_fills_is_not_the_scripts_fault(held: str, root: Root) -> None:
+    held = held.format("Including non-PyTorch memory, this process has")
+    said = of(log=f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. {held}\n")
+    assert (said.symptom, said.root) == (Symptom.CUDA_OOM, root)
+
+
+def test_hardware_that_the_message_of_an_exception_names_below_it_is_the_cause() -> None:
+    log = "RuntimeError: wait:a.cpp:435 NPU function error: aclrtSynchronizeDevice, error code is 507054\n"
+    assert of(log=log).symptom is Symptom.CUDA_ERROR
+    assert of(log=log + "[Error]: HBM MULTI BIT ECC ERROR.\n").symptom is Symptom.ECC_ERROR
+
+
 def test_a_block_that_is_noise_is_harmless() -> None:
     noise = bytes(range(256)) * 2000 + b"\nerror " + b"x" * 5_000_000 + b"\n"
     scan = LogScan("log", rule_book().line_filter)

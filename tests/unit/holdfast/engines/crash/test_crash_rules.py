@@ -1,5 +1,8 @@
 """The rules as data: each finds its own examples and no rule before it does; harmless lines are left alone."""
 
+import re
+import time
+
 import pytest
 
 from holdfast.engines.crash.log import LINE_CHARS_MAX, dissect
@@ -25,7 +28,8 @@ advice = "a"
 
 
 def met(line: str) -> str | None:
-    found = rule_matches(BOOK, [dissect(line, 1)], file="log", rank=None)
+    lines = [dissect(one, number) for number, one in enumerate(line.splitlines(), 1)]
+    found = rule_matches(BOOK, lines, file="log", rank=None)
     return found[0].rule.name if found else None
 
 
@@ -78,6 +82,44 @@ def test_every_symptom_of_a_rule_has_a_row_of_table_one() -> None:
 )
 def test_ordinary_output_meets_no_rule(line: str) -> None:
     assert met(line) is None
+
+
+HOSTILE = (
+    "a",
+    "1",
+    "_",
+    " ",
+    "/",
+    "1, ",
+    "a.",
+    "1-",
+    "ibv_a",
+    "a: ",
+    "loss 1 ",
+    "rank 1 ",
+    "NCCL WARN ",
+    "error: ",
+    "nan",
+)
+
+
+def cost_s(pattern: re.Pattern[str], line: str) -> float:
+    begun = time.process_time()
+    pattern.search(line)
+    return time.process_time() - begun
+
+
+def test_no_pattern_takes_long_for_any_line() -> None:
+    patterns = {each.pattern: each for one in BOOK.compiled for each in (one.pattern, one.unless) if each}
+    lines = [(unit * LINE_CHARS_MAX)[: 2 * LINE_CHARS_MAX] for unit in HOSTILE]
+    # A pattern whose time grows with the square of the length takes ten times this limit.
+    slow = [
+        name
+        for name, pattern in patterns.items()
+        for line in lines
+        if cost_s(pattern, line) > 0.01 and min(cost_s(pattern, line) for _ in range(5)) > 0.01
+    ]
+    assert slow == []
 
 
 @pytest.mark.parametrize(

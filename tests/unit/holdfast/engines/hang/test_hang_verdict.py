@@ -58,6 +58,13 @@ def test_a_stopped_process_among_those_that_left_no_dump() -> None:
     assert verdict.ranks == (6,)
 
 
+def test_ranks_that_are_stuck_on_their_device_are_not_blamed_for_lost_dumps() -> None:
+    on_device = (("synchronize", "/x/site-packages/torch/cuda/__init__.py"), ("step", "train.py"))
+    stacks = [stack(rank, on_device if rank == 6 else WAITS) for rank in range(8)]
+    traces = [trace(rank, joined=True) for rank in range(8) if rank != 6]
+    assert judge_hang(stacks, traces, MESH, 1).ranks == tuple(range(8))
+
+
 def test_stacks_alone_and_collectives_alone() -> None:
     stacks = [stack(rank, LOADS if rank == 5 else WAITS) for rank in range(8)]
     traces = [trace(rank, joined=rank != 5) for rank in range(8)]

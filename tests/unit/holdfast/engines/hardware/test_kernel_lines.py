@@ -50,6 +50,35 @@ def test_a_machine_without_free_files_is_told() -> None:
             Symptom.GPU_UNAVAILABLE,
             "0000:3b:00",
         ),
+        (
+            "NVRM: The NVIDIA GPU 0000:3b:00.0\\x0aNVRM: (PCI ID: 10de:20b0) installed in this system has\\x0aNVRM: "
+            "fallen off the bus and is not responding to commands.",
+            "fallen off the bus",
+            "evict",
+            Symptom.GPU_UNAVAILABLE,
+            "0000:3b:00",
+        ),
+        (
+            "NVRM: fallen off the bus and is not responding to commands.",
+            "fallen off the bus",
+            "evict",
+            Symptom.GPU_UNAVAILABLE,
+            "",
+        ),
+        (
+            "amdgpu 0000:4e:00.0: amdgpu: socket: 1, die: 0 2 uncorrectable hardware errors detected in umc block",
+            "uncorrectable error",
+            "evict",
+            Symptom.GPU_MEMORY_ERROR,
+            "0000:4e:00",
+        ),
+        (
+            "amdgpu 0000:0a:00.0: amdgpu: GPU reset begin!",
+            "gpu reset",
+            "tolerate",
+            Symptom.GPU_UNAVAILABLE,
+            "0000:0a:00",
+        ),
         ("NVRM: Xid (PCI:0000:C1:00): 94, pid=7, Contained", "xid 94", "hint", Symptom.GPU_MEMORY_ERROR, "0000:c1:00"),
         (
             "NVRM: Xid (PCI:0000:19:00): 149, NETIR_LINK_EVT  Nonfatal   XC0 i0 Link 08 (0x0 0x0 0x0 0x0 0x0 0x0 0x0)",

@@ -225,6 +225,15 @@ def test_a_machine_without_dumps() -> None:
     assert verdict.blamed[0].nodes == ("1",)
 
 
+def test_lost_dumps_on_several_machines_leave_the_group_unless_a_device_has_not_begun() -> None:
+    joined = [trace(rank, op("0", 5)) for rank in range(8) if rank not in (1, 4, 6)]
+    everyone = [("joined_not_moving", tuple(range(8)))]
+    assert said(judge_collectives(joined, ranks_per_node=2)) == everyone
+    states = ["scheduled" if rank == 3 else "started" for rank in range(8)]
+    begun = [trace(rank, op("0", 5, state=states[rank])) for rank in range(8) if rank not in (1, 4, 6)]
+    assert said(judge_collectives(begun, ranks_per_node=2)) == [("joined_not_moving", (3,))]
+
+
 def test_a_lost_dump_is_not_blamed_where_another_explains_the_hang() -> None:
     second = [trace(rank, op("b", 9)) for rank in (5, 7)]
     first = [trace(rank, message(f"pp{rank}", 3, "recv", rank + 4)) for rank in range(4)]

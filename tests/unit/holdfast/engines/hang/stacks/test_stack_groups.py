@@ -183,6 +183,13 @@ def test_many_without_a_stack_are_a_failure_to_read() -> None:
     assert judge_stacks(stacks, None, 4).blamed == ()
 
 
+def test_fewer_than_two_stacks_blame_nobody() -> None:
+    waits = process(0, scenes.GRAD_SYNC)
+    assert judge_stacks([waits], Mesh.parse("dp=2"), 1).blamed == ()
+    assert judge_stacks([waits, ProcessStacks(rank=1, unread="no such process")], None, 1).blamed == ()
+    assert judge_stacks([process(0, scenes.DEADLOCK)], Mesh.parse("dp=2"), 1).blamed == ()
+
+
 def test_a_job_that_runs_blames_nobody() -> None:
     draw = random.Random(5)
     places = [scenes.FORWARD, scenes.TP_GATHER, scenes.DEADLOCK, (("backward", "x.py", 1), *scenes.MAIN)]

@@ -1,0 +1,50 @@
+"""Numbers that are not finite in the steps with which a log ends: training that went on with them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+_VALUE = r"['\"]?(?: ?[:=|] ?| )['\"]?([+-]?(?:nan\b|inf\b|infinity\b|\d{1,30}(?:\.\d{0,30})?(?:e[+-]?\d{1,4})?))"
+_LOSS = re.compile(rf"(?<![a-z])(?:\w{{1,24}}[_/ ])?loss(?:_\w{{1,24}})?{_VALUE}", re.IGNORECASE)
+_NORM = re.compile(rf"\b(?:grad(?:ient)?[_ ]?norm|gnorm){_VALUE}", re.IGNORECASE)
+_SCALE = re.compile(r"loss[_ ]scale", re.IGNORECASE)
+_LINE_CHARS_MAX = 2000
+
+STEPS = 3
+"""Steps with such numbers, one after another, before they count."""
+
+Step = Literal["finite", "overflow", "bad", "none"]
+
+
+def bad_steps(lines: Sequence[str]) -> tuple[int, ...]:
+    """Return the places of the last lines with numbers of steps if these went bad and stayed so, else nothing."""
+    found: list[int] = []
+    kinds: list[Step] = []
+    for place in range(len(lines) - 1, -1, -1):
+        kind = _step(lines[place])
+        if kind == "finite":
+            break
+        if kind != "none":
+            found.insert(0, place)
+            kinds.insert(0, kind)
+    return tuple(found) if len(found) >= STEPS and kinds[-2:] == ["bad", "bad"] else ()
+
+
+def _step(line: str) -> Step:
+    """Judge the numbers of a line. With mixed precision a gradient may overflow in any step; it is bad only where the
+    line has no loss, or one that has become nothing."""
+    line = _SCALE.sub("", line[:_LINE_CHARS_MAX])
+    losses, norms = _LOSS.findall(line), _NORM.findall(line)
+    if not losses and not norms:
+        return "none"
+    if not all(map(_is_finite, losses)):
+        return "bad"
+    if all(map(_is_finite, norms)):
+        return "finite"
+    return "bad" if all(float(loss) == 0.0 for loss in losses) else "overflow"
+
+
+def _is_finite(value: str) -> bool:
+    return value.lstrip("+-")[0].isdigit()
