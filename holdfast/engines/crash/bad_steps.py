@@ -9,7 +9,10 @@ from typing import Literal
 _VALUE = r"['\"]?(?: ?[:=|] ?| )['\"]?([+-]?(?:nan\b|inf\b|infinity\b|\d{1,30}(?:\.\d{0,30})?(?:e[+-]?\d{1,4})?))"
 _LOSS = re.compile(rf"(?<![a-z])(?:\w{{1,24}}[_/ ])?loss(?:_\w{{1,24}})?{_VALUE}", re.IGNORECASE)
 _NORM = re.compile(rf"\b(?:grad(?:ient)?[_ ]?norm|gnorm){_VALUE}", re.IGNORECASE)
-_SCALE = re.compile(r"loss[_ ]scale", re.IGNORECASE)
+_OTHER_LOSS = re.compile(
+    r"\bloss[_ ]scale|\b(?:eval|val|test|dev|best|min)[a-z]{0,12}[ _/.-]{0,3}(?:[a-z]{1,12}[ _/.-])?loss", re.IGNORECASE
+)
+"""What is not the loss of a step; losses of an evaluation are not a number before the first one."""
 _LINE_CHARS_MAX = 2000
 
 STEPS = 3
@@ -35,7 +38,7 @@ def bad_steps(lines: Sequence[str]) -> tuple[int, ...]:
 def _step(line: str) -> Step:
     """Judge the numbers of a line. With mixed precision a gradient may overflow in any step; it is bad only where the
     line has no loss, or one that has become nothing."""
-    line = _SCALE.sub("", line[:_LINE_CHARS_MAX])
+    line = _OTHER_LOSS.sub("", line[:_LINE_CHARS_MAX])
     losses, norms = _LOSS.findall(line), _NORM.findall(line)
     if not losses and not norms:
         return "none"

@@ -36,7 +36,7 @@ _ANSI = re.compile(r"(?:\x1b|#033|\\033|\\x1b)\[[0-9;?]*[A-Za-z]")
 
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (re.compile(r"\[(?:rank|RANK|Rank)[ :=]{0,2}(\d{1,6})\]:? ?"), False),
-    (re.compile(r"\[\d+,(\d{1,6})\]<std(?:out|err|diag)>: ?"), False),
+    (re.compile(r"\[\d+,(?:mpirank:)?(\d{1,6})(?:,[\w-]{1,40})?\]<std(?:out|err|diag)>: ?"), False),
     (re.compile(r"(?:rank|Rank|RANK)[ =]?(\d{1,6}): "), False),
     (re.compile(r"\[(?:default|trainer|worker|role|local_rank)[_ ]?(\d{1,4})\]: ?"), True),
 )
@@ -80,7 +80,6 @@ _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVEL_WITHIN_CHARS = 110
 _C10 = re.compile(r"^\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
 _QUIET = {"DEBUG": "info", "INFO": "info", "WARNING": "quiet", "WARN": "quiet"}
-_GLOG_LEVELS = {"I": "info", "W": "quiet", "E": "loud", "F": "loud"}
 _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]arning: ")
 
 
@@ -155,9 +154,9 @@ def _level(text: str) -> str:
     if "NCCL WARN" in text[:300]:
         return "nccl_warn"
     if glog := _GLOG.search(head):
-        return _GLOG_LEVELS[glog[1]]
+        return "quiet" if glog[1] in "WI" else "loud"
     if c10 := _C10.match(text):
-        return _GLOG_LEVELS[c10[1]]
+        return "quiet" if c10[1] in "WI" else "loud"
     if _WARNING.search(text[:300]):
         return "quiet"
     if "NVRM: " in head or "kernel: " in head:

@@ -36,6 +36,8 @@ def test_steps_that_stay_bad_count(line: str) -> None:
         FINE,
         "{'loss': 2.1, 'grad_norm': inf, 'epoch': 0.02}",
         "step 8 loss 2.1 loss scale nan",
+        "Epoch 0: 10%|#   | 101/1000 [00:50<07:30, train_loss=2.1, val_loss=nan]",
+        "validation lm loss: nan | best loss: nan",
         "loss is finite, nan checks are on",
         "the loss of nano models",
         "args: check_for_nan_in_loss=True",
