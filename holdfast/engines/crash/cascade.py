@@ -260,8 +260,9 @@ def _named(finding: RuleMatch) -> tuple[int | None, int | None]:
 def _is_echo(finding: RuleMatch, found: Mapping[Key, Sequence[RuleMatch]]) -> bool:
     """True if an abort or a kill follows from a lost partner, by the rank's own log."""
     if finding.rank is None:
-        # A line without a rank: an abort can be any rank's, but no rank is killed because it lost a partner.
-        aborted = finding.rule.symptom is Symptom.ABORTED
+        # A line without a rank: an abort or NCCL's general error can be any rank's, but none is killed because it lost
+        # a partner.
+        aborted = finding.rule.symptom in (Symptom.ABORTED, Symptom.NCCL_ERROR)
         return any(
             one.hand == "cascade"
             and one.rule.excuses

@@ -246,6 +246,8 @@ def test_the_epilogue_of_a_watchdog_gives_way_to_what_it_ended_for() -> None:
     assert of(log=epilogue + lost).symptom is Symptom.NCCL_ERROR
     timed_out = "[rank2]:[E515 10:00:00.1 x.cpp:1] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(\n"
     assert of(log=timed_out + epilogue).symptom is Symptom.NCCL_TIMEOUT
+    general = "RuntimeError: NCCL error in: x.cpp:172, unhandled system error, NCCL version 2.7.8\n"
+    assert of(log=timed_out + general).symptom is Symptom.NCCL_TIMEOUT
 
 
 @pytest.mark.parametrize(
