@@ -167,7 +167,7 @@ def _with_bad_numbers(book: RuleBook, scan: ScannedLog, ended: FirstFailure | No
         local_rank=None,
         confidence=finding.rule.confidence,
         others=ended.others if ended else (),
-        why=f"and so are the numbers of all {len(scan.bad_steps)} steps since",
+        why=f"the last {len(scan.bad_steps)} steps have numbers that are not finite",
     )
 
 

@@ -11,7 +11,6 @@ END_CHARS = 400
 
 GAP = b" ... "
 
-
 QUIET = frozenset({"info", "quiet"})
 """Levels of lines that report no failure."""
 

@@ -25,9 +25,9 @@ _QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
 _RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
 """Keys of a log record in JSON; samples of a data set have others."""
 
-_HELD = re.compile(r"Process \d+ has ([\d.]{1,12}) ([KMG]iB) memory in use")
-_OWN = re.compile(r"this process has ([\d.]{1,12}) ([KMG]iB) memory in use")
-_ALLOCATED = re.compile(r"([\d.]{1,12}) ([KMG]iB) is allocated by PyTorch")
+_HELD = re.compile(r"Process \d+ has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in use")
+_OWN = re.compile(r"this process has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in use")
+_ALLOCATED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) is allocated by PyTorch")
 _GIB = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
 
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
