@@ -78,6 +78,10 @@ def test_every_symptom_of_a_rule_has_a_row_of_table_one() -> None:
         "FATAL: cannot decode image 12.jpg",
         "[W socket.cpp:436] [c10d] The server socket has failed to bind (errno: 98 - Address already in use).",
         "Epoch 3: val_loss did not improve, exit criterion not met",
+        "health: hang detected: 0, stragglers: 0",
+        "[ 3.1] amdgpu 0000:c1:00.0: amdgpu: ring comp_1.1.1 uses VM inv eng 9 on hub 0",
+        "I external/tsl/x.cc:551] /job:jax_worker/replica:0/task:12 has connected to coordination service.",
+        "multi node topology is disabled; NVLink training completed",
     ],
 )
 def test_ordinary_output_meets_no_rule(line: str) -> None:
