@@ -45,11 +45,16 @@ _ERRORS = (
     _signature("xid_memory", Symptom.GPU_MEMORY_ERROR, rb"Xid \(PCI:[^)]*\): (?:48|63|64|92|94|95)\b"),
     _signature("xid_lost", Symptom.GPU_UNAVAILABLE, rb"Xid \(PCI:[^)]*\): 79\b|fallen off the bus"),
     _signature("xid", Symptom.CUDA_ERROR, rb"Xid \(PCI:[^)]*\): \d+"),
-    _signature("gpu_memory_error", Symptom.GPU_MEMORY_ERROR, rb"[Uu]ncorrectable ECC|double bit ECC"),
+    _signature("gpu_memory_error", Symptom.GPU_MEMORY_ERROR, rb"[Uu]ncorrectable ECC|double bit ECC|MULTI BIT ECC"),
     _signature(
         "gpu_unavailable", Symptom.GPU_UNAVAILABLE, rb"no CUDA-capable device|No CUDA GPUs are available|GPU is lost"
     ),
-    _signature("cuda_error", Symptom.CUDA_ERROR, rb"CUDA (?:driver )?error|cudaError[A-Z]\w+|CUDA out of memory"),
+    _signature(
+        "cuda_error",
+        Symptom.CUDA_ERROR,
+        rb"CUDA (?:driver )?error|cudaError[A-Z]\w+|(?:CUDA|HIP|NPU) out of memory"
+        rb"|HIP error|HW Exception by GPU|HSA_STATUS_ERROR_|NPU (?:function )?error",
+    ),
     _signature(
         "disk_full", Symptom.INSUFFICIENT_DISK_SPACE, rb"No space left on device|Disk quota exceeded|\[Errno 28\]"
     ),
@@ -156,7 +161,8 @@ class Scanner:
             at = text.find(anchor.text)
             while at >= 0 and self._looks_left:
                 self._looks_left -= 1
-                start = max(text.rfind(b"\n", 0, at) + 1, at - LINE_BYTES_MAX)
+                # What a progress bar drew before it, over the same line, is not part of it.
+                start = max(text.rfind(b"\n", 0, at) + 1, text.rfind(b"\r", 0, at) + 1, at - LINE_BYTES_MAX)
                 end = text.find(b"\n", at)
                 end = len(text) if end < 0 else end
                 if anchor.bytes_before is None:

@@ -32,6 +32,9 @@ EXAMPLES = [
     ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda_error", "cuda_error"),
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu_memory_error", "gpu_memory_error"),
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "cuda_error", "cuda_error"),
+    ("RuntimeError: HIP error: unspecified launch failure", "cuda_error", "cuda_error"),
+    ("HW Exception by GPU node-7 (Agent handle: 0x5c01) reason :GPU Hang", "cuda_error", "cuda_error"),
+    ("RuntimeError: a.ts:25 NPU function error: aclrtSynchronize, error code is 507035", "cuda_error", "cuda_error"),
     ("RuntimeError: No CUDA GPUs are available", "gpu_unavailable", "gpu_unavailable"),
     ("OSError: [Errno 28] No space left on device: '/ckpt/step-100'", "disk_full", "insufficient_disk_space"),
     ("tee: /logs/a: No space left on device", "disk_full", "insufficient_disk_space"),
@@ -81,6 +84,13 @@ def scan(*pieces: bytes, now: float = 1.0) -> list[tuple[str, str]]:
         scanner.feed(piece, now)
     scanner.look(now)
     return found
+
+
+def test_of_a_line_that_a_progress_bar_drew_over_only_the_error_is_reported() -> None:
+    drawn = b"\r".join(b"Epoch 0: %d/900 [00:01<01:40]" % number for number in range(20))
+    assert scan(drawn + b"\rRuntimeError: CUDA error: unknown error\n") == [
+        ("cuda_error", "RuntimeError: CUDA error: unknown error")
+    ]
 
 
 @pytest.mark.parametrize(("line", "name", "symptom"), EXAMPLES, ids=range(len(EXAMPLES)))
