@@ -16,12 +16,16 @@ from holdfast.embedded.processes.child_process import stat_fields
 from holdfast.events import TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
+from holdfast.node.machine import entries, number
 from holdfast_agent.plan.node_state import Crew, RankStatus
 from holdfast_agent.tracer.process_tree import processes_of, work_of
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RESIDENT_PAGES = 21
 """Indices of the fields of /proc/PID/stat after the name."""
+
+_RDMA_WORD_BYTES = 4
+"""Unit of the data counters of an InfiniBand or RoCE port."""
 
 _SENT_BYTES = 8
 """Indices of the numbers in a line of /proc/net/dev."""
@@ -128,7 +132,7 @@ def _measure(pids: Mapping[int, int]) -> tuple[dict[int, ResourceUse], int | Non
     for process in processes_of(pids):
         of_rank.setdefault(process.rank, []).append(process.pid)
     used = {rank: found for rank, processes in of_rank.items() if (found := _used(processes)) is not None}
-    return used, sent_bytes(_text(Path("/proc/net/dev")))
+    return used, _sum(sent_bytes(_text(Path("/proc/net/dev"))), rdma_sent_bytes(Path("/sys/class/infiniband")))
 
 
 def _used(pids: list[int]) -> ResourceUse | None:
@@ -155,6 +159,21 @@ def sent_bytes(listing: str) -> int | None:
     lines = (line.partition(":") for line in listing.splitlines()[2:])
     sent = [int(numbers.split()[_SENT_BYTES]) for name, _, numbers in lines if name.strip() != "lo"]
     return sum(sent) if sent else None
+
+
+def rdma_sent_bytes(folder: Path) -> int | None:
+    """Return the bytes sent by all ports of RDMA cards (/sys/class/infiniband); None if there is none.
+
+    The kernel sees nothing of them: collectives of GPUs on several nodes are in no counter of /proc/net/dev.
+    """
+    ports = (port for card in entries(folder) for port in entries(card / "ports"))
+    words = [found for port in ports if (found := number(port / "counters/port_xmit_data")) is not None]
+    return _RDMA_WORD_BYTES * sum(words) if words else None
+
+
+def _sum(*parts: int | None) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
 
 
 def _text(path: Path) -> str:

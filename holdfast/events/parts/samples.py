@@ -86,7 +86,7 @@ class RankTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     memory_bytes: Count | None = None
     io_bytes_per_s: float | None = None
     sent_bytes_per_s: float | None = None
-    """Bytes sent by the whole node."""
+    """Bytes sent by the whole node, by RDMA too."""
     collectives_per_s: float | None = None
 
 

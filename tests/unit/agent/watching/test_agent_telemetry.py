@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import tarfile
+from pathlib import Path
+
 import msgspec
+import pytest
 
 from holdfast.events.parts.samples import RankTelemetry
-from holdfast_agent.watching.rank_telemetry import ResourceUse, UsageSample, between, sent_bytes
+from holdfast_agent.watching.rank_telemetry import ResourceUse, UsageSample, between, rdma_sent_bytes, sent_bytes
+
+FIELD = os.environ.get("HOLDFAST_FIELD_DATA", "")
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
@@ -62,3 +69,21 @@ def test_what_may_not_be_read_is_not_known_and_a_worker_that_ended_is_no_negativ
 def test_the_loopback_is_no_network() -> None:
     assert sent_bytes(NET_DEV) == 4500
     assert sent_bytes("\n\n    lo: 900 9 0 0 0 0 0 0 900 9 0 0 0 0 0 0\n") is None
+
+
+def test_what_rdma_cards_send_is_counted_over_all_ports(tmp_path: Path) -> None:
+    assert rdma_sent_bytes(tmp_path / "no such folder") is None
+    for port, words in (("mlx5_0/ports/1", "1000"), ("mlx5_1/ports/1", "2000"), ("mlx5_1/ports/2", "")):
+        counters = tmp_path / port / "counters"
+        counters.mkdir(parents=True)
+        (counters / "port_xmit_data").write_text(f"{words}\n")
+    assert rdma_sent_bytes(tmp_path) == 4 * 3000
+
+
+@pytest.mark.skipif(not FIELD, reason="HOLDFAST_FIELD_DATA names no folder with /sys/class/infiniband of a machine")
+def test_a_machine_of_the_field_has_sent_petabytes(tmp_path: Path) -> None:
+    with tarfile.open(Path(FIELD) / "nic" / "sys-class-infiniband-h100.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    sent = rdma_sent_bytes(folder)
+    assert sent is not None and 1e15 < sent < 1e17
