@@ -177,6 +177,7 @@ def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
         slow.due_at(state, policy),
         *(() if state.replacement else (doubt.due_at for doubt in state.doubts.values())),
         state.code.pending.until if state.code.pending else None,
+        state.replacement_due_at,
     ]
     return min((time for time in times if time), default=None)
 
