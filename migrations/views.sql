@@ -20,6 +20,7 @@ drop view if exists
     historian.credential_changes,
     historian.shared_faults,
     historian.group_evictions,
+    controller.node_history,
     ckpt.restorable,
     ckpt.odds;
 drop function if exists historian.in_words(text, jsonb);
@@ -457,6 +458,17 @@ where e.type = 'telemetry_measured';
 
 comment on view historian.telemetry is 'resource use of each rank: cores, memory, input and output, network';
 
+create view controller.node_history as
+select r.key as node, r.chance, r.last_at as chance_at, (m.mark->>'at')::timestamptz as at, m.mark->>'kind' as kind,
+       m.mark->>'kind' in ('crash', 'killed', 'hardware', 'alert', 'hang', 'slow') and m.mark->>'struck' is null as counts,
+       m.mark->>'job' as job, m.mark->>'incident' as incident, m.mark->>'symptom' as symptom,
+       m.mark->>'device' as device, m.mark->>'peer' as peer, m.mark->>'rack' as rack,
+       coalesce(m.mark->>'struck', m.mark->>'text') as text, m.mark->>'event' as event
+from controller.node_records r
+cross join lateral jsonb_array_elements(r.body->'marks') m (mark);
+
+comment on view controller.node_history is 'what is known of each node over incidents and jobs, one row per entry, and its chance of a lasting fault';
+
 create view ckpt.restorable as
 select r.job, r.tier, r.step, r.generation, r.known_at, r.path, coalesce(r.step <= c.step, false) as certified
 from (
@@ -504,6 +516,7 @@ grant select on
     historian.credential_changes,
     historian.shared_faults,
     historian.group_evictions,
+    controller.node_history,
     ckpt.restorable,
     ckpt.odds
 to holdfast_reader;

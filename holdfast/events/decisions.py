@@ -27,6 +27,8 @@ class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     purpose: Purpose = "train"
     trains_on: bool = False
     """The job goes on until they are granted, with the nodes that they replace."""
+    avoid: tuple[Name, ...] = ()
+    """Nodes to grant only if no others are free, the worst first: by their records they may be at fault."""
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,6 +129,8 @@ class Eviction(Decision, frozen=True, kw_only=True, omit_defaults=True):
     together: tuple[Name, ...] = ()
     """Nodes, itself included, of which one is at fault without proof which; or a single one that may be innocent. They
     are tested beside training, see `SuspectsTested`."""
+    evidence: tuple[Id, ...] = ()
+    """Events that it rests on."""
 
 
 class EvictionRevoked(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,6 +8,8 @@
     attempts_max = 5
     [pool]
     size = 2
+    [record]
+    half_life_days = 10
     [retention]
     ended_jobs_days = 90
     [checkpoint]
@@ -67,6 +69,7 @@ from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.network import NetworkPolicy
 from holdfast.settings.pool import PoolPolicy
+from holdfast.settings.record import RecordPolicy
 from holdfast.settings.retention import HistoryPolicy, RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
 from holdfast.settings.telemetry import TelemetryPolicy
@@ -88,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeouts: Timeouts = Timeouts()
     ladder: LadderPolicy = LadderPolicy()
     pool: PoolPolicy = PoolPolicy()
+    record: RecordPolicy = RecordPolicy()
     history: HistoryPolicy = HistoryPolicy()
     retention: RetentionPolicy = RetentionPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()

@@ -33,5 +33,8 @@ class MechanismPolicy(Section, frozen=True, kw_only=True):
     fail_slow: Mode = "act"
     """Replacement of a machine that tests have shown to slow its job down."""
 
+    record: Mode = "act"
+    """Checks and evictions for what the record of a node shows, over incidents and jobs."""
+
     rollback: Mode = "act"
     """Return to an earlier version of the code."""

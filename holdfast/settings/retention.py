@@ -28,6 +28,9 @@ class RetentionPolicy(Section, frozen=True, kw_only=True):
     """Days that the controller keeps a job after its end. Its name stays taken afterwards: jobs of one name would be
     one in the history, and share a directory."""
 
+    node_records_days: Annotated[float, Within(1, DAYS_MAX)] = 180.0
+    """Days that the controller keeps a node's record after its last entry."""
+
     lost_nodes_days: Annotated[float, Within(_ORDERS_KEPT_DAYS + 1, DAYS_MAX, _ORDERS_KEPT)] = 7.0
     """Days that the inventory keeps a node that is lost or has departed, unless it is on the blocklist."""
 

@@ -48,6 +48,8 @@ class Cluster:
         own["HOLDFAST_HANG_UNNAMED_S"] = "600"
         # Rounds of stacks ten seconds apart would be most of what their test takes.
         own["HOLDFAST_SLOW_VOTE_EVERY_S"] = "1"
+        # Many tests break the same few nodes: what one did must not decide what happens in another.
+        own["HOLDFAST_MECHANISMS_RECORD"] = "observe"
         self._environment = clean | own | (environment or {})
 
     # --- commands -------------------------------------------------------------------------------

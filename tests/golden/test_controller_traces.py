@@ -9,6 +9,7 @@ import pytest
 from holdfast.code.manifest import Manifest, ManifestEntry, digest_of, manifest_of, version_of
 from holdfast.engines.checks.checks_program import checks_of
 from holdfast.engines.checks.references import AnswerKey
+from holdfast.engines.record.history import NodeRecord
 from holdfast.events import Eviction
 from holdfast.events.parts.job import JobSpec
 from holdfast.ids import derived_id
@@ -48,14 +49,15 @@ TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))
 def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
     versions = {name: version_of(tree) for name, tree in TREES.items()}
     references: dict[AnswerKey, str] = {}
-    planner = _planner({}, references)
+    records: dict[str, NodeRecord] = {}
+    planner = _planner({}, references, records)
     state: JobState | None = None
     hearing_since: datetime | None = START
 
     def step(given: Input) -> list[str]:
         nonlocal state, hearing_since, planner
         if given.kind == "policy":
-            planner = _planner(given.fields, references)
+            planner = _planner(given.fields, references, records)
             return []
         if given.kind in ("deaf", "hearing"):
             hearing_since = given.at if given.kind == "hearing" else None
@@ -120,6 +122,8 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             change = storable_json(change_between(before, state) or {"in": {}})
             assert row_of(JobState, storable_json(before), [change]) == state
         lines = [told(event) for event in outcome.events] + [ordered(order) for order in outcome.orders]
+        records.update({record.node: record for record in outcome.noted})
+        assert msgspec.json.decode(msgspec.json.encode(records), type=dict[str, NodeRecord]) == records
         for learned in outcome.learned:
             references[learned.key] = learned.digest
             lines.append(f"= remembered: {learned.key}: {learned.digest}, as {', '.join(learned.nodes)} reported")
@@ -144,7 +148,7 @@ def _suspect_test(given: Input) -> JobDecision:
     return outcome
 
 
-def _planner(set_: dict[str, str], references: dict[AnswerKey, str]) -> Planner:
+def _planner(set_: dict[str, str], references: dict[AnswerKey, str], records: dict[str, NodeRecord]) -> Planner:
     """One under the default policy, but for what a trace sets in its first line."""
     ladder = {name: value for name, value in set_.items() if name in LadderPolicy.__struct_fields__}
     mechanisms = {name: value for name, value in set_.items() if name in MechanismPolicy.__struct_fields__}
@@ -155,6 +159,7 @@ def _planner(set_: dict[str, str], references: dict[AnswerKey, str]) -> Planner:
             mechanisms=msgspec.convert(mechanisms, MechanismPolicy),
             manifests={version_of(tree): tree for tree in TREES.values()},
             references=references,
+            records=records,
         )
     )
 

@@ -7,7 +7,15 @@ from itertools import product
 import pytest
 
 from holdfast_proving.judging.complaints import Wrong
-from holdfast_proving.judging.trial import OF_GROUPS, OF_HINTS, OF_THE_ANALYZER, TRIALS, complaints, new_complaints
+from holdfast_proving.judging.trial import (
+    OF_GROUPS,
+    OF_HINTS,
+    OF_RECORDS,
+    OF_THE_ANALYZER,
+    TRIALS,
+    complaints,
+    new_complaints,
+)
 from holdfast_proving.policies.oracle import ORACLE
 from holdfast_proving.policies.policy import TODAY
 from holdfast_proving.scenario.load import load_scenario, shipped
@@ -16,7 +24,7 @@ SEEDS = range(1, 4)
 KNOWN = [name for name in shipped() if name.startswith("known-")]
 MENDED = ("overtaken", "byterobust-figure-7", "byterobust-section-5-2", "byterobust-section-9")
 """Stories that went wrong once, and tell too little of the policies to be a trial."""
-TOLD = (*TRIALS, *OF_THE_ANALYZER, *OF_GROUPS, *OF_HINTS, *MENDED)
+TOLD = (*TRIALS, *OF_THE_ANALYZER, *OF_GROUPS, *OF_HINTS, *OF_RECORDS, *MENDED)
 BY_CHANCE = {"slowness": 2, "stranger": 1}
 """Scenarios whose faults come at random, with a seed in which today's policy meets all that is known to be wrong."""
 

@@ -171,6 +171,7 @@ class Cluster:
             hang=settings.hang,
             code=settings.code,
             manifests=manifests_of(self.scenario),
+            record=settings.record,
         )
         controller = Controller(rules, settings.retention)
         standby = Standby(settings.timeouts, settings.pool, settings.retention)

@@ -12,6 +12,7 @@ from holdfast_proving.policies.policy import Policy
 from holdfast_proving.policies.wrong_belief import HINTED
 from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
+from holdfast_proving.policies.wrong_record import RECORDS
 from holdfast_proving.scenario.load import load_scenario
 
 TRIALS = ("full", "known-scratch", "known-creeping", "storm", "versions", "trial-inside", "late", "trial", "doubts")
@@ -50,6 +51,9 @@ OF_GROUPS = ("known-group", "group-without-spares")
 OF_HINTS = ("hints",)
 """The same for policies that judge hints wrongly."""
 
+OF_RECORDS = ("known-lemon", "innocents")
+"""The same for records of nodes over incidents."""
+
 EVENTS_MULTIPLE, EVENTS_MIN = 2, 1_000
 """A simulation with more events than twice the oracle's, and these, is cut short: it restarts a job without end."""
 
@@ -60,6 +64,8 @@ def trials_of(policy: Policy) -> tuple[str, ...]:
         return OF_GROUPS
     if policy in HINTED:
         return OF_HINTS
+    if policy in RECORDS:
+        return OF_RECORDS
     if policy in FINDS:
         return OF_THE_ANALYZER
     first = tuple(trial for trial, names in SHOWN_IN.items() if policy.name in names.split())

@@ -49,6 +49,7 @@ from holdfast_proving.policies.wrong_copies import COPIES
 from holdfast_proving.policies.wrong_course import COURSES
 from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
+from holdfast_proving.policies.wrong_record import RECORDS
 from holdfast_proving.policies.wrong_rungs import SWAPPED
 
 
@@ -214,4 +215,5 @@ WRONG: tuple[Policy, ...] = (
     *COPIES,
     *GROUPS,
     *CODES,
+    *RECORDS,
 )

@@ -34,6 +34,7 @@ async def serve(this: Daemon) -> None:
         mechanisms=settings.mechanisms,
         hang=settings.hang,
         code=settings.code,
+        record=settings.record,
         manifests=librarian.manifests,
     )
     controller = Controller(rules, settings.retention)

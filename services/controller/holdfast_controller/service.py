@@ -12,7 +12,8 @@ import msgspec
 from holdfast.daemon.service_shell import Decider
 from holdfast.effects import Effect, RowWrite
 from holdfast.engines.checks.references import AnswerKey
-from holdfast.events import AnyEvent, IncidentClosed, OrderRefused, SharedFaultOver
+from holdfast.engines.record.history import NodeRecord
+from holdfast.events import AnyEvent, IncidentClosed, NodeReleaseRequested, OrderRefused, SharedFaultOver
 from holdfast.orders.any_order import AnyOrder
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
@@ -35,10 +36,12 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import code_wanted, standing_orders
 from holdfast_controller.plan.phase import Ended
 from holdfast_controller.plan.planner import SUBSCRIPTIONS, Planner
+from holdfast_controller.plan.record.keeping import is_outdated, released
 from holdfast_controller.store import (
     CODE_VERSIONS,
     INCIDENTS,
     JOBS,
+    RECORDS,
     REFERENCES,
     TABLES,
     USED_NAMES,
@@ -58,7 +61,7 @@ class Controller(Decider):
 
     name = "controller"
     tables = TABLES
-    handles = SUBSCRIPTIONS
+    handles = (*SUBSCRIPTIONS, NodeReleaseRequested)
     requests_subject = CONTROLLER_REQUESTS
 
     def __init__(
@@ -67,7 +70,9 @@ class Controller(Decider):
         retention: RetentionPolicy | None = None,
     ) -> None:
         self._references: dict[AnswerKey, str] = {}
-        self.planner = Planner(msgspec.structs.replace(rules, references=self._references), retention)
+        self.records: dict[str, NodeRecord] = {}
+        rules = msgspec.structs.replace(rules, references=self._references, records=self.records)
+        self.planner = Planner(rules, retention)
         self.jobs: dict[str, JobState] = {}
         # The oldest end first, so that usually one comparison shows that nothing is to be deleted.
         self._ended: dict[str, datetime] = {}
@@ -79,10 +84,15 @@ class Controller(Decider):
         self._references.clear()
         for record in rows.get(REFERENCES.name, {}).values():
             self._references[record.reference.key] = record.reference.digest
+        self.records.clear()
+        self.records.update(rows.get(RECORDS.name, {}))
         ended = {name: at for name, state in self.jobs.items() if (at := _ended_at(state))}
         self._ended = dict(sorted(ended.items(), key=lambda item: item[1]))
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
+        if isinstance(event, NodeReleaseRequested):
+            record = released(self.records.get(event.node or ""), event, self.planner.rules)
+            return Effect(rows=() if record is None else (RowWrite(table=RECORDS, key=record.node, row=record),))
         concerned = self._concerned(event)
         if isinstance(event, OrderRefused) and event.epoch < self._newest_epoch(event.node):
             # Its job does not know yet that it lost the node to another job: the newer order is not forged.
@@ -113,6 +123,10 @@ class Controller(Decider):
                 self._used_names[row.key] = row.row.ended_at
             elif isinstance(row.row, ReferenceRecord):
                 self._references[row.row.reference.key] = row.row.reference.digest
+            elif isinstance(row.row, NodeRecord):
+                self.records[row.key] = row.row
+            elif row.table is RECORDS:
+                del self.records[row.key]
             elif row.table is JOBS:
                 del self.jobs[row.key], self._ended[row.key]
 
@@ -144,7 +158,7 @@ class Controller(Decider):
 
     def _forgotten(self, now: datetime) -> tuple[RowWrite, ...]:
         old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)
-        return tuple(
+        jobs = tuple(
             row
             for job in islice(old, FORGOTTEN_AT_ONCE_MAX)
             for row in (
@@ -152,6 +166,9 @@ class Controller(Decider):
                 RowWrite(table=USED_NAMES, key=job, row=UsedName(ended_at=self._ended[job])),
             )
         )
+        outdated = (node for node, record in self.records.items() if is_outdated(record, now, self.planner.retention))
+        records = islice(outdated, FORGOTTEN_AT_ONCE_MAX)
+        return (*jobs, *(RowWrite(table=RECORDS, key=node, row=None) for node in records))
 
     def _live(self) -> list[JobState]:
         return [state for state in self.jobs.values() if not state.is_over]
@@ -166,7 +183,7 @@ class Controller(Decider):
         if decision.refusal:
             return Effect(answer=Answer(accepted=False, message=decision.refusal))
         after = decision.state
-        if after is None or (after == before and not decision.events and not decision.orders):
+        if after is None or (after == before and not (decision.events or decision.orders or decision.noted)):
             return Effect()
         rows = [RowWrite(table=JOBS, key=after.job, row=after)]
         closings = [event for event in decision.events if isinstance(event, IncidentClosed)]
@@ -180,6 +197,7 @@ class Controller(Decider):
             RowWrite(table=REFERENCES, key=str(it.key), row=ReferenceRecord(reference=it, job=after.job, agreed_at=now))
             for it in decision.learned
         ]
+        rows += [RowWrite(table=RECORDS, key=record.node, row=record) for record in decision.noted]
         orders: tuple[AnyOrder, ...] = decision.orders
         if decision.events and _wanted(before) != _wanted(after):
             orders = (code_wanted(after, decision.events[-1].id), *orders)

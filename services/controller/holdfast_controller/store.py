@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from holdfast.engines.checks.references import Reference
+from holdfast.engines.record.chance import chance_of
+from holdfast.engines.record.history import NodeRecord
 from holdfast.store import Table
 from holdfast_controller.plan.code.code_state import CodeVersion
 from holdfast_controller.plan.incident.incident import RungTaken
@@ -104,10 +106,19 @@ def _reference_columns(record: ReferenceRecord) -> dict[str, Any]:
     }
 
 
+def _record_columns(record: NodeRecord) -> dict[str, Any]:
+    return {
+        "chance": None if record.log_odds is None else chance_of(record.log_odds),
+        "failures": sum(mark.counts for mark in record.marks),
+        "last_at": record.as_of,
+    }
+
+
 JOBS = Table(name="jobs", row_type=JobState, columns=_job_columns, changes="job_changes")
 USED_NAMES = Table(name="used_names", row_type=UsedName, columns=lambda used: {"ended_at": used.ended_at})
 INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_columns, is_only_written=True)
 CODE_VERSIONS = Table(name="code_versions", row_type=VersionRecord, columns=_version_columns, is_only_written=True)
 REFERENCES = Table(name="reference_digests", row_type=ReferenceRecord, columns=_reference_columns)
-TABLES: tuple[Table[Any], ...] = (JOBS, USED_NAMES, REFERENCES)
+RECORDS = Table(name="node_records", row_type=NodeRecord, columns=_record_columns)
+TABLES: tuple[Table[Any], ...] = (JOBS, USED_NAMES, REFERENCES, RECORDS)
 """Tables that are read at the start; the others are only written."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, DateTime, Integer, LargeBinary, Table, Text, func
+from sqlalchemy import BigInteger, Column, DateTime, Double, Integer, LargeBinary, Table, Text, func
 
 from holdfast.store.schema import changes_table, moment, service_metadata, state_table
 
@@ -33,6 +33,14 @@ state_table(
 )
 
 state_table(METADATA, "used_names", moment("ended_at"))
+
+state_table(
+    METADATA,
+    "node_records",
+    Column("chance", Double),
+    Column("failures", Integer, nullable=False),
+    moment("last_at", nullable=True),
+)
 
 state_table(
     METADATA,

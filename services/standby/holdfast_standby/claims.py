@@ -30,6 +30,7 @@ def requested(draft: InventoryDraft, event: NodesRequested) -> None:
         incident=event.incident,
         only=tuple(dict.fromkeys(event.only)),
         witnesses=event.witnesses,
+        avoid=event.avoid,
         is_for_checks=event.purpose == "checks",
     )
 
@@ -79,7 +80,7 @@ def grant(draft: InventoryDraft, pool_policy: PoolPolicy) -> None:
             if not behind and claim.count + reserved <= nodes_watched:
                 behind = claim.job
             continue
-        _hand_over(draft, claim, sorted(pool, key=lambda node: _natural(node.id))[: claim.count])
+        _hand_over(draft, claim, _preferred(claim, pool)[: claim.count])
 
 
 def _grant_named(draft: InventoryDraft, claim: Claim, reserved: int) -> None:
@@ -88,7 +89,7 @@ def _grant_named(draft: InventoryDraft, claim: Claim, reserved: int) -> None:
     wanted = [draft.nodes.get(name) for name in claim.only]
     free = [node for node in wanted if node is not None and node.state in allowed_states]
     pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY and node not in wanted]
-    witnesses = sorted(pool, key=lambda node: _natural(node.id))[: max(0, min(claim.witnesses, len(pool) - reserved))]
+    witnesses = _preferred(claim, pool)[: max(0, min(claim.witnesses, len(pool) - reserved))]
     if len(free) == len(claim.only) and len(free) + len(witnesses) >= claim.count:
         # All ranks meet on the first node. A named node may be unable to reach the others, so witnesses come first.
         _hand_over(draft, claim, witnesses + sorted(free, key=lambda node: _natural(node.id)))
@@ -154,6 +155,12 @@ def _why_not(node: Node) -> str:
 
 def _turn(claim: Claim) -> tuple[bool, datetime, str]:
     return (not claim.replaces, claim.requested_at, claim.id)
+
+
+def _preferred(claim: Claim, pool: list[Node]) -> list[Node]:
+    """Return the free nodes in the order in which the claim gets them: the worst of those that it avoids comes last."""
+    avoided = {node: len(claim.avoid) - worse for worse, node in enumerate(claim.avoid)}
+    return sorted(pool, key=lambda node: (avoided.get(node.id, 0), _natural(node.id)))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

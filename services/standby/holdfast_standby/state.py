@@ -91,6 +91,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The named nodes and no others. Such a claim neither waits for other claims nor blocks them."""
     witnesses: int = 0
     """Most free nodes that come with the named ones; as many as make up `count` are required."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that it gets only if no others are free, the worst first. The job's controller knows their records."""
     is_for_checks: bool = False
     """The named nodes may be on the blocklist."""
 

@@ -7,6 +7,7 @@ with `--distinct` each rank has another one, so that replicas have nothing in co
 While `--gate` exists, it does no step after the one that is written there.
 While `--service` exists, a rank (`--fault-rank`) fetches in each step what it names.
 With `--data` each rank looks into that directory in each step.
+When `--broken` exists, a rank (`--fault-rank`) takes it away and ends as one does whose GPU's memory is broken.
 When `--poison` exists, a rank (`--fault-rank`) takes it away and has a weight that is no number from then on.
 
 With `--pair` ranks 0 and 1 reduce something among themselves before they meet the others.
@@ -156,6 +157,9 @@ def main() -> None:
         batches, is_over = int(sums[0]), bool(sums[1])
         state["folded"] = folded(state["folded"], batches)
         state["position"] += 1
+        if args.broken is not None and rank == args.fault_rank and args.broken.exists():
+            args.broken.unlink()
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
         if args.poison is not None and rank == args.fault_rank and args.poison.exists():
             args.poison.rename(args.journal / f"poisoned-{step}")
             state["weight"] = float("nan")
@@ -227,6 +231,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--service", type=Path, help="a file with a URL")
     parser.add_argument("--data", type=Path, help="a directory")
+    parser.add_argument("--broken", type=Path)
     parser.add_argument("--poison", type=Path)
     parser.add_argument("--fault")
     parser.add_argument("--fault-rank", type=int, default=0)

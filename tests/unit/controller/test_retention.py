@@ -138,6 +138,7 @@ def test_retention_settings_have_limits() -> None:
     origins = {row.key: (row.value, row.origin) for row in listed if row.key.startswith("retention.")}
     assert origins == {
         "retention.ended_jobs_days": ("90", "HOLDFAST_RETENTION_ENDED_JOBS_DAYS"),
+        "retention.node_records_days": ("180", "default"),
         "retention.lost_nodes_days": ("7", "default"),
         "retention.jobs_on_node_max": ("20", "default"),
     }

@@ -24,6 +24,7 @@ from holdfast_proving.scenario.load import read_scenario
 from holdfast_proving.world.time_book import TimeBook
 from tests.scenes.small_scenario import SMALL
 
+FORGETFUL = NAMED["forgets_records"]
 LEMON = """
 [[faults]]
 name = "lemon"
@@ -40,7 +41,7 @@ place = "gpu-1"
 
 def test_regret_is_measured_under_the_same_faults() -> None:
     scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON), days=1.0)
-    board = score_policies("lemon", scenario, [TODAY, ORACLE], range(1, 4))
+    board = score_policies("lemon", scenario, [FORGETFUL, ORACLE], range(1, 4))
     today, oracle = board.scores
     assert oracle.regret_s.mean == 0.0 and not oracle.complaints
     assert today.regret_s.mean == pytest.approx(today.lost_s.mean - oracle.lost_s.mean)
@@ -52,7 +53,7 @@ def test_regret_is_measured_under_the_same_faults() -> None:
 
 def test_policies_are_compared_by_pairs() -> None:
     scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON), days=1.0)
-    board = score_policies("lemon", scenario, [TODAY, BYTEROBUST], range(1, 4))
+    board = score_policies("lemon", scenario, [FORGETFUL, BYTEROBUST], range(1, 4))
     today, byterobust = board.scores
     assert board.scenario == "lemon" and today.than_first_s is None and byterobust.than_first_s is not None
     assert byterobust.than_first_s.mean == pytest.approx(byterobust.lost_s.mean - today.lost_s.mean)
@@ -61,7 +62,7 @@ def test_policies_are_compared_by_pairs() -> None:
 
 def test_the_pool_is_counted_in_machine_hours() -> None:
     scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON), days=0.5)
-    (today,) = score_policies("lemon", scenario, [TODAY], [1]).scores
+    (today,) = score_policies("lemon", scenario, [FORGETFUL], [1]).scores
     # Four of eight machines are spare for 12 hours.
     assert today.pool_h == pytest.approx(48.0, abs=0.2)
 
@@ -135,11 +136,11 @@ def test_policies_have_different_names() -> None:
 
 
 def test_the_command_shows_a_scoreboard() -> None:
-    shown = CliRunner().invoke(simulate, ["--scenario", "known-lemon", "--seeds", "1", "--json"])
+    shown = CliRunner().invoke(simulate, ["--scenario", "known-creeping", "--seeds", "1", "--json"])
     assert shown.exit_code == 0, shown.output
     board = msgspec.json.decode(shown.stdout, type=Scoreboard)
     (score,) = board.scores
-    assert [(complaint.wrong, complaint.is_known) for complaint in score.complaints] == [("culprit_stays", True)]
+    assert [(complaint.wrong, complaint.is_known) for complaint in score.complaints] == [("innocent_evicted", True)]
     refused = CliRunner().invoke(simulate, ["--policy", "tody"])
     assert refused.exit_code == 1
     assert "perhaps today is meant" in refused.output

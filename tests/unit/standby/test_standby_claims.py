@@ -74,3 +74,21 @@ def test_a_grant_has_the_address_of_the_node() -> None:
     (grant,) = granted.grants
     assert (grant.node, grant.epoch, grant.address) == ("node-7", 1, "10.0.0.7")
     assert (grant.store_ports, grant.vault_port, grant.rack) == ((29500, 29501), 7001, "r7")
+
+
+def test_nodes_to_avoid_are_granted_last_the_worst_at_the_end() -> None:
+    planner = InventoryPlanner(Timeouts(), PoolPolicy(size=0, quantile=0.0))
+    free = {
+        name: Node(id=name, state=NodeState.STANDBY, since=NOW, instance=uuid7(), facts=FACTS)
+        for name in ("node-1", "node-2", "node-3", "node-10")
+    }
+
+    def granted(count: int, **fields: object) -> list[str]:
+        fields = {"at": NOW, "source": "controller", "job": "job", "count": count, "reason": "test", **fields}
+        asked = NodesRequested(id=uuid7(), avoid=("node-2", "node-1"), **fields)  # type: ignore[arg-type]
+        events = planner.event(Inventory(nodes=free), asked, NOW).events
+        return [grant.node for event in events if isinstance(event, NodesGranted) for grant in event.grants]
+
+    assert granted(2) == ["node-3", "node-10"]
+    assert granted(4) == ["node-3", "node-10", "node-1", "node-2"]
+    assert granted(1, witnesses=1, purpose="checks") == ["node-3"]

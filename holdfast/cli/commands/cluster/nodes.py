@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 import click
 
+from holdfast.cli.commands.cluster.node_history import show
 from holdfast.cli.connect.addresses import both_urls, database_option, nats_option, reader_url
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import ask, asked_by
@@ -33,14 +34,25 @@ from standby.nodes left join admission on node = key order by key
 _BLOCKED = "select key from standby.nodes where blocked_until is not null order by key"
 
 
-@click.group(invoke_without_command=True)
+class NodesGroup(click.Group):
+    """A group whose first argument may also be a node: `holdfast nodes node-3` is `holdfast nodes show node-3`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_node = args[0] not in self.commands and not args[0].startswith("-")
+        return super().resolve_command(ctx, ["show", *args] if is_node else args)
+
+
+@click.group(cls=NodesGroup, invoke_without_command=True)
 @reading_options
 @click.pass_context
 def nodes(context: click.Context, directory: Path, database_url: str | None, as_json: bool) -> None:
-    """List the nodes: state, job, and the reason for and end of a block.
+    """List the nodes: state, job, and the reason for and end of a block. With NODE: its history.
 
     \b
         holdfast nodes
+        holdfast nodes node-3
         holdfast nodes release node-3
     """
     if context.invoked_subcommand is not None:
@@ -69,6 +81,9 @@ def nodes(context: click.Context, directory: Path, database_url: str | None, as_
                 ],
             )
         )
+
+
+nodes.add_command(show)
 
 
 @nodes.command()

@@ -6,16 +6,17 @@ not known. So the comparison rests until the job trains again without an inciden
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from holdfast.engines.record.history import NodeRecord
 from holdfast.events import AnyEvent, Event
 from holdfast.settings.ladder import LadderPolicy
 from holdfast_controller.backtest.inputs import Input
-from holdfast_controller.plan.draft import JobDecision, Rules
+from holdfast_controller.plan.draft import NO_RECORDS, JobDecision, Rules
 from holdfast_controller.plan.generation import STEP_RECORD_S
 from holdfast_controller.plan.incident import slow
 from holdfast_controller.plan.job import JobState
@@ -86,8 +87,8 @@ def same(one: Iterable[Event], other: Iterable[Event]) -> bool:
 
 class _Lockstep:
     def __init__(self, recorded: Planner, other: Planner) -> None:
-        self._recorded = recorded
-        self._other = other
+        self._recorded = _with_records(recorded)
+        self._other = _with_records(other)
         self._state: JobState | None = None
         # None while the policies have parted.
         self._beside: JobState | None = None
@@ -112,6 +113,7 @@ class _Lockstep:
         else:
             self.reproduced += len(given.decided)
         self._state = decision.state if decision else before
+        _remember(self._recorded, decision)
         if self._beside is not None or before is None:
             self._compare(before if self._beside is None else self._beside, given, events)
         self._meet_again()
@@ -121,6 +123,7 @@ class _Lockstep:
         would = decision.events if decision else ()
         if same(events, would):
             self._beside = decision.state if decision else beside
+            _remember(self._other, decision)
         else:
             self._part(given.at, given.event, beside, events, would)
 
@@ -168,6 +171,17 @@ class _Lockstep:
         state = self._state
         if self._beside is None and state and state.incident is None and isinstance(state.phase, Running):
             self._beside = state
+            self._other = _with_records(self._other, self._recorded.rules.records)
+
+
+def _with_records(planner: Planner, records: Mapping[str, NodeRecord] = NO_RECORDS) -> Planner:
+    """Return the planner with records of nodes that only its own decisions change."""
+    return Planner(msgspec.structs.replace(planner.rules, records=dict(records)), planner.retention)
+
+
+def _remember(planner: Planner, decision: JobDecision | None) -> None:
+    assert isinstance(planner.rules.records, dict)
+    planner.rules.records.update({record.node: record for record in decision.noted} if decision else {})
 
 
 def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:

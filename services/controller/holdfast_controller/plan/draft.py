@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.code.manifest import Manifest
 from holdfast.engines.checks.references import NO_REFERENCES, Reference, References
+from holdfast.engines.record.history import NodeRecord
 from holdfast.events import Event, IncidentClosed, NodesReleased, NodesRequested, SharedFaultOver
 from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
@@ -19,15 +20,18 @@ from holdfast.settings.code import CodePolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.settings.record import RecordPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import idle_orders
 from holdfast_controller.plan.phase import Awaited, Claiming, Deadline
+from holdfast_controller.plan.record.finding import avoided
 
 SOURCE = "controller"
 NO_MANIFESTS: Mapping[str, Manifest] = MappingProxyType({})
+NO_RECORDS: Mapping[str, NodeRecord] = MappingProxyType({})
 E = TypeVar("E", bound=Event)
 
 
@@ -43,6 +47,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Manifests of the code versions that the controller holds; a version never changes."""
     references: References = NO_REFERENCES
     """Answers of tests that machines agreed on."""
+    record: RecordPolicy = RecordPolicy()
+    records: Mapping[str, NodeRecord] = NO_RECORDS
+    """Records of nodes, over all jobs."""
 
 
 class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +61,8 @@ class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
     closed: tuple[Incident, ...] = ()
     closed_shared: tuple[SharedFault, ...] = ()
     learned: tuple[Reference, ...] = ()
+    noted: tuple[NodeRecord, ...] = ()
+    """Records of nodes that changed."""
     refusal: str = ""
     """Why a request was refused; empty if it was not."""
 
@@ -67,6 +76,8 @@ class JobDraft:
         self.now = now
         self.rules = rules
         self.learned: tuple[Reference, ...] = ()
+        self.noted: dict[str, NodeRecord] = {}
+        """Records of nodes that this decision changes."""
         self._events: list[Event] = []
         self._orders: list[NodeOrder] = []
         self._closed: list[Incident] = []
@@ -153,6 +164,7 @@ class JobDraft:
             witnesses=self.state.witnesses_missing,
             purpose=self.state.purpose,
             trains_on=more > 0,
+            avoid=self._avoided(),
             reason=reason,
             **({"incident": incident} if incident else {}),
         )
@@ -160,6 +172,12 @@ class JobDraft:
         if isinstance(self.state.phase, Claiming):
             self.update_phase(claim=request.id)
         return request
+
+    def _avoided(self) -> tuple[str, ...]:
+        if self.rules.mechanisms.record == "observe":
+            return ()
+        records = {**self.rules.records, **self.noted}
+        return avoided(records.values(), self.now, self.rules.record)
 
     def release(self, held: tuple[Grant, ...], reason: str, *, withdraws_claim: bool = False) -> None:
         """Give nodes back; at the end of the job also withdraw the request for more."""
@@ -195,4 +213,5 @@ class JobDraft:
             closed=tuple(self._closed),
             closed_shared=tuple(self._closed_shared),
             learned=self.learned,
+            noted=tuple(self.noted.values()),
         )

@@ -18,6 +18,7 @@ from holdfast_controller.plan.doubt import hinted
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.recovery import choose_rung, proceed
 from holdfast_controller.plan.phase import Awaited, Checking
+from holdfast_controller.plan.record.noting import note_checks
 
 
 def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
@@ -74,6 +75,7 @@ def _conclude(draft: JobDraft) -> None:
     )
     draft.emit(ChecksEnded, suspects=suspects, took_s=took_s, reason=_summary(verdict))
     failure = checks.failure
+    note_checks(draft, verdict.cleared, suspects)
     incident = msgspec.structs.replace(state.incident, checked=frozenset(state.nodes))
     draft.update(incident=incident)
     draft.state = hinted.answered(draft.state, verdict.cleared)

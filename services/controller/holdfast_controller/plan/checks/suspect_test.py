@@ -18,6 +18,7 @@ import msgspec
 from holdfast.engines.checks.checks_program import checks_of
 from holdfast.engines.checks.checks_verdict import why_silent
 from holdfast.engines.checks.suites import SLOW, suite_for
+from holdfast.engines.record.history import MarkKind
 from holdfast.events import (
     DeadlinePassed,
     DiagnosticResult,
@@ -44,6 +45,7 @@ from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.generation import note_finished
 from holdfast_controller.plan.job import JobState, SuspectTest
 from holdfast_controller.plan.phase import LIVE, Awaited, Claiming, Ended, JobOutcome, JobPhase, Stopping
+from holdfast_controller.plan.record.noting import note
 from holdfast_controller.plan.requests import masked, new_job
 from holdfast_controller.plan.transitions import become_completed, become_starting, become_stopping
 
@@ -167,6 +169,7 @@ def conclude_if_over(draft: JobDraft, before: JobState) -> None:
     common = {"job": test.job, "incident": test.incident, "generation": None}
     took_s = (draft.now - (test.evicted_at or state.submitted_at)).total_seconds()
     cost = GuessCost(took_s=took_s, cleared=len(found.cleared), witnesses=len(test.witnesses_among(before.nodes)))
+    about = {"job": test.job, "incident": test.incident, "generation": 0}
     draft.emit(
         SuspectsTested,
         **common,
@@ -178,7 +181,10 @@ def conclude_if_over(draft: JobDraft, before: JobState) -> None:
         pool_s=cost.pool_s,
         reason=f"{found.reason}; {cost.in_words(len(test.nodes))}",
     )
+    for suspect in found.at_fault:
+        note(draft, suspect.node, MarkKind.CONFIRMED, suspect.reason, **about)
     for node in found.cleared:
+        note(draft, node, MarkKind.CLEARED, f"it passed the tests that followed its eviction ({state.job})", **about)
         if member := before.member(node):
             reason = f"it passed the tests that followed its eviction ({state.job})"
             draft.emit(EvictionRevoked, **common, node=node, epoch=member.epoch, reason=reason)

@@ -19,6 +19,7 @@ hang, and a machine itself shows a fault      -> evict it: a process there is st
 hang, and one group stands apart from the rest -> evict the group, once others are there; test it beside training
 the same without those nodes                  -> it follows the job: they come back, and no other group goes for it
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
+the record of its node calls for it           -> stop-time checks; if they found nothing before, evict it
 checks found nothing, and the code is new     -> restart in place, then roll back, whichever nodes failed
 checks found nothing, and it is the same node -> evict it; another one -> restart in place
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
@@ -54,12 +55,13 @@ from holdfast_controller.plan.incident.incident import (
     Recurrence,
     Rung,
 )
+from holdfast_controller.plan.record.finding import RecordFinding
 
 EVICTED_FOR_TRAIT_MAX = 2
 """Maximum number of nodes evicted for one trait: if it appears on each node, evicting a third is no better guess."""
 
 INSPECTIONS, CHECKS, REPLAYS, HANGS, FAILURES = "inspections", "stop_time_checks", "replay", "hangs", "failures"
-FAIL_SLOW = "fail_slow"
+FAIL_SLOW, RECORD = "fail_slow", "record"
 """Mechanisms that can justify an eviction."""
 
 
@@ -98,6 +100,8 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     can_replay: bool = False
     may_guess: bool = True
     """False if the failure shows that a group was evicted for it in vain."""
+    record: RecordFinding | None = None
+    """What the record of the failed node adds, over incidents and jobs."""
 
 
 def user_error(failure: Failure) -> RankError | None:
@@ -238,6 +242,8 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
     seen = incident.recurrences.get(trait(failure) or "")
     if seen and (failure.is_shared or _follows_the_job(incident, trait(failure), seen)):
         return _for_what_follows_the_job(incident, failure, seen, options, policy)
+    if options.record and (choice := _by_record(incident, failure, options.record, options)):
+        return choice
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
     is_due = is_again or failure.proof is Proof.CLAIMED or bool(options.hints)
@@ -283,6 +289,29 @@ def _checks(failure: Failure, hints: tuple[Alert, ...]) -> RungChoice:
         suite=suite if suite == suite_for(hint.symptom) else FULL,
         evidence=tuple(known.event for known in hints),
     )
+
+
+def _by_record(
+    incident: Incident, failure: Failure, record: RecordFinding, options: LadderOptions
+) -> RungChoice | None:
+    """Return the rung that the record of the failed node asks for, if it does: checks before an eviction."""
+    assert failure.node is not None
+    reason = f"{failure.text}; {record.text}"
+    was_checked = record.was_checked or failure.node in incident.checked or not options.can_check
+    is_blamed = record.is_sure or not options.can_roll_back
+    if record.calls_for_eviction and was_checked and is_blamed and failure.node in options.members:
+        return RungChoice(
+            rung=Rung.EVICT,
+            reason=reason,
+            nodes=(failure.node,),
+            one_of=not record.is_sure,
+            mechanism=RECORD,
+            evidence=record.evidence,
+        )
+    if record.calls_for_checks and options.can_check and options.members - incident.checked:
+        suite = suite_for(failure.symptom_name)
+        return RungChoice(rung=Rung.CHECKS, reason=reason, suite=suite, mechanism=RECORD, evidence=record.evidence)
+    return None
 
 
 def _fails_alone(incident: Incident, failure: Failure, policy: LadderPolicy) -> bool:

@@ -22,11 +22,20 @@ from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.guesses import may_guess
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Proof, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice, choose, user_error, within_limits
+from holdfast_controller.plan.incident.ladder import (
+    RECORD,
+    LadderOptions,
+    RungChoice,
+    choose,
+    user_error,
+    within_limits,
+)
 from holdfast_controller.plan.incident.replay_scope import can_replay
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Starting
+from holdfast_controller.plan.record.finding import RecordFinding, finding
+from holdfast_controller.plan.record.noting import note_failure, record_of, records_of
 
 ENDS = frozenset({Symptom.KILLED_BY_SIGNAL, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
 """Symptoms which only show that a rank ended, without a reason."""
@@ -89,6 +98,10 @@ def proceed(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
 def choose_rung(draft: JobDraft, incident: Incident, failure: Failure) -> RungChoice:
     """Return the rung that `incident` asks for now. A rung whose mechanism only observes is emitted and passed over."""
     policy, options = draft.rules.ladder, _options(draft, failure)
+    if draft.rules.mechanisms.record == "observe":
+        would = choose(incident, failure, msgspec.structs.replace(options, record=_record(draft, failure)), policy)
+        if would.mechanism == RECORD:
+            draft.emit(Withheld, mechanism=RECORD, rung=would.rung, node=failure.node, reason=would.reason)
     choice = choose(incident, failure, options, policy)
     while choice.rung in MECHANISMS and _only_observes(draft, choice.rung):
         mechanism, option = MECHANISMS[choice.rung]
@@ -118,7 +131,15 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         code_failures=state.code.failures,
         can_replay=can_replay(state),
         may_guess=may_guess(state, failure),
+        record=_record(draft, failure) if rules.mechanisms.record == "act" else None,
     )
+
+
+def _record(draft: JobDraft, failure: Failure) -> RecordFinding | None:
+    """Return what the record of the failed node adds to a failure that nothing explains."""
+    if failure.node is None or failure.symptom not in FIRST_HAND_OF_NODE or failure.may_be_outage:
+        return None
+    return finding(record_of(draft, failure.node), records_of(draft), draft.now, draft.rules.record)
 
 
 def _explained(draft: JobDraft, failure: Failure) -> Failure:
@@ -226,6 +247,7 @@ def _open(draft: JobDraft, failure: Failure, incident_id: str) -> None:
 def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
     """Count the failure in the incident, and return the rung that follows."""
     incident = blame(draft.incident, failure, frozenset(draft.state.nodes))
+    note_failure(draft, failure)
     choice = choose_rung(draft, incident, failure)
     if (error := user_error(failure)) and is_of_present_code(draft.state, failure.generation):
         incident = msgspec.structs.replace(incident, user_error=error)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import msgspec
 
+from holdfast.engines.record.history import MarkKind
 from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, Reattempt, Withheld
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
@@ -27,6 +28,7 @@ from holdfast_controller.plan.incident.ladder import (
 )
 from holdfast_controller.plan.incident.replay_scope import first_phase
 from holdfast_controller.plan.phase import JobOutcome
+from holdfast_controller.plan.record.noting import note, strike_incident
 from holdfast_controller.plan.transitions import (
     become_checking,
     become_claiming,
@@ -67,6 +69,7 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
             become_waiting(draft, failure.generation, pause_s(len(incident.paused), policy), choice.reason)
         case Rung.ROLLBACK:
             roll_back(draft, choice.reason)
+            strike_incident(draft, incident.blamed, "the code was rolled back for it")
             # A job that waits for nodes goes back when they have come.
             if not draft.state.vacancies:
                 become_starting(draft, f"roll the code back: {choice.reason}")
@@ -149,9 +152,13 @@ def _stop(draft: JobDraft, failure: Failure, reason: str) -> None:
 
 def _revoke(draft: JobDraft, failure: Failure, reason: str) -> None:
     """Take the nodes that were evicted for the same failure off the blocklist: they were not at fault."""
+    seen = draft.incident.recurrences.get(trait(failure) or "")
+    if seen is not None and len(showed := frozenset().union(*seen.by.values())) > 1:
+        strike_incident(draft, sorted(showed), f"other nodes showed the same: {reason}")
     for node, evicted in sorted(draft.incident.evicted.items()):
         if failure.error and evicted.trait == failure.error.trait:
             draft.emit(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
+            note(draft, node, MarkKind.CLEARED, reason)
 
 
 def _exonerate(draft: JobDraft, incident: Incident, choice: RungChoice) -> None:
@@ -161,6 +168,7 @@ def _exonerate(draft: JobDraft, incident: Incident, choice: RungChoice) -> None:
             for node, epoch in sorted(known.evicted.items()):
                 if node not in choice.nodes:
                     draft.emit(EvictionRevoked, node=node, epoch=epoch, reason=choice.reason)
+                    note(draft, node, MarkKind.CLEARED, choice.reason)
 
 
 def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
@@ -174,8 +182,12 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
             epoch=member.epoch,
             blocked_for_s=_blocked_for_s(draft, failure),
             together=choice.nodes if choice.one_of else (),
+            evidence=tuple(dict.fromkeys((*failure.evidence, *choice.evidence))),
             reason=choice.reason,
         )
+        if failure.symptom not in ABSENT:
+            peer = next((end for end in choice.link or () if end != member.node), "")
+            note(draft, member.node, MarkKind.EVICTED, choice.reason, peer=peer)
         if shows := trait(failure):
             evicted[member.node] = Evicted(epoch=member.epoch, trait=shows)
     if choice.mechanism == REPLAYS:

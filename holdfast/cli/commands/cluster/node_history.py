@@ -1,0 +1,72 @@
+"""`holdfast nodes NODE`: what is known of a node over incidents and jobs, and how probable a lasting fault is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import click
+
+from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.options import reading_options
+from holdfast.cli.names import require_name
+from holdfast.cli.output.tables import json_text, render
+
+_NODE = """
+select n.key as node, n.state, n.job, n.reason, n.blocked_until, r.chance, r.last_at as chance_at,
+       coalesce(r.body->'counts', '{}') as counts
+from (select $1::text as key) asked
+left join standby.nodes n on n.key = asked.key
+left join controller.node_records r on r.key = asked.key
+where n.key is not null or r.key is not null
+"""
+_HISTORY = """
+select at, kind, counts, job, incident, symptom, device, peer, rack, text, event
+from controller.node_history where node = $1 order by at desc
+"""
+
+
+@click.command("show")
+@click.argument("node")
+@reading_options
+def show(node: str, directory: Path, database_url: str | None, as_json: bool) -> None:
+    """Show NODE's history over incidents and jobs: failures, checks, evictions, and the chance of a lasting fault.
+
+    `show` may be left out. COUNTS is no for what is never held against a node: silence, failures with another
+    explanation, results of checks. The chance is as of the last entry, and halves its distance to that of any node in
+    `[record] half_life_days`.
+    """
+    require_name(node, "node name")
+
+    async def fetch(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
+        return await connection.fetch(_NODE, node), await connection.fetch(_HISTORY, node)
+
+    about, history = read(reader_url(directory, database_url), fetch)
+    if not about:
+        raise click.ClickException(f"there is no node {node}; `holdfast nodes` lists them")
+    (known,) = as_dicts(about)
+    if as_json:
+        click.echo(json_text(known | {"node": node, "history": as_dicts(history)}, indent=2))
+        return
+    click.echo(_described(node, known))
+    if history:
+        click.echo(
+            render(
+                ["AT", "ENTRY", "COUNTS", "JOB", "INCIDENT", "DEVICE", "TEXT"],
+                [
+                    (row["at"], row["kind"], row["counts"], row["job"], row["incident"], row["device"], row["text"])
+                    for row in history
+                ],
+            )
+        )
+
+
+def _described(node: str, known: dict[str, Any]) -> str:
+    state = known["state"] or "not in the inventory"
+    state += f" in job {known['job']}" if known["job"] else ""
+    if known["chance"] is None:
+        return f"{node} is {state}; nothing is known against it"
+    as_of = f"{known['chance_at']:%Y-%m-%d %H:%M}"
+    return f"{node} is {state}; chance of a lasting fault: {known['chance']:.0%}, as of {as_of}"

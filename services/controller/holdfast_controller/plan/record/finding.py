@@ -1,0 +1,84 @@
+"""What a node's record adds to a failure of it: nothing, a reason to check it, or a reason to evict it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+
+from holdfast.engines.record.chance import chance_of, elsewhere, log_odds, present_chance
+from holdfast.engines.record.history import SURE, Mark, MarkKind, NodeRecord
+from holdfast.settings.record import RecordPolicy
+
+FAILURES_MIN = 2
+"""Failures from which a record says anything: the first one alone is answered by a restart in place."""
+AVOIDED_MAX = 100
+"""Nodes that a claim names as unwanted, the worst."""
+EVIDENCE_MAX = 8
+
+
+class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
+    chance: float
+    """Chance that the machine has a lasting fault."""
+    calls_for_checks: bool
+    calls_for_eviction: bool
+    was_checked: bool
+    """True if checks have found nothing wrong with it."""
+    is_sure: bool
+    """True if some of it points to the machine by itself. Otherwise it is tested after its eviction."""
+    text: str
+    evidence: tuple[str, ...]
+    """Ids of the events that it rests on."""
+
+
+def finding(
+    record: NodeRecord, records: Mapping[str, NodeRecord], now: datetime, policy: RecordPolicy
+) -> RecordFinding | None:
+    """Return what the record, which has the present failure already, says of the node; None if it says nothing."""
+    failures = [mark for mark in record.marks if mark.counts]
+    if len(failures) < FAILURES_MIN:
+        return None
+    around = elsewhere(record, records)
+    odds = log_odds(record, around, now, policy)
+    passed = _last(record.marks, MarkKind.CHECKS_PASSED)
+    before = None
+    if passed is not None:
+        until = msgspec.structs.replace(record, marks=tuple(it for it in record.marks if it.at <= passed.at))
+        before = log_odds(until, around, passed.at, policy)
+    # Checks that find nothing lower the odds. They are repeated once failures have made up for that.
+    is_news = before is None or odds >= before - math.log(policy.missed_by_checks)
+    chance = chance_of(odds)
+    can_break = any(mark.kind is not MarkKind.KILLED for mark in failures)
+    return RecordFinding(
+        chance=chance,
+        calls_for_checks=chance >= policy.check_min and is_news,
+        calls_for_eviction=chance >= policy.evict_min and can_break,
+        was_checked=passed is not None,
+        is_sure=not around.accusations and any(mark.kind in SURE and not mark.struck for mark in record.marks),
+        text=_describe(record.node, failures, chance, now),
+        evidence=tuple(mark.event for mark in failures if mark.event)[-EVIDENCE_MAX:],
+    )
+
+
+def avoided(records: Iterable[NodeRecord], now: datetime, policy: RecordPolicy) -> tuple[str, ...]:
+    """Return the nodes that a job should get only if no others are free, the worst first."""
+    chances = ((present_chance(record, now, policy), record.node) for record in records)
+    worst = sorted(((-chance, node) for chance, node in chances if chance >= policy.avoid_min))
+    return tuple(node for _, node in worst[:AVOIDED_MAX])
+
+
+def _last(marks: tuple[Mark, ...], kind: MarkKind) -> Mark | None:
+    return next((mark for mark in reversed(marks) if mark.kind is kind), None)
+
+
+def _describe(node: str, failures: list[Mark], chance: float, now: datetime) -> str:
+    since_s = (now - failures[0].at).total_seconds()
+    since = f"{since_s:.0f} s" if since_s < 600 else f"{since_s / 3600:.1f} h"
+    others = len({mark.job for mark in failures}) - 1
+    where = f", in {others + 1} jobs" if others else ""
+    return (
+        f"{node} has failed {len(failures)} times without an explanation within {since}{where}: "
+        f"by its record the chance of a lasting fault is {chance:.0%}"
+    )

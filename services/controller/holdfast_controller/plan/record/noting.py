@@ -1,0 +1,184 @@
+"""What is noted in the records of nodes: failures, checks, evictions, and what showed that one was not the node's.
+
+Silence is noted and never counts. Neither does a failure that is explained: the script's own errors and services
+elsewhere are not noted at all, for they are no node's.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from holdfast.engines.record.chance import elsewhere, log_odds
+from holdfast.engines.record.history import AGAINST, COMPARED, TEXT_MAX, Mark, MarkKind, NodeRecord
+from holdfast.events.parts.ranks import Suspect
+from holdfast.symptoms import Symptom
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
+from holdfast_controller.plan.incident.incident import Failure
+
+OF_HARDWARE = frozenset(
+    {
+        Symptom.ECC_ERROR,
+        Symptom.GPU_LOST,
+        Symptom.NVLINK_ERROR,
+        Symptom.DISK_FAULT,
+        Symptom.DRIVER_VERSION_MISMATCH,
+    }
+)
+"""Names of failures that point to the machine wherever the job runs."""
+
+USED_UP = frozenset({Symptom.CPU_OOM, Symptom.PROCESS_LIMIT})
+"""Names of failures by what the job uses up: another machine has no more of it."""
+
+KILLED_BY = ("signal 9",)
+
+STRENGTH = (MarkKind.EXPLAINED, MarkKind.KILLED, MarkKind.CRASH, MarkKind.HANG, MarkKind.HARDWARE)
+"""Kinds of failures, the one that says least first: later evidence about a generation replaces earlier."""
+
+
+def records_of(draft: JobDraft) -> Mapping[str, NodeRecord]:
+    return ChainMap(draft.noted, draft.rules.records)  # type: ignore[arg-type]
+
+
+def record_of(draft: JobDraft, node: str) -> NodeRecord:
+    return records_of(draft).get(node) or NodeRecord(node=node)
+
+
+def note(draft: JobDraft, node: str, kind: MarkKind, text: str = "", **fields: object) -> None:
+    """Add a mark to a node's record."""
+    incident = draft.state.incident
+    member = draft.state.member(node)
+    mark = Mark(
+        at=draft.now,
+        kind=kind,
+        text=text[:TEXT_MAX],
+        **{  # type: ignore[arg-type]
+            "job": draft.state.job,
+            "generation": draft.state.generation,
+            "incident": incident.id if incident else "",
+            "nodes": draft.state.spec.nnodes,
+            "rack": member.rack if member else "",
+            **fields,
+        },
+    )
+    _keep(draft, record_of(draft, node).with_mark(mark))
+
+
+def note_failure(draft: JobDraft, failure: Failure) -> None:
+    """Note a failure of a node, once for each generation; later evidence about the generation replaces weaker."""
+    kind = _kind_of(failure)
+    if kind is None or failure.node is None:
+        return
+    record = record_of(draft, failure.node)
+    known = record.mark_of(draft.state.job, failure.generation)
+    fields = {
+        "symptom": failure.symptom_name,
+        "generation": failure.generation,
+        "rank": failure.rank,
+        "event": failure.evidence[-1] if failure.evidence else "",
+        "device": _device(draft, failure),
+    }
+    if known is None:
+        note(draft, failure.node, kind, failure.text, **fields)
+    elif kind in STRENGTH and known.kind in STRENGTH and STRENGTH.index(kind) > STRENGTH.index(known.kind):
+        better = msgspec.structs.replace(known, kind=kind, text=failure.text[:TEXT_MAX], **fields)
+        _keep(draft, record.replacing(known, better))
+    _compare_within_generation(draft, failure, kind)
+
+
+def note_checks(draft: JobDraft, passed: Iterable[str], failed: Iterable[Suspect]) -> None:
+    """Note results of checks. That a node passed says something only of one that has failed before."""
+    for suspect in failed:
+        note(draft, suspect.node, MarkKind.CHECKS_FAILED, suspect.reason, symptom=suspect.symptom)
+    for node in passed:
+        if any(mark.kind in AGAINST for mark in record_of(draft, node).marks):
+            note(draft, node, MarkKind.CHECKS_PASSED, "stop-time checks found nothing wrong with it")
+
+
+def strike_incident(draft: JobDraft, nodes: Iterable[str], why: str) -> None:
+    """Count what was compared in the open incident no longer against these nodes: something else explains it."""
+    incident = draft.incident.id
+    for node in nodes:
+        _strike(draft, node, lambda mark: mark.kind in COMPARED and mark.incident == incident, why)
+
+
+def strike_alerts(draft: JobDraft, node: str, alerts: Iterable[str], why: str) -> None:
+    """Count these alerts, by their events, no longer against the node."""
+    events = frozenset(alerts)
+    _strike(draft, node, lambda mark: mark.event in events, why)
+
+
+def _strike(draft: JobDraft, node: str, concerns: Callable[[Mark], bool], why: str) -> None:
+    record = record_of(draft, node)
+    marks = tuple(_struck(mark, why) if mark.counts and concerns(mark) else mark for mark in record.marks)
+    if marks != record.marks:
+        _keep(draft, msgspec.structs.replace(record, marks=marks))
+
+
+def _struck(mark: Mark, why: str) -> Mark:
+    return msgspec.structs.replace(mark, struck=why[:TEXT_MAX])
+
+
+def _kind_of(failure: Failure) -> MarkKind | None:
+    """Return what kind of mark a failure is; None if it is not held against a node, or belongs to none."""
+    symptom = failure.symptom
+    if symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED, Symptom.START_TIMEOUT):
+        return MarkKind.LOST
+    if symptom is Symptom.NODE_UNFIT:
+        return MarkKind.ALERT
+    if symptom is Symptom.FAIL_SLOW:
+        return MarkKind.SLOW if len(failure.group) == 1 else None
+    if symptom not in FIRST_HAND_OF_NODE or failure.may_be_outage:
+        return None
+    if failure.named in USED_UP or failure.is_shared:
+        return MarkKind.EXPLAINED
+    if failure.named in OF_HARDWARE or failure.proof:
+        return MarkKind.HARDWARE
+    if symptom is Symptom.HANG:
+        return MarkKind.HANG
+    was_killed = failure.error is not None and failure.error.signature in KILLED_BY
+    return MarkKind.KILLED if was_killed or symptom is Symptom.RANKS_VANISHED else MarkKind.CRASH
+
+
+def _compare_within_generation(draft: JobDraft, failure: Failure, kind: MarkKind) -> None:
+    """Count each generation against one node: who kills ranks of several has a reason that is no machine's.
+
+    Of several that crash the first one counts, for the others may only have lost it; what names hardware counts most.
+    """
+    assert failure.node is not None
+    job, generation = draft.state.job, failure.generation
+    others = [
+        (record, mark)
+        for node in draft.state.nodes
+        if node != failure.node and (record := records_of(draft).get(node)) is not None
+        if (mark := record.mark_of(job, generation)) is not None and mark.counts
+    ]
+    if not others or kind not in AGAINST:
+        return
+    own = record_of(draft, failure.node)
+    mine = own.mark_of(job, generation)
+    if kind in COMPARED and mine is not None and mine.counts:
+        first = others[0][0].node
+        why = f"{first} failed in the same generation"
+        _keep(draft, own.replacing(mine, _struck(mine, why)))
+    for record, mark in others:
+        both_killed = kind is MarkKind.KILLED and mark.kind is MarkKind.KILLED
+        if mark.kind in COMPARED and (both_killed or kind is MarkKind.HARDWARE):
+            why = f"{failure.node} failed in the same generation"
+            _keep(draft, record.replacing(mark, _struck(mark, why)))
+
+
+def _device(draft: JobDraft, failure: Failure) -> str:
+    """Return the device that the alert which reports the failure names."""
+    known = draft.state.alerts.get(failure.node or "", ())
+    return next((alert.device for alert in reversed(known) if alert.event in failure.evidence), "")
+
+
+def _keep(draft: JobDraft, record: NodeRecord) -> None:
+    """Keep a record in the decision, with its odds as they are now."""
+    others = records_of(draft)
+    odds = log_odds(record, elsewhere(record, others), draft.now, draft.rules.record)
+    draft.noted[record.node] = msgspec.structs.replace(record, log_odds=odds)

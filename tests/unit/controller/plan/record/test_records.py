@@ -1,0 +1,172 @@
+"""Records of nodes: what the controller notes in them, keeps, and lets decide."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.engines.record.history import MARKS_MAX, Mark, MarkKind, NodeRecord
+from holdfast.events import NodeLost, NodeReleaseRequested, NodesGranted, NodesRequested, ProcessExited
+from holdfast.events.parts.job import Grant, JobSpec
+from holdfast.events.parts.ranks import RankException
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import SubmitJob
+from holdfast.settings.retention import RetentionPolicy
+from holdfast_controller.plan.draft import Rules
+from holdfast_controller.service import Controller
+from holdfast_controller.store import RECORDS, TABLES
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ECC = RankException(type="RuntimeError", message="CUDA error: uncorrectable ECC error encountered", traceback="t")
+
+
+class Cluster:
+    """A controller with one job of four nodes that makes no step between its failures."""
+
+    def __init__(self, nodes: tuple[str, ...] = ("a", "b", "c", "d")) -> None:
+        self.now = NOW
+        self.controller = Controller(Rules())
+        spec = JobSpec(
+            name="job", script="train.py", nnodes=len(nodes), nproc_per_node=2, cwd="/", directory="/jobs/job"
+        )
+        self.events: list[object] = []
+        self._adopt(self.controller.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec), self.now))
+        (asked,) = (event for event in self.events if isinstance(event, NodesRequested))
+        grants = tuple(Grant(node=node, epoch=1, address="10.0.0.1", store_ports=(29500,), rack="r1") for node in nodes)
+        self.send(NodesGranted, job="job", claim=asked.id, grants=grants)
+
+    def send(self, kind: type, **fields: object) -> None:
+        self.now += timedelta(seconds=1)
+        event = kind(id=uuid7(), at=self.now, source="test", **fields)
+        self._adopt(self.controller.on_event(event, self.now))
+
+    def exit(self, node: str, generation: int | None = None, **fields: object) -> None:
+        generation = self.controller.jobs["job"].generation if generation is None else generation
+        fields = {"rank": 0, "local_rank": 0, "step": 5, "steps_done": 5, "exited_at": self.now, **fields}
+        self.send(ProcessExited, node=node, job="job", generation=generation, **fields)
+
+    def marks(self, node: str) -> list[tuple[MarkKind, bool]]:
+        record = self.controller.records.get(node)
+        return [(mark.kind, mark.counts) for mark in record.marks] if record else []
+
+    def _adopt(self, effect: object) -> None:
+        self.controller.adopt(effect)  # type: ignore[arg-type]
+        self.events += effect.events  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [
+        ({"signal": 11}, MarkKind.CRASH),
+        ({"signal": 9}, MarkKind.KILLED),
+        ({"exit_code": 1, "exception": ECC}, MarkKind.HARDWARE),
+    ],
+)
+def test_each_way_to_end_has_its_mark(end: dict[str, Any], kind: MarkKind) -> None:
+    cluster = Cluster()
+    cluster.exit("b", **end)
+    assert cluster.marks("b") == [(kind, True)]
+    (mark,) = cluster.controller.records["b"].marks
+    assert (mark.job, mark.generation, mark.nodes, mark.rack) == ("job", 1, 4, "r1") and mark.event
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"exit_code": 1, "exception": RankException(type="ValueError", message="no", traceback="t")},
+        {"exit_code": 1, "log_tail": "urllib.error.HTTPError: HTTP Error 503: Service Unavailable"},
+        {"agent_was_away": True},
+    ],
+)
+def test_what_is_no_machines_fault_is_not_noted(end: dict[str, Any]) -> None:
+    cluster = Cluster()
+    cluster.exit("b", **end)
+    assert cluster.controller.records == {}
+
+
+def test_a_job_that_uses_up_the_memory_is_noted_and_does_not_count() -> None:
+    cluster = Cluster()
+    lack = RankException(type="OSError", message="[Errno 12] Cannot allocate memory", traceback="t")
+    cluster.exit("b", exit_code=1, exception=lack)
+    assert all(not counts for _, counts in cluster.marks("b"))
+
+
+def test_silence_is_noted_and_does_not_count() -> None:
+    cluster = Cluster()
+    cluster.send(NodeLost, node="b", job="job", epoch=1, last_heard_at=NOW, silent_s=11.0)
+    assert cluster.marks("b") == [(MarkKind.LOST, False)]
+
+
+def test_a_generation_counts_once_and_by_its_best_evidence() -> None:
+    cluster = Cluster()
+    cluster.exit("b", signal=11)
+    cluster.exit("b", generation=1, signal=11, rank=1)
+    assert cluster.marks("b") == [(MarkKind.CRASH, True)]
+    cluster.exit("b", generation=1, rank=1, exit_code=1, exception=ECC)
+    assert cluster.marks("b") == [(MarkKind.HARDWARE, True)]
+
+
+def test_kills_on_several_nodes_at_once_count_against_none() -> None:
+    cluster = Cluster()
+    for node in "abcd":
+        cluster.exit(node, generation=1, signal=9)
+    assert [cluster.marks(node) for node in "abcd"] == [[(MarkKind.KILLED, False)]] * 4
+
+
+def test_of_several_crashes_the_first_counts() -> None:
+    cluster = Cluster()
+    cluster.exit("b", generation=1, signal=11)
+    cluster.exit("c", generation=1, signal=6)
+    assert cluster.marks("b") == [(MarkKind.CRASH, True)] and cluster.marks("c") == [(MarkKind.CRASH, False)]
+    cluster.exit("d", generation=1, exit_code=1, exception=ECC)
+    assert cluster.marks("b") == [(MarkKind.CRASH, False)] and cluster.marks("d") == [(MarkKind.HARDWARE, True)]
+
+
+def _lemon(at: datetime = NOW) -> NodeRecord:
+    record = NodeRecord(node="z")
+    for number in range(3):
+        record = record.with_mark(Mark(at=at, kind=MarkKind.HARDWARE, job="old", generation=number, nodes=8))
+    return msgspec.structs.replace(record, log_odds=3.0)
+
+
+def test_a_claim_names_the_nodes_to_avoid() -> None:
+    cluster = Cluster()
+    cluster.controller.records["z"] = _lemon()
+    cluster.send(NodeLost, node="b", job="job", epoch=1, last_heard_at=NOW, silent_s=11.0)
+    assert [event.avoid for event in cluster.events if isinstance(event, NodesRequested)] == [(), ("z",)]
+
+
+def test_a_record_outlives_the_job_and_the_process() -> None:
+    cluster = Cluster()
+    cluster.exit("b", signal=11)
+    again = Controller(Rules())
+    kept: dict[str, Any] = {table.name: {} for table in TABLES} | {RECORDS.name: dict(cluster.controller.records)}
+    again.load(kept)
+    assert again.records == cluster.controller.records and again.planner.rules.records is again.records
+
+
+def test_a_release_by_a_person_is_noted_once() -> None:
+    cluster = Cluster()
+    cluster.controller.records["z"] = _lemon()
+    released = NodeReleaseRequested(id=uuid7(), at=NOW, source="standby", node="z", reason="released by ada")
+    for _ in range(2):
+        cluster.controller.adopt(cluster.controller.on_event(released, NOW))
+    assert [kind for kind, _ in cluster.marks("z")] == [MarkKind.HARDWARE] * 3 + [MarkKind.RELEASED]
+    assert RECORDS.columns(cluster.controller.records["z"])["chance"] == pytest.approx(0.2)
+
+
+def test_records_are_bounded_and_deleted_in_time() -> None:
+    record = NodeRecord(node="z")
+    for number in range(MARKS_MAX + 5):
+        record = record.with_mark(Mark(at=NOW, kind=MarkKind.CRASH, job="old", generation=number))
+    assert len(record.marks) == MARKS_MAX and record.counts == {"crash": MARKS_MAX + 5}
+    controller = Controller(Rules(), RetentionPolicy(node_records_days=2))
+    controller.records["z"] = record
+    assert controller.on_time(NOW + timedelta(days=1.9), NOW).is_nothing
+    effect = controller.on_time(NOW + timedelta(days=2), NOW)
+    controller.adopt(effect)
+    assert [(row.table, row.key, row.row) for row in effect.rows] == [(RECORDS, "z", None)]
+    assert controller.records == {}
