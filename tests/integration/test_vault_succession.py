@@ -169,6 +169,29 @@ def test_what_a_large_node_holds_fits_before_its_successor_reads() -> None:
     assert inherited == {name: [0, 1, 2, 3] for name in names}
 
 
+def test_a_shard_that_is_about_to_be_overwritten_is_taken_back_without_a_message() -> None:
+    segments, name, notes = [Segment("shard", 1) for _ in range(2)], shard(0), (b"index", b"objects")
+    held = [
+        (each, SealedContents(sealed=at(step), index=notes[0], objects=notes[1], seal=seal(notes, each.memory)))
+        for step, each in enumerate(segments)
+    ]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    inheritance = Inheritance()
+    with subprocess.Popen(["sleep", "60"]) as waiting:
+        handover = Handover(Successor(ours, waiting.pid), lambda: pytest.fail("it was replaced"))
+        handover.shelf(name, held, None, ())
+        data, descriptors, _, _ = socket.recv_fds(theirs, 1 << 16, 2 * DEPOSITS_MAX)
+        inheritance.take(records.decode(data), descriptors)
+        handover.withdraw(name, segments[0])
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+        waiting.kill()
+    (shelf,) = inheritance.shelves()
+    assert [it.contents.sealed.step for it in shelf.shards] == [1]
+
+
 def test_a_vault_that_is_stopped_is_replaced_and_nothing_is_lost(node: Callable[..., VaultNode]) -> None:
     one = node("one")
     with one.rank() as rank:
