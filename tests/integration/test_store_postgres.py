@@ -73,6 +73,9 @@ async def test_changes_are_written_in_place_of_the_whole_until_they_are_larger(w
         assert tuple(row)[:2] == (number + 1, number), "what people query is always that of the newest version"
         sizes.add(row[2])
         changes.append(await admin.fetchval("select count(*) from controller.job_changes"))
+    async with store.transaction() as tx:
+        await tx.delete(JOBS_BY_CHANGES, "j")
+    assert await admin.fetchval("select count(*) from controller.job_changes") == 0, "no change outlives its row"
     await admin.close()
     assert 2 <= len(sizes) <= 8, "the row was written whole a few times"
     assert 5 < max(changes) < 40, "and what changed since was forgotten then"
