@@ -78,7 +78,7 @@ def _one_of_a_link(nodes: Sequence[str], verdict: ChecksVerdict, witnesses: Sequ
     known = verdict.lone_links if witnesses else verdict.links
     pair: tuple[str, ...] = known[0] if len(known) == 1 else ()
     is_between_suspects = bool(pair) and (set(pair) <= set(nodes) if witnesses else set(pair) == set(nodes))
-    return (pair[0],) if is_between_suspects else ()
+    return pair[:1] if is_between_suspects else ()
 
 
 def _at_fault(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[Suspect, ...]:
