@@ -38,6 +38,10 @@ SHOWN = {
     "trains_s_max": "at most",
     "decision": "decision",
     "incident": "shown as",
+    "row": "row",
+    "root": "root",
+    "evicted": "evicted",
+    "right": "right",
     "heals_by": "heals by",
 }
 
@@ -57,6 +61,12 @@ def told(one: Outcome) -> str:
     )
 
 
+def is_right(drill: Drill, one: Outcome) -> bool:
+    """Return True if the incident has the row of what was done, its root, and the node at fault was evicted."""
+    went = drill.evicts is None or one.evicted == ((drill.evicts,) if drill.evicts else ())
+    return one.row == (drill.symptom or "") and drill.root in (None, one.root) and went
+
+
 def figures_of(drill: Drill, came: list[Outcome], failure: str) -> dict[str, Any]:
     """One row."""
     return {
@@ -65,6 +75,10 @@ def figures_of(drill: Drill, came: list[Outcome], failure: str) -> dict[str, Any
         **seconds_of(came),
         "recovered": sum(one.outcome == "recovered" for one in came),
         "incident": ", ".join(sorted({one.incident for one in came})),
+        "row": ", ".join(sorted({one.row for one in came})),
+        "root": ", ".join(sorted({one.root for one in came})),
+        "evicted": ", ".join(sorted({node for one in came for node in one.evicted})),
+        "right": sum(is_right(drill, one) for one in came),
         "heals_by": drill.heals_by,
         "not_carried_out": failure,
     }

@@ -192,7 +192,7 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.sympt
        f.at as fault_at, case when c.outcome = 'recovered' then coalesce(r.at, c.at) end as recovered_at,
        coalesce(c.summary, o.body->>'reason') as summary,
        coalesce(d.table_one, o.body->>'table_one', '') as table_one, coalesce(d.root, o.body->>'root', '') as root,
-       case when d.symptom is null then o.node else d.node end as culprit, d.proof, d.rule
+       case when d.symptom is null then o.node else d.node end as first_node, d.proof, d.rule
 from historian.events o
 left join lateral (
     select e.body->>'symptom' as symptom, coalesce(e.body->>'table_one', '') as table_one, e.body->>'root' as root,
@@ -226,7 +226,7 @@ left join lateral (
 ) r on true
 where o.type = 'incident_opened';
 
-comment on view historian.incidents is 'one row per incident: symptom, its row of Table 1, root, culprit, nodes evicted, outcome, steps lost, seconds to recover';
+comment on view historian.incidents is 'one row per incident: symptom, its row of Table 1, root, first node, nodes evicted, outcome, steps lost, seconds to recover';
 
 create view historian.incident_timeline as
 select t.incident, t.job, t.at,

@@ -24,6 +24,7 @@ FAULTS: dict[str, Fault] = {
 
 AnyStep = (
     processes.Signal
+    | processes.LastWords
     | processes.Freeze
     | processes.LoseNode
     | processes.KillContainer

@@ -6,6 +6,7 @@ To add one: a row in `DRILLS`. `bench/drills.py` carries out the same rows and p
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from waiting import DEADLINE_S, NotYet
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.faults.registry import find_fault
 from holdfast.faults.requirements import lacking
-from holdfast.symptoms import Symptom
+from holdfast.symptoms import Root, Symptom
 
 STEPS_BEFORE = 15
 """How far the job is when it is struck; there is a checkpoint by then."""
@@ -37,7 +38,10 @@ class Drill(NamedTuple):
     noticed. `pending`: why this cannot work yet. `needs_gpus`: nodes are told which GPU is theirs (`divide_gpus`).
     `on_one_node`: it takes a network, or mounts, that no other node has. `is_repaired`: whoever had to go comes back by
     a restart of its machine. `often`: it is quick, or nothing else tests it, so each run of the tests has it.
-    `steps_before`: how far the job is when it is struck.
+    `steps_before`: how far the job is when it is struck. `row`: the row of Table 1 that it has to be given, by default
+    that of `symptom`. `root`: whose it is, as far as can be known; None for whatever it is. `evicts`: the node that
+    has to go, `first` or `last`; "" for none, None for whatever is done. `reads_kernel`: the kernel's own log
+    names it, which agents read in a cluster of their own only.
     """
 
     symptom: Symptom | None
@@ -53,6 +57,14 @@ class Drill(NamedTuple):
     is_repaired: bool = False
     often: bool = False
     steps_before: int = STEPS_BEFORE
+    row: str | None = None
+    root: Root | None = Root.UNKNOWN
+    evicts: str | None = ""
+    reads_kernel: bool = False
+
+    @property
+    def wanted_row(self) -> str:
+        return (self.symptom or "") if self.row is None else self.row
 
     @property
     def fault(self) -> str:
@@ -88,18 +100,28 @@ class Outcome(NamedTuple):
     incident: str
     decision: str
     outcome: str
-    evicted: int
+    row: str
+    root: str
+    evicted: tuple[str, ...]
+    """`first` or `last`, for the nodes that the job was struck on."""
 
+
+LOST: Any = {"root": Root.INFRASTRUCTURE, "evicts": "last"}
+"""What has to be concluded where the last node is at fault."""
 
 DRILLS = (
     Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
-    Drill(Symptom.CUDA_ERROR, ("crash-rank", "--rank", "1", "-o", "signal=ABRT"), "aborted"),
-    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True),
+    Drill(Symptom.CUDA_ERROR, ("cuda-error", "--rank", "1"), "cuda_error", often=True),
+    # Where no agent reads the kernel's log, nothing tells a kill for lack of memory from another one.
+    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True, row=""),
+    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "3"), "cpu_oom", reads_kernel=True),
     Drill(
         Symptom.INSUFFICIENT_DISK_SPACE,
         ("disk-full", "--node", "{last}", "-o", "path={job}"),
         "insufficient_disk_space",
         decision="",
+        root=None,
+        evicts=None,
         arguments=NO_HURRY,
         heals_by="undo",
         often=True,
@@ -108,45 +130,53 @@ DRILLS = (
         Symptom.EXTERNAL_SERVICE_ERROR,
         ("service-down", "-o", "port={port}"),
         "external_service_error",
+        root=Root.INFRASTRUCTURE,
         heals_by="undo",
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(
         Symptom.HDFS_ERROR,
         ("service-down", "-o", "speaks=webhdfs", "-o", "port={port}"),
-        "external_service_error",
+        "hdfs_error",
+        root=Root.INFRASTRUCTURE,
         heals_by="undo",
         often=True,
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(Symptom.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
-    Drill(Symptom.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", decision="eviction"),
+    Drill(Symptom.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", decision="eviction", **LOST),
     Drill(Symptom.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
-    Drill(None, ("cut", "--node", "{last}"), "node_lost", decision="eviction", on_one_node=True),
-    Drill(Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", decision="eviction"),
+    # Silence looks like a machine that is gone.
+    Drill(None, ("cut", "--node", "{last}"), "node_lost", "eviction", on_one_node=True, row="os_kernel_panic", **LOST),
+    Drill(
+        Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", "eviction", root=Root.INFRASTRUCTURE, evicts="first"
+    ),
     Drill(
         Symptom.CPU_OVERLOAD,
         ("overload-node", "--node", "{last}"),
-        # It makes the job slow before its check alerts for the second time; where it does not, that evicts it.
-        "",
+        "cpu_overload",
         decision="eviction",
+        **LOST,
     ),
     Drill(
         Symptom.MFU_DECLINE,
         ("slow-node", "--node", "{last}", "-o", "cores=0.05"),
-        "mfu_decline",
+        "fail_slow",
         decision="eviction",
+        evicts="last",
         script=PACED,
         arguments=("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop"),
         steps_before=60,
     ),
     Drill(
-        # The bus goes over the same link: that its carrier is lost, nobody hears.
+        # The bus goes over the same link: that its carrier is lost is not reported before it is back.
         Symptom.INFINIBAND_ERROR,
         ("link-down", "--node", "{last}"),
         "node_lost",
         decision="eviction",
         on_one_node=True,
+        row="os_kernel_panic",
+        **LOST,
     ),
     Drill(
         Symptom.INFINIBAND_ERROR,
@@ -160,9 +190,10 @@ DRILLS = (
         # Its ranks wait for their data for ever, and with them all others.
         Symptom.FILESYSTEM_MOUNT,
         ("mount-hangs", "--node", "{last}", "-o", "path={scratch}/data"),
-        "hang",
+        "filesystem_mount",
         decision="eviction",
         on_one_node=True,
+        **LOST,
         arguments=("--data", "{scratch}/data"),
     ),
     Drill(
@@ -170,6 +201,7 @@ DRILLS = (
         ("xid", "-o", "xid=95", "-o", "pci={last_gpu}"),
         "gpu_memory_error",
         decision="eviction",
+        **LOST,
         needs_gpus=True,
         is_repaired=True,
     ),
@@ -178,6 +210,7 @@ DRILLS = (
         ("xid", "-o", "xid=79", "-o", "pci={last_gpu}"),
         "gpu_unavailable",
         decision="eviction",
+        **LOST,
         needs_gpus=True,
         is_repaired=True,
     ),
@@ -186,6 +219,7 @@ DRILLS = (
         ("disk-fails", "--node", "{last}", "-o", "path={job}"),
         "disk_fault",
         decision="eviction",
+        **LOST,
         on_one_node=True,
         is_repaired=True,
     ),
@@ -252,7 +286,7 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
         job.finish()
     else:
         cluster.command("stop", job.name)
-    return _read(cluster, job, datetime.fromisoformat(told["at"]))
+    return _read(cluster, job, datetime.fromisoformat(told["at"]), members)
 
 
 _STEPS = """
@@ -274,13 +308,15 @@ def _is_over(cluster: Cluster, job: Job) -> bool:
     return True
 
 
-def _read(cluster: Cluster, job: Job, struck_at: datetime) -> Outcome:
+def _read(cluster: Cluster, job: Job, struck_at: datetime, members: Sequence[str]) -> Outcome:
     (incident, *_) = cluster.incidents(job)
     sign = cluster.until("its first sign is recorded", lambda: cluster.query(_FIRST_SIGN, incident["key"]))
     started, stepped = cluster.until("its story is recorded", lambda: _last_start(cluster, job))
     decisions = [
         (event["at"], event["type"]) for kind in ("reattempt", "eviction") for event in cluster.events(job, kind)
     ]
+
+    (concluded,) = cluster.query(_CONCLUDED, incident["key"])
 
     def seconds(moment: str | datetime) -> float:
         at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
@@ -293,8 +329,17 @@ def _read(cluster: Cluster, job: Job, struck_at: datetime) -> Outcome:
         incident=incident["symptom"],
         decision=max(decisions)[1] if decisions else "",
         outcome=incident["outcome"],
-        evicted=len(cluster.events(job, "eviction")),
+        row=concluded["table_one"],
+        root=concluded["root"],
+        evicted=tuple(_place(event["node"], members) for event in cluster.events(job, "eviction")),
     )
+
+
+_CONCLUDED = "select table_one, root from historian.incidents where incident = $1::text::uuid"
+
+
+def _place(node: str, members: Sequence[str]) -> str:
+    return {members[0]: "first", members[-1]: "last"}.get(node, node)
 
 
 def _last_start(cluster: Cluster, job: Job) -> tuple[dict[str, Any], list[dict[str, Any]]]:

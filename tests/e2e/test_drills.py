@@ -38,7 +38,7 @@ def struck(request: pytest.FixtureRequest, drill: Drill) -> Cluster:
     """A cluster of three free nodes; for what strikes one node, or its GPU, one where nodes have their own."""
     if not drill.often and "HOLDFAST_DRILLS" not in os.environ:
         pytest.skip("not in every run: set HOLDFAST_DRILLS=1, or run bench/drills.py")
-    if not (drill.on_one_node or drill.needs_gpus):
+    if not (drill.on_one_node or drill.needs_gpus or drill.reads_kernel):
         common: Cluster = request.getfixturevalue("holdfast")
         return common
     apart: Cluster = request.getfixturevalue("_apart")
@@ -56,6 +56,8 @@ def test_what_is_broken_on_purpose_is_noticed_and_recovered_from(struck: Cluster
     assert came.outcome == "recovered"
     assert came.incident == drill.incident or not drill.incident
     assert came.decision == drill.decision or not drill.decision
+    assert came.row == drill.wanted_row and drill.root in (None, came.root), came
+    assert drill.evicts is None or came.evicted == ((drill.evicts,) if drill.evicts else ()), came
     assert 0 < came.noticed_s < came.decided_s < came.trains_s, came
     # The history shows that it was a drill.
     said = next(

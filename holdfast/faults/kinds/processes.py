@@ -28,6 +28,22 @@ class Signal(FaultStep, frozen=True, kw_only=True, tag="signal"):
             raise FaultRefused(f"process {self.process.pid} ended before the signal: try again")
 
 
+class LastWords(FaultStep, frozen=True, kw_only=True, tag="last_words"):
+    """Text that the process seems to write to its standard error, just before a signal ends it."""
+
+    process: TargetProcess
+    text: str
+
+    @property
+    def lasts(self) -> bool:
+        return False
+
+    def do(self) -> None:
+        # The pipe or file itself is opened: what is written there is in no way different from the process's own output.
+        with open(f"/proc/{self.process.pid}/fd/2", "ab", buffering=0) as errors:
+            errors.write(self.text.encode())
+
+
 class Freeze(FaultStep, frozen=True, kw_only=True, tag="freeze"):
     """SIGSTOP; undone by SIGCONT to the remaining processes."""
 
@@ -80,6 +96,33 @@ class CrashOptions(FaultOptions, frozen=True, kw_only=True):
     signal: Literal["SEGV", "ABRT", "BUS", "ILL", "FPE"] = "SEGV"
 
 
+CudaError = Literal["launch-failure", "illegal-access", "ecc"]
+CUDA_ERRORS: dict[CudaError, tuple[Symptom, str]] = {
+    "launch-failure": (Symptom.CUDA_ERROR, "unspecified launch failure"),
+    "illegal-access": (Symptom.CUDA_ERROR, "an illegal memory access was encountered"),
+    "ecc": (Symptom.GPU_MEMORY_ERROR, "uncorrectable ECC error encountered"),
+}
+
+
+class CudaErrorOptions(FaultOptions, frozen=True, kw_only=True):
+    error: CudaError = "launch-failure"
+
+    def symptom(self) -> Symptom:
+        return CUDA_ERRORS[self.error][0]
+
+
+def _cuda_error(aim: FaultTarget, options: CudaErrorOptions) -> tuple[FaultStep, ...]:
+    """End a rank as a CUDA error does that a thread of torch meets: with the exception's text, by `std::terminate`."""
+    process = _of_rank(aim)
+    text = (
+        "terminate called after throwing an instance of 'c10::AcceleratorError'\n"
+        f"  what():  CUDA error: {CUDA_ERRORS[options.error][1]}\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+        "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n\n"
+    )
+    return (LastWords(process=process, text=text), Signal(process=process, number=signal.SIGABRT))
+
+
 def _kill_rank(aim: FaultTarget, _: FaultOptions) -> tuple[FaultStep, ...]:
     return (Signal(process=_of_rank(aim), number=signal.SIGKILL),)
 
@@ -122,10 +165,18 @@ def _of_rank(aim: FaultTarget) -> TargetProcess:
 FAULTS = (
     Fault("kill-rank", None, FaultScope.RANK, "SIGKILL to the rank's process", _kill_rank),
     Fault(
-        "crash-rank",
+        "cuda-error",
         Symptom.CUDA_ERROR,
         FaultScope.RANK,
-        "a deadly signal, as a driver's or a library's crash ends a rank",
+        "torch's text of a CUDA error in the rank's output, and the abort that follows it",
+        _cuda_error,
+        options=CudaErrorOptions,
+    ),
+    Fault(
+        "crash-rank",
+        None,
+        FaultScope.RANK,
+        "a deadly signal, as a library's crash ends a rank",
         _crash_rank,
         options=CrashOptions,
     ),

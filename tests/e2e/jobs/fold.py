@@ -27,6 +27,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -196,7 +197,13 @@ def fetch(service: Path) -> None:
         url = service.read_text()
     except FileNotFoundError:
         return
-    urllib.request.urlopen(url, timeout=10).close()
+    try:
+        urllib.request.urlopen(url, timeout=10).close()
+    except urllib.error.HTTPError as error:
+        # As clients of WebHDFS do: the status tells less than the exception that the server names.
+        if "RemoteException" in (body := error.read().decode()):
+            raise OSError(f"{url}: {body}") from error
+        raise
 
 
 def misbehave(args: argparse.Namespace, rank: int, *moments: str) -> None:

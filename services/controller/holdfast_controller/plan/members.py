@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.events import NodeDeparted, NodeLost, NodesAwaited, NodesGranted, OrderRefused, Suspension
 from holdfast.events.parts.job import Grant
-from holdfast.symptoms import Symptom
+from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.doubt import replacement, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
@@ -96,6 +96,7 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
         symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
     return Failure(
         symptom=symptom,
+        root=Root.INFRASTRUCTURE if symptom is Symptom.NODE_LOST else Root.UNKNOWN,
         generation=state.generation,
         step=state.step,
         text=text,
