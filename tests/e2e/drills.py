@@ -39,8 +39,8 @@ class Drill(NamedTuple):
     `on_one_node`: it takes a network, or mounts, that no other node has. `is_repaired`: whoever had to go comes back by
     a restart of its machine. `often`: it is quick, or nothing else tests it, so each run of the tests has it.
     `steps_before`: how far the job is when it is struck. `row`: the row of Table 1 that it has to be given, by default
-    that of `symptom`. `root`: whose it is, as far as can be known; None for whatever it is. `evicts`: the node that
-    has to go, `first` or `last`; "" for none, None for whatever is done. `reads_kernel`: the kernel's own log
+    that of `symptom`; ANY for whatever it is. `root`: whose it is, as far as can be known; None for whatever it is. `evicts`: the
+    node that has to go, `first` or `last`; "" for none, None for whatever is done. `reads_kernel`: the kernel's own log
     names it, which agents read in a cluster of their own only.
     """
 
@@ -108,13 +108,15 @@ class Outcome(NamedTuple):
 
 LOST: Any = {"root": Root.INFRASTRUCTURE, "evicts": "last"}
 """What has to be concluded where the last node is at fault."""
+ANY = "any"
+OPENED_BY_PARTNER: Any = {"root": None, "row": ANY, "evicts": "last"}
+"""A partner's complaint opens the incident, before the silence is noticed: it has a row only if that comes first."""
 
 DRILLS = (
     Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
     Drill(Symptom.CUDA_ERROR, ("cuda-error", "--rank", "1"), "cuda_error", often=True),
     # Where no agent reads the kernel's log, nothing tells a kill for lack of memory from another one.
     Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True, row=""),
-    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "3"), "cpu_oom", reads_kernel=True),
     Drill(
         Symptom.INSUFFICIENT_DISK_SPACE,
         ("disk-full", "--node", "{last}", "-o", "path={job}"),
@@ -144,10 +146,10 @@ DRILLS = (
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(Symptom.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
-    Drill(Symptom.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", decision="eviction", **LOST),
+    Drill(Symptom.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", "eviction", **OPENED_BY_PARTNER),
     Drill(Symptom.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
     # Silence looks like a machine that is gone.
-    Drill(None, ("cut", "--node", "{last}"), "node_lost", "eviction", on_one_node=True, row="os_kernel_panic", **LOST),
+    Drill(None, ("cut", "--node", "{last}"), "node_lost", "eviction", on_one_node=True, **OPENED_BY_PARTNER),
     Drill(
         Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", "eviction", root=Root.INFRASTRUCTURE, evicts="first"
     ),
@@ -175,8 +177,7 @@ DRILLS = (
         "node_lost",
         decision="eviction",
         on_one_node=True,
-        row="os_kernel_panic",
-        **LOST,
+        **OPENED_BY_PARTNER,
     ),
     Drill(
         Symptom.INFINIBAND_ERROR,
@@ -190,9 +191,10 @@ DRILLS = (
         # Its ranks wait for their data for ever, and with them all others.
         Symptom.FILESYSTEM_MOUNT,
         ("mount-hangs", "--node", "{last}", "-o", "path={scratch}/data"),
-        "filesystem_mount",
+        "hang",
         decision="eviction",
         on_one_node=True,
+        row="job_hang",
         **LOST,
         arguments=("--data", "{scratch}/data"),
     ),
