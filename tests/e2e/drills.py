@@ -39,9 +39,9 @@ class Drill(NamedTuple):
     `on_one_node`: it takes a network, or mounts, that no other node has. `is_repaired`: whoever had to go comes back by
     a restart of its machine. `often`: it is quick, or nothing else tests it, so each run of the tests has it.
     `steps_before`: how far the job is when it is struck. `row`: the row of Table 1 that it has to be given, by default
-    that of `symptom`; ANY for whatever it is. `root`: whose it is, as far as can be known; None for whatever it is. `evicts`: the
-    node that has to go, `first` or `last`; "" for none, None for whatever is done. `reads_kernel`: the kernel's own log
-    names it, which agents read in a cluster of their own only.
+    that of `symptom`; ANY for whatever it is. `root`: whose it is, as far as can be known; None for whatever it is.
+    `evicts`: the node that has to go, `first` or `last`; "" for none, None for whatever is done. `reads_kernel`: the
+    kernel's own log names it, which agents read in a cluster of their own only.
     """
 
     symptom: Symptom | None
