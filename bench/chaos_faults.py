@@ -73,7 +73,7 @@ class Faults:
         self.kinds |= {f"kill {name}": self._kill for name in PROCESSES}
         self.kinds |= {f"stop {name}": self._stop for name in PROCESSES}
         self.kinds |= {"lose node": self._lose_node, "kill supervisor": self._kill_supervisor}
-        if running.environment:
+        if "LD_PRELOAD" in running.environment:
             self.kinds |= {f"jump {name}": self._jump for name in WITH_CLOCKS}
         if running.info.fabric is not None:
             self.kinds |= {"cut bus": self._cut_bus, "cut nodes": self._cut_nodes, "pull link": self._pull_link}

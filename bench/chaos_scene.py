@@ -49,7 +49,7 @@ def fresh_cluster(up: tuple[str, ...]) -> Iterator[tuple[Cluster, Path]]:
     """A cluster in a temporary directory, which stays if anything is wrong: for its logs."""
     root = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     running = Cluster(root / "cluster", NODES)
-    running.environment = build(root / CLOCKS)
+    running.environment |= build(root / CLOCKS)
     with small_disks(running.directory):
         try:
             running.holdfast("up", "--detach", *up)
