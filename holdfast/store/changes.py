@@ -32,7 +32,7 @@ class Seen(msgspec.Struct, frozen=True):
     version: int
     row: Any
     whole_bytes: int = 0
-    """Size of the row when it was last written whole."""
+    """Size of the row when this process last wrote it whole; 0 if it never did."""
     changes_bytes: int = 0
     """Size of its changes since."""
 
@@ -46,7 +46,8 @@ class Seen(msgspec.Struct, frozen=True):
 def change_to(seen: Seen | None, row: msgspec.Struct) -> bytes | None:
     """Return what to write in place of the whole row; None if the whole is to be written.
 
-    The whole is written again once its changes are larger: bytes are then at most twice those of the changes.
+    The whole is written again once its changes are larger: bytes are then at most twice those of the changes. It is
+    also written after a start: an earlier version wrote the row perhaps, and changes need the fields that it lacks.
     """
     if seen is None or seen.version == ABSENT:
         return None

@@ -173,7 +173,7 @@ class MemoryTransaction:
             self._seen.setdefault(place, Seen(ABSENT, None))
             return None
         decoded = row_of(table.row_type, row.body, row.changes)
-        self._seen[place] = Seen(row.version, decoded, len(row.body), sum(map(len, row.changes)))
+        self._seen[place] = Seen(row.version, decoded)
         return decoded
 
     async def load_all(self, table: Table[S]) -> dict[str, S]:

@@ -234,8 +234,7 @@ class PostgresTransaction:
 
 def _seen(table: Table[Any], record: Any) -> Seen:
     _, version, body, changes = record
-    changes = changes or ()
-    return Seen(version, row_of(table.row_type, body, changes), len(body), sum(map(len, changes)))
+    return Seen(version, row_of(table.row_type, body, changes or ()))
 
 
 async def _roll_back(connection: Connection) -> None:

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.growing import GrowingSet
+from holdfast.store import Table
 from holdfast.store.changes import ABSENT, Seen, UnknownChange, apply, change_between, change_to, row_of
+from holdfast.store.in_memory import MemoryDatabase, MemoryStore
 from holdfast.store.jsonb import storable_json
 
 
@@ -39,6 +41,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     by_node: dict[str, tuple[int, ...]] = {}
     by_rank: dict[int, str] = {}
     nodes: GrowingSet = GrowingSet()
+
+
+class EarlierRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The row as a version before `by_node` wrote it."""
+
+    found: Inner | None = None
 
 
 WORDS = st.sampled_from(["a", "b\x00", "ü", "set"])
@@ -90,6 +98,22 @@ def test_the_whole_is_written_first_and_once_its_changes_are_larger() -> None:
     assert change_to(Seen(ABSENT, None), later) is None
     assert change_to(Seen(1, row, 1000, 1000 - len(change)), later) == change
     assert change_to(Seen(1, row, 1000, 1001 - len(change)), later) is None
+
+
+async def test_a_row_of_an_earlier_version_is_written_whole_before_it_is_changed() -> None:
+    database = MemoryDatabase()
+    earlier = Table(name="jobs", row_type=EarlierRow, columns=lambda _: {}, changes="job_changes")
+    table = Table(name="jobs", row_type=Row, columns=lambda _: {}, changes="job_changes")
+    async with MemoryStore(database).transaction() as tx:
+        await tx.save(earlier, "j", EarlierRow(found=Inner(names=("x",) * 100)))
+    store = MemoryStore(database)
+    async with store.transaction() as tx:
+        row = (await tx.load_all(table))["j"]
+    later = msgspec.structs.replace(row, by_node={"a": (1,)})
+    async with store.transaction() as tx:
+        await tx.save(table, "j", later)
+    async with MemoryStore(database).transaction() as tx:
+        assert await tx.load(table, "j") == later
 
 
 @pytest.mark.parametrize("change", [{"swap": 1}, {}, None, {"put": {}}])
