@@ -26,11 +26,13 @@ from holdfast.events import (
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import FoldedResult, RankReplay
 from holdfast.fresh_ids import uuid7
+from holdfast.growing import GrowingMap
 from holdfast.orders.replay import ReplaySettings
 from holdfast.store.in_memory import MemoryDatabase, MemoryStore
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.doubt import hinted
 from holdfast_controller.plan.draft import Rules
-from holdfast_controller.plan.incident.incident import Failure, Incident
+from holdfast_controller.plan.incident.incident import Alert, Failure, Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import (
     Awaited,
@@ -162,6 +164,30 @@ async def costs(nodes: int, kind: str) -> tuple[float, float, float]:
 async def test_an_event_costs_the_same_at_any_number_of_nodes(kind: str) -> None:
     few, many = await asyncio.gather(costs(FEW, kind), costs(MANY, kind))
     assert many == pytest.approx(few, rel=0.1), "calls, memory and bytes stored"
+
+
+def hints_of_a_hang(nodes: int) -> int:
+    """Return how many calls it takes to find the hints about a hang that names no node of many that have one."""
+    scene = Scene(nodes, RUNNING)
+    hint = Alert(at=NOW, check="pcie", device="", symptom="mfu_decline", confidence="hint", text="", event="")
+    state = scene.state.update(alerts=GrowingMap(dict.fromkeys(scene.names[:-1], (hint,))))
+    hang = Failure(symptom=Symptom.HANG, generation=2, step=7, text="it hangs")
+    calls = 0
+
+    def count(_: Any, what: str, __: Any) -> None:
+        nonlocal calls
+        calls += what in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        assert hinted.about(state, hang, NOW, Rules().ladder) == (), "so many have a cause in common"
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_hints_about_all_nodes_are_compared_in_proportion_to_their_number() -> None:
+    assert hints_of_a_hang(200) < 5 * hints_of_a_hang(50)
 
 
 async def test_all_that_is_stored_grows_with_the_number_of_results() -> None:

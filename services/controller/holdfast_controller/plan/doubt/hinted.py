@@ -7,6 +7,7 @@ gets slow, the one node with a reason to be slow is its suspect (ByteRobust §8.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
@@ -49,20 +50,30 @@ def with_anomaly(state: JobState, event: TelemetryAnomaly, now: datetime, policy
     return state.update(alerts=state.alerts | noted)
 
 
-def hints(state: JobState, node: str | None, now: datetime, policy: LadderPolicy) -> tuple[Alert, ...]:
-    """Return the hints about a node that no test has answered, the newest last."""
-    known = alerts.suspicions(state, node, now, policy)
-    return tuple(alert for alert in known if _is_hint(alert, now) and _stands_out(state, alert, policy))
+def hints(state: JobState, nodes: Iterable[str], now: datetime, policy: LadderPolicy) -> dict[str, tuple[Alert, ...]]:
+    """Return the hints about nodes that no test has answered, the newest last; nodes without any are left out."""
+    found = {
+        node: [alert for alert in alerts.suspicions(state, node, now, policy) if _is_hint(alert, now)]
+        for node in nodes
+        if node in state.alerts
+    }
+    # Counted once, and only if needed: all nodes of a large job may have hints.
+    seen = _nodes_with(state) if any(found.values()) else Counter()
+    standing_out = {
+        node: tuple(alert for alert in own if _stands_out(state, seen[_trait(alert)], policy))
+        for node, own in found.items()
+    }
+    return {node: own for node, own in standing_out.items() if own}
 
 
 def about(state: JobState, failure: Failure, now: datetime, policy: LadderPolicy) -> tuple[Alert, ...]:
     """Return the hints about the nodes that a failure may come from; a hang that names no node may come from any."""
     if failure.symptom not in FIRST_HAND_OF_NODE:
         return ()
-    nodes = failure.group or ((failure.node,) if failure.node else ())
+    nodes: Iterable[str] = failure.group or ((failure.node,) if failure.node else ())
     if failure.symptom is Symptom.HANG and not nodes:
         nodes = state.nodes
-    return tuple(hint for node in nodes for hint in hints(state, node, now, policy))
+    return tuple(hint for own in hints(state, nodes, now, policy).values() for hint in own)
 
 
 def reasons_to_be_slow(
@@ -70,7 +81,8 @@ def reasons_to_be_slow(
 ) -> dict[str, Alert]:
     """Return the nodes that have a reason to be slow since then, each with the newest hint: heat, lost PCIe lanes."""
     found = {
-        node: [hint for hint in hints(state, node, now, policy) if _explains_slowness(hint, since)] for node in nodes
+        node: [hint for hint in own if _explains_slowness(hint, since)]
+        for node, own in hints(state, nodes, now, policy).items()
     }
     return {node: known[-1] for node, known in found.items() if known}
 
@@ -104,13 +116,19 @@ def _is_hint(alert: Alert, now: datetime) -> bool:
     return now - alert.at < ANOMALY if alert.check == TELEMETRY else row_of(alert.symptom) in _TESTED
 
 
-def _stands_out(state: JobState, alert: Alert, policy: LadderPolicy) -> bool:
-    same = sum(any(_is_same(alert, other) for other in known) for known in state.alerts.values())
-    return same <= _together_max(state, policy) and (same < len(state.nodes) or same == 1)
+def _stands_out(state: JobState, nodes: int, policy: LadderPolicy) -> bool:
+    """Return True if so few nodes have the same hint that these have no cause in common."""
+    return nodes <= _together_max(state, policy) and (nodes < len(state.nodes) or nodes == 1)
 
 
-def _is_same(alert: Alert, other: Alert) -> bool:
-    return other.key == alert.key and other.confidence == "hint" and other.stands == alert.stands
+def _nodes_with(state: JobState) -> Counter[tuple[str, bool]]:
+    """Return by how many nodes each hint is had."""
+    of_nodes = ({_trait(alert) for alert in known if alert.confidence == "hint"} for known in state.alerts.values())
+    return Counter(trait for traits in of_nodes for trait in traits)
+
+
+def _trait(alert: Alert) -> tuple[str, bool]:
+    return alert.key, alert.stands
 
 
 def _together_max(state: JobState, policy: LadderPolicy) -> int:
