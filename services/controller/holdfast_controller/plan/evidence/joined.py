@@ -20,6 +20,7 @@ from holdfast.engines.crash import Diagnosis, diagnose, scan_end, scan_lines
 from holdfast.engines.crash.rules import rule_book
 from holdfast.engines.crash.verdict import EvidenceLine
 from holdfast.symptoms import Root, Symptom, row_of
+from holdfast_controller.plan.code.code_state import CodeState, CodeVerdict
 from holdfast_controller.plan.evidence.hints import explanation, root_of
 from holdfast_controller.plan.evidence.rank_exits import of_generation
 from holdfast_controller.plan.incident.incident import Alert, Cause, Proof, RankExit
@@ -182,13 +183,19 @@ def _misfit(state: JobState, node: str, same: tuple[RankExit, ...]) -> str:
     """Return what shows that a node whose ranks cannot start is another kind of machine; "" if nothing does."""
     if not all(one.rule in MISFITS and not one.has_stepped for one in same):
         return ""
-    if node in state.newcomers:
+    if node in state.newcomers and not _is_untried(state.code, same[0].generation):
         return f"{node} is new to the job, which ran without it, and no other node reports that"
     before = state.incident.user_error if state.incident else None
     is_again = before is not None and before.node == node and before.on_first_step
     if is_again and before and before.generation < same[0].generation and state.spec.nnodes > OTHERS_MIN:
         return f"{node} does so for the second time, and none of the other {state.spec.nnodes - 1} nodes"
     return ""
+
+
+def _is_untried(code: CodeState, generation: int) -> bool:
+    """Return True for code that no generation has run on all nodes: a newcomer may be the first to report its error."""
+    present = code.present
+    return present is not None and present.verdict is CodeVerdict.UNKNOWN and generation >= code.since_generation
 
 
 def _line(line: EvidenceLine, exits: Iterable[RankExit]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from holdfast.engines.crash.rules import rule_book
@@ -12,6 +13,7 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import RankException
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan.code.code_state import CodeState, CodeVerdict, CodeVersion
 from holdfast_controller.plan.evidence.joined import MISFITS, joined_cause
 from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX, rank_exit, with_exit
 from holdfast_controller.plan.incident.classify import diagnose
@@ -136,6 +138,24 @@ def test_an_end_for_its_own_reason_takes_the_place_of_one_that_lost_its_partner(
     assert len(exits) == EXITS_MAX and exits[-1].rank == 91
     assert with_exit(exits, ended(91, PEER)) == exits
     assert [one.rank for one in with_exit(exits, ended(3, PEER, generation=2))] == [3]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "since", "proof"),
+    [
+        (CodeVerdict.TRAINED, 1, Proof.PROVEN),
+        (CodeVerdict.UNKNOWN, 2, Proof.PROVEN),  # it came after the generation that failed
+        (CodeVerdict.UNKNOWN, 1, Proof.NOTHING),
+    ],
+)
+def test_a_newcomer_that_fails_first_is_no_misfit_if_the_code_is_new(
+    verdict: CodeVerdict, since: int, proof: Proof
+) -> None:
+    version = CodeVersion(version="v2", number=2, author="ada", created_at=NOW, verdict=verdict)
+    code = CodeState(version="v2", versions=(version,), since_generation=since)
+    end = msgspec.structs.replace(ended(2, "RuntimeError: CUDA error: invalid device ordinal"), has_stepped=False)
+    cause = joined_cause(job(end).update(newcomers=frozenset({"node-1"}), code=code), 1)
+    assert cause is not None and cause.proof is proof
 
 
 def test_each_rule_of_another_kind_of_machine_exists() -> None:
