@@ -36,7 +36,7 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import code_wanted, standing_orders
 from holdfast_controller.plan.phase import Ended
 from holdfast_controller.plan.planner import SUBSCRIPTIONS, Planner
-from holdfast_controller.plan.record.keeping import is_outdated, released
+from holdfast_controller.plan.record.keeping import is_outdated, last_at, released
 from holdfast_controller.store import (
     CODE_VERSIONS,
     INCIDENTS,
@@ -85,7 +85,8 @@ class Controller(Decider):
         for record in rows.get(REFERENCES.name, {}).values():
             self._references[record.reference.key] = record.reference.digest
         self.records.clear()
-        self.records.update(rows.get(RECORDS.name, {}))
+        # The oldest first, for the same reason as jobs that ended.
+        self.records.update(sorted(rows.get(RECORDS.name, {}).items(), key=lambda item: last_at(item[1])))
         ended = {name: at for name, state in self.jobs.items() if (at := _ended_at(state))}
         self._ended = dict(sorted(ended.items(), key=lambda item: item[1]))
 
@@ -124,6 +125,7 @@ class Controller(Decider):
             elif isinstance(row.row, ReferenceRecord):
                 self._references[row.row.reference.key] = row.row.reference.digest
             elif isinstance(row.row, NodeRecord):
+                self.records.pop(row.key, None)
                 self.records[row.key] = row.row
             elif row.table is RECORDS:
                 del self.records[row.key]
@@ -166,7 +168,7 @@ class Controller(Decider):
                 RowWrite(table=USED_NAMES, key=job, row=UsedName(ended_at=self._ended[job])),
             )
         )
-        outdated = (node for node, record in self.records.items() if is_outdated(record, now, self.planner.retention))
+        outdated = takewhile(lambda node: is_outdated(self.records[node], now, self.planner.retention), self.records)
         records = islice(outdated, FORGOTTEN_AT_ONCE_MAX)
         return (*jobs, *(RowWrite(table=RECORDS, key=node, row=None) for node in records))
 

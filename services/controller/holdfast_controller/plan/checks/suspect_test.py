@@ -45,7 +45,7 @@ from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.generation import note_finished
 from holdfast_controller.plan.job import JobState, SuspectTest
 from holdfast_controller.plan.phase import LIVE, Awaited, Claiming, Ended, JobOutcome, JobPhase, Stopping
-from holdfast_controller.plan.record.noting import note
+from holdfast_controller.plan.record.noting import note, note_cleared
 from holdfast_controller.plan.requests import masked, new_job
 from holdfast_controller.plan.transitions import become_completed, become_starting, become_stopping
 
@@ -184,9 +184,9 @@ def conclude_if_over(draft: JobDraft, before: JobState) -> None:
     for suspect in found.at_fault:
         note(draft, suspect.node, MarkKind.CONFIRMED, suspect.reason, **about)
     for node in found.cleared:
-        note(draft, node, MarkKind.CLEARED, f"it passed the tests that followed its eviction ({state.job})", **about)
+        reason = f"it passed the tests that followed its eviction ({state.job})"
+        note_cleared(draft, node, reason, **about)
         if member := before.member(node):
-            reason = f"it passed the tests that followed its eviction ({state.job})"
             draft.emit(EvictionRevoked, **common, node=node, epoch=member.epoch, reason=reason)
 
 

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.engines.record.history import MarkKind
 from holdfast.events import EvictionRevoked, Inspection, NodeLost, SharedFaultFound
 from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
@@ -22,7 +21,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.incident import Alert
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.record.noting import note, strike_alerts
+from holdfast_controller.plan.record.noting import note_cleared, strike_alerts
 
 SEEN_BY_MIN = 2
 """Nodes whose alerts on one named thing make it that thing's fault."""
@@ -142,7 +141,7 @@ def _release(draft: JobDraft, key: str) -> None:
             reason = f"{fault.thing} is at fault: {', '.join(fault.nodes)} report the same"
             draft.emit(EvictionRevoked, node=convict.node, epoch=convict.epoch, reason=reason)
             strike_alerts(draft, convict.node, (alert.event for alert in convict.alerts), reason)
-            note(draft, convict.node, MarkKind.CLEARED, reason)
+            note_cleared(draft, convict.node, reason)
             draft.update(
                 convicted=tuple(it for it in draft.state.convicted if it is not convict),
                 evictions=tuple(at for at in draft.state.evictions if at != convict.at),

@@ -17,6 +17,7 @@ from holdfast_controller.plan.doubt.records import GroupGuess
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.record.noting import note_cleared
 
 GUESSES_MAX = 16
 """Guesses that a job remembers; the newest."""
@@ -35,6 +36,7 @@ def refute(draft: JobDraft, failure: Failure) -> None:
             reason = f"the job hangs without {', '.join(guess.nodes)} as well: {failure.text}"
             for node, epoch in guess.nodes.items():
                 draft.emit(EvictionRevoked, node=node, epoch=epoch, reason=reason)
+                note_cleared(draft, node, reason)
             guess = msgspec.structs.replace(guess, is_refuted=True)
         kept.append(guess)
     draft.update(guesses=tuple(kept))

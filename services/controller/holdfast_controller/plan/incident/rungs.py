@@ -28,7 +28,7 @@ from holdfast_controller.plan.incident.ladder import (
 )
 from holdfast_controller.plan.incident.replay_scope import first_phase
 from holdfast_controller.plan.phase import JobOutcome
-from holdfast_controller.plan.record.noting import note, strike_incident
+from holdfast_controller.plan.record.noting import note, note_cleared, strike_incident
 from holdfast_controller.plan.transitions import (
     become_checking,
     become_claiming,
@@ -158,7 +158,7 @@ def _revoke(draft: JobDraft, failure: Failure, reason: str) -> None:
     for node, evicted in sorted(draft.incident.evicted.items()):
         if failure.error and evicted.trait == failure.error.trait:
             draft.emit(EvictionRevoked, node=node, epoch=evicted.epoch, reason=reason)
-            note(draft, node, MarkKind.CLEARED, reason)
+            note_cleared(draft, node, reason)
 
 
 def _exonerate(draft: JobDraft, incident: Incident, choice: RungChoice) -> None:
@@ -168,7 +168,7 @@ def _exonerate(draft: JobDraft, incident: Incident, choice: RungChoice) -> None:
             for node, epoch in sorted(known.evicted.items()):
                 if node not in choice.nodes:
                     draft.emit(EvictionRevoked, node=node, epoch=epoch, reason=choice.reason)
-                    note(draft, node, MarkKind.CLEARED, choice.reason)
+                    note_cleared(draft, node, choice.reason)
 
 
 def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:

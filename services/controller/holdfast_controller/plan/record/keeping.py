@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -23,5 +23,9 @@ def released(record: NodeRecord | None, event: NodeReleaseRequested, rules: Rule
     return msgspec.structs.replace(noted, log_odds=odds)
 
 
+def last_at(record: NodeRecord) -> datetime:
+    return record.as_of or datetime.min.replace(tzinfo=UTC)
+
+
 def is_outdated(record: NodeRecord, now: datetime, retention: RetentionPolicy) -> bool:
-    return record.as_of is None or now - record.as_of >= timedelta(days=retention.node_records_days)
+    return now - last_at(record) >= timedelta(days=retention.node_records_days)

@@ -16,6 +16,7 @@ from holdfast.engines.record.history import AGAINST, COMPARED, TEXT_MAX, Mark, M
 from holdfast.events.parts.ranks import Suspect
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX, of_generation
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
 from holdfast_controller.plan.incident.incident import Failure
 
@@ -70,7 +71,7 @@ def note(draft: JobDraft, node: str, kind: MarkKind, text: str = "", **fields: o
 def note_failure(draft: JobDraft, failure: Failure) -> None:
     """Note a failure of a node, once for each generation; later evidence about the generation replaces weaker."""
     kind = _kind_of(failure)
-    if kind is None or failure.node is None:
+    if kind is None or failure.node is None or _is_one_of_many(draft, failure):
         return
     record = record_of(draft, failure.node)
     known = record.mark_of(draft.state.job, failure.generation)
@@ -87,6 +88,14 @@ def note_failure(draft: JobDraft, failure: Failure) -> None:
         better = msgspec.structs.replace(known, kind=kind, text=failure.text[:TEXT_MAX], **fields)
         _keep(draft, record.replacing(known, better))
     _compare_within_generation(draft, failure, kind)
+
+
+def note_cleared(draft: JobDraft, node: str, why: str, **fields: object) -> None:
+    """Note that an eviction of a node proved wrong, once: several things may show it."""
+    judged = (MarkKind.EVICTED, MarkKind.CONFIRMED, MarkKind.CLEARED)
+    last = next((mark.kind for mark in reversed(record_of(draft, node).marks) if mark.kind in judged), None)
+    if last is MarkKind.EVICTED:
+        note(draft, node, MarkKind.CLEARED, why, **fields)
 
 
 def note_checks(draft: JobDraft, passed: Iterable[str], failed: Iterable[Suspect]) -> None:
@@ -122,6 +131,16 @@ def _struck(mark: Mark, why: str) -> Mark:
     return msgspec.structs.replace(mark, struck=why[:TEXT_MAX])
 
 
+def _is_one_of_many(draft: JobDraft, failure: Failure) -> bool:
+    """Return True for the end of a rank that is not kept, since very many ended in that generation.
+
+    One of them counts, and comparing each with all others would take the square of their number.
+    """
+    ends = of_generation(draft.state.exits, failure.generation)
+    is_of_rank = failure.error is not None and failure.symptom is not Symptom.HANG
+    return is_of_rank and len(ends) >= EXITS_MAX and not any(one.event in failure.evidence for one in ends)
+
+
 def _kind_of(failure: Failure) -> MarkKind | None:
     """Return what kind of mark a failure is; None if it is not held against a node, or belongs to none."""
     symptom = failure.symptom
@@ -150,10 +169,11 @@ def _compare_within_generation(draft: JobDraft, failure: Failure, kind: MarkKind
     """
     assert failure.node is not None
     job, generation = draft.state.job, failure.generation
+    records = records_of(draft)
     others = [
         (record, mark)
         for node in draft.state.nodes
-        if node != failure.node and (record := records_of(draft).get(node)) is not None
+        if node != failure.node and (record := records.get(node)) is not None
         if (mark := record.mark_of(job, generation)) is not None and mark.counts
     ]
     if not others or kind not in AGAINST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,14 @@ from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import SubmitJob
 from holdfast.settings.retention import RetentionPolicy
-from holdfast_controller.plan.draft import Rules
+from holdfast.symptoms import Symptom
+from holdfast_controller.plan.doubt.records import GroupGuess
+from holdfast_controller.plan.draft import JobDraft, Rules
+from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX
+from holdfast_controller.plan.incident.guesses import refute
+from holdfast_controller.plan.incident.incident import Failure, Incident
+from holdfast_controller.plan.record.keeping import is_outdated
+from holdfast_controller.plan.record.noting import note, note_cleared
 from holdfast_controller.service import Controller
 from holdfast_controller.store import RECORDS, TABLES
 
@@ -125,6 +133,29 @@ def test_of_several_crashes_the_first_counts() -> None:
     assert cluster.marks("b") == [(MarkKind.CRASH, False)] and cluster.marks("d") == [(MarkKind.HARDWARE, True)]
 
 
+def test_of_very_many_ends_in_one_generation_as_many_are_noted_as_are_kept() -> None:
+    nodes = tuple(f"node-{number}" for number in range(3 * EXITS_MAX))
+    cluster = Cluster(nodes)
+    for rank, node in enumerate(nodes):
+        cluster.exit(node, generation=1, signal=11, rank=rank)
+    assert len(cluster.controller.records) == EXITS_MAX
+    assert [cluster.marks(node)[0] for node in nodes[:2]] == [(MarkKind.CRASH, True), (MarkKind.CRASH, False)]
+
+
+def test_a_group_that_was_evicted_in_vain_is_cleared_once() -> None:
+    cluster = Cluster()
+    state = cluster.controller.jobs["job"]
+    incident = Incident(id=uuid7(), opened_at=NOW, symptom=Symptom.HANG, failed_step=5)
+    guess = GroupGuess(incident=incident.id, generation=1, at=NOW, nodes={"y": 1, "z": 1}, places=frozenset({0, 1}))
+    draft = JobDraft(state.update(generation=2, incident=incident, guesses=(guess,)), uuid7(), NOW, Rules())
+    for node in guess.nodes:
+        note(draft, node, MarkKind.EVICTED)
+    refute(draft, Failure(symptom=Symptom.HANG, generation=2, step=5, text="it hangs again"))
+    note_cleared(draft, "z", "it passed the tests that followed its eviction")
+    kinds = [[mark.kind for mark in record.marks] for record in draft.noted.values()]
+    assert kinds == [[MarkKind.EVICTED, MarkKind.CLEARED]] * 2
+
+
 def _lemon(at: datetime = NOW) -> NodeRecord:
     record = NodeRecord(node="z")
     for number in range(3):
@@ -156,6 +187,23 @@ def test_a_release_by_a_person_is_noted_once() -> None:
         cluster.controller.adopt(cluster.controller.on_event(released, NOW))
     assert [kind for kind, _ in cluster.marks("z")] == [MarkKind.HARDWARE] * 3 + [MarkKind.RELEASED]
     assert RECORDS.columns(cluster.controller.records["z"])["chance"] == pytest.approx(0.2)
+
+
+def test_to_look_for_outdated_records_costs_the_same_at_any_number_of_them() -> None:
+    controller = Controller(Rules())
+    controller.load({table.name: {} for table in TABLES} | {RECORDS.name: {str(it): _lemon() for it in range(500)}})
+    looked_at = 0
+
+    def count(frame: Any, what: str, _: Any) -> None:
+        nonlocal looked_at
+        looked_at += what == "call" and frame.f_code is is_outdated.__code__
+
+    sys.setprofile(count)
+    try:
+        controller.on_time(NOW, NOW)
+    finally:
+        sys.setprofile(None)
+    assert looked_at == 1
 
 
 def test_records_are_bounded_and_deleted_in_time() -> None:
