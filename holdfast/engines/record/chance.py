@@ -17,6 +17,8 @@ from holdfast.settings.record import RecordPolicy
 
 KILL_WEIGHT = 0.5
 """Weight of a kill: people, supervisors and the kernel kill processes, broken devices do not."""
+KILLS_BELOW = 0.05
+"""Logarithm of the ratio by which the odds that kills lead to stay below those of an eviction."""
 FLOOR_RATIO = 100.0
 """The odds never fall further below the prior than this, so that a fault that begins later is found in time."""
 
@@ -85,7 +87,7 @@ class _Odds:
                 # A job of one node cannot be compared, and counts as the smallest that can.
                 raised = self.log_odds + KILL_WEIGHT * math.log(ratio(max(mark.nodes, 2), policy))
                 # That many kills are reason enough to check the machine, and no number of them evicts it.
-                self.log_odds = max(self.log_odds, min(raised, logit(policy.evict_min)))
+                self.log_odds = max(self.log_odds, min(raised, logit(policy.evict_min) - KILLS_BELOW))
             case _ if mark.counts:
                 is_printed = mark.kind is MarkKind.HARDWARE and not self.is_accused_alone
                 is_compared = mark.kind in COMPARED or is_printed

@@ -53,8 +53,9 @@ def test_a_small_job_says_less_about_which_of_its_nodes_is_at_fault() -> None:
 
 
 def test_kills_are_checked_and_never_evict() -> None:
-    assert POLICY.check_min < chance(record(*[MarkKind.KILLED] * 30, nodes=2)) <= POLICY.evict_min
-    assert chance(record(*[MarkKind.KILLED] * 30, nodes=1000)) <= POLICY.evict_min
+    assert POLICY.check_min < chance(record(*[MarkKind.KILLED] * 30, nodes=2)) < POLICY.evict_min
+    assert chance(record(*[MarkKind.KILLED] * 30, nodes=1000)) < POLICY.evict_min
+    assert chance(record(MarkKind.CRASH, *[MarkKind.KILLED] * 30)) < POLICY.evict_min
     assert chance(record(*[MarkKind.KILLED] * 2, nodes=1000)) < POLICY.check_min
 
 
