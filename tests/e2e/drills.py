@@ -39,7 +39,7 @@ class Drill(NamedTuple):
     `on_one_node`: it takes a network, or mounts, that no other node has. `is_repaired`: whoever had to go comes back by
     a restart of its machine. `often`: it is quick, or nothing else tests it, so each run of the tests has it.
     `steps_before`: how far the job is when it is struck. `row`: the row of Table 1 that it has to be given, by default
-    that of `symptom`; ANY for whatever it is. `root`: whose it is, as far as can be known; None for whatever it is.
+    that of `symptom`. `root`: whose it is, as far as can be known; None for whatever it is.
     `evicts`: the node that has to go, `first` or `last`; "" for none, None for whatever is done. `reads_kernel`: the
     kernel's own log names it, which agents read in a cluster of their own only.
     """
@@ -108,9 +108,6 @@ class Outcome(NamedTuple):
 
 LOST: Any = {"root": Root.INFRASTRUCTURE, "evicts": "last"}
 """What has to be concluded where the last node is at fault."""
-ANY = "any"
-OPENED_BY_PARTNER: Any = {"root": None, "row": ANY, "evicts": "last"}
-"""A partner's complaint opens the incident, before the silence is noticed: it has a row only if that comes first."""
 
 DRILLS = (
     Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
@@ -146,10 +143,18 @@ DRILLS = (
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(Symptom.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
-    Drill(Symptom.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", "eviction", **OPENED_BY_PARTNER),
+    Drill(Symptom.OS_KERNEL_PANIC, ("lose-node", "--node", "{last}"), "node_lost", "eviction", **LOST),
     Drill(Symptom.CONTAINER_ERROR, ("kill-container", "--node", "{last}"), "ranks_vanished"),
     # Silence looks like a machine that is gone.
-    Drill(None, ("cut", "--node", "{last}"), "node_lost", "eviction", on_one_node=True, **OPENED_BY_PARTNER),
+    Drill(
+        Symptom.INFINIBAND_ERROR,
+        ("cut", "--node", "{last}"),
+        "node_lost",
+        "eviction",
+        on_one_node=True,
+        row="os_kernel_panic",
+        **LOST,
+    ),
     Drill(
         Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", "eviction", root=Root.INFRASTRUCTURE, evicts="first"
     ),
@@ -177,7 +182,8 @@ DRILLS = (
         "node_lost",
         decision="eviction",
         on_one_node=True,
-        **OPENED_BY_PARTNER,
+        row="os_kernel_panic",
+        **LOST,
     ),
     Drill(
         Symptom.INFINIBAND_ERROR,

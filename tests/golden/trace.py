@@ -178,7 +178,7 @@ def told(event: Event) -> str:
         parts.append(f"{event.phase}: {groups} as {event.mesh} until step {event.until_step}")  # type: ignore[attr-defined]
     if event.type == "incident_diagnosed":
         words = (event.symptom, event.proof)  # type: ignore[attr-defined]
-        parts.append(f"[{' '.join(filter(None, words))}] by {event.rule}")  # type: ignore[attr-defined]
+        parts.append(f"[{' '.join(filter(None, words))}]" + (f" by {event.rule}" if event.rule else ""))  # type: ignore[attr-defined]
     if event.type == "replay_ended":
         parts.append(f"[{' '.join(event.suspects) or 'nobody'}]")  # type: ignore[attr-defined]
     if event.type == "eviction" and not event.blocked_for_s:  # type: ignore[attr-defined]

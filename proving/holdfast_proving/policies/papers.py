@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.engines.checks.suites import suite_for
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
@@ -76,8 +77,12 @@ def _byterobust(incident: Incident, failure: Failure, options: LadderOptions) ->
     if failure.symptom is Symptom.SERVICE_ELSEWHERE:
         # It has no pause: an external failure is an error without a culprit, so nodes are checked.
         is_checked = not options.can_check or incident.checked >= options.members
-        return RungChoice(rung=Rung.REATTEMPT if is_checked else Rung.CHECKS, reason=failure.text)
+        return RungChoice(rung=Rung.REATTEMPT, reason=failure.text) if is_checked else _checks(failure)
     return None
+
+
+def _checks(failure: Failure) -> RungChoice:
+    return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
 
 
 BYTEROBUST = Policy(
@@ -111,7 +116,7 @@ def _transom(incident: Incident, failure: Failure, options: LadderOptions) -> Ru
         return None
     last = incident.taken[-1] if incident.taken else None
     if options.can_check and not (last and last.rung is Rung.CHECKS and last.generation == failure.generation):
-        return RungChoice(rung=Rung.CHECKS, reason=failure.text)
+        return _checks(failure)
     return RungChoice(rung=Rung.REATTEMPT, reason=f"{failure.text}; no node failed the error check")
 
 
@@ -137,7 +142,7 @@ def _requeue(incident: Incident, failure: Failure, options: LadderOptions) -> Ru
 
 def _checked_requeue(incident: Incident, failure: Failure, options: LadderOptions) -> RungChoice:
     if options.can_check and options.members - incident.checked and failure.symptom not in ABSENT:
-        return RungChoice(rung=Rung.CHECKS, reason=failure.text)
+        return _checks(failure)
     return _requeue(incident, failure, options)
 
 

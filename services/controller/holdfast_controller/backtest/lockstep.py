@@ -28,7 +28,8 @@ TIMES_DIFFER_S = 1.0
 LATE_MAX = timedelta(seconds=5)
 """Time that the controller may take to notice that a limit has passed."""
 
-_IDENTITY = ("id", "at", "cause", "incident", "submitted_at")
+_NOT_COMPARED = ("id", "at", "cause", "incident", "submitted_at", "avoid")
+"""Identity, and nodes that a claim does not want: the records of nodes have failures of other jobs too."""
 
 
 class Parting(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ def compare(inputs: Sequence[Input], recorded: Rules, other: Rules) -> Compariso
 
 
 def same(one: Iterable[Event], other: Iterable[Event]) -> bool:
-    """Return True if both are the same but for ids and exact times."""
+    """Return True if both are the same but for ids, exact times and unwanted nodes."""
     return _equal([_content(event) for event in one], [_content(event) for event in other])
 
 
@@ -227,7 +228,7 @@ def _time_passed(planner: Planner, state: JobState, at: datetime) -> JobDecision
 
 def _content(event: Event) -> dict[str, Any]:
     fields = msgspec.to_builtins(event, builtin_types=(datetime,))
-    return {name: value for name, value in fields.items() if name not in _IDENTITY}
+    return {name: value for name, value in fields.items() if name not in _NOT_COMPARED}
 
 
 def _equal(one: Any, other: Any) -> bool:

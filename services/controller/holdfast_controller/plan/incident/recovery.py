@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.events import IncidentOpened, Withheld
+from holdfast.events import IncidentDiagnosed, IncidentOpened, Withheld
 from holdfast.ids import derived_id
 from holdfast.symptoms import Symptom, row_of
 from holdfast_controller.plan.code.updates import (
@@ -258,5 +258,22 @@ def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
         incident = msgspec.structs.replace(incident, failed_step=failure.step)
     if _describes_better(failure, incident):
         incident = msgspec.structs.replace(incident, symptom=failure.symptom, named=failure.named, summary=failure.text)
+        if failure.cause is None:
+            _diagnose(draft, failure)
     draft.update(incident=incident)
     return choice
+
+
+def _diagnose(draft: JobDraft, failure: Failure) -> None:
+    """Publish that the open incident is about this failure, which no output of a rank tells of."""
+    draft.emit(
+        IncidentDiagnosed,
+        symptom=failure.symptom_name,
+        table_one=row_of(failure.symptom_name),
+        root=failure.root,
+        node=failure.node,
+        rank=failure.rank,
+        generation=failure.generation,
+        evidence=failure.evidence,
+        reason=failure.text,
+    )
