@@ -172,7 +172,7 @@ DRILLS = (
         decision="eviction",
         evicts="last",
         script=PACED,
-        arguments=("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop"),
+        arguments=("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop", "--keeps"),
         steps_before=60,
     ),
     Drill(
