@@ -46,7 +46,7 @@ again_h = 0.0
 
 
 class Named(NamedTuple):
-    """Whom the first finding of a fault names, after what time."""
+    """The nodes that the first finding of a fault names, and the time until it."""
 
     nodes: tuple[str, ...]
     after_s: float

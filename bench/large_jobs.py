@@ -1,4 +1,4 @@
-"""What events of a job of thousands of nodes cost the controller: planning, and what is written to Postgres.
+"""Costs to the controller of events of a job of thousands of nodes: planning, and what is written to Postgres.
 
     python bench/large_jobs.py                  1,200 and 10,000 nodes
     python bench/large_jobs.py --quick          100 and 400 nodes

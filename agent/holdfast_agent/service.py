@@ -24,11 +24,11 @@ from holdfast.orders.signatures import OrderKeys
 from holdfast.orders.slow import SlowOrder
 from holdfast.orders.trace import TraceOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.settings.network import NetworkPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
-from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.bus_contact import BusContact
 from holdfast_agent.companions.backups import Backups

@@ -1,4 +1,4 @@
-"""The way of a node's results to its agent: failures at once, and what passed together with the end of the run.
+"""Reports of a node's results to its agent: failures at once, passed tests together with the end of the run.
 
 A run on ten thousand nodes has a hundred thousand results that show nothing. Each would cost every service that
 receives it a transaction, while the job waits.

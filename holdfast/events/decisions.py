@@ -93,7 +93,7 @@ class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class IncidentDiagnosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """What an open incident is about, by all evidence so far; published again when later evidence changes that.
+    """The conclusion of an open incident from all evidence so far; published again when later evidence changes it.
 
     `node` and `rank` are those that failed first, if that is known. By the controller.
     """
@@ -103,7 +103,8 @@ class IncidentDiagnosed(Decision, frozen=True, kw_only=True, omit_defaults=True)
     root: str = ""
     rank: Count | None = None
     proof: Literal["", "claimed", "proven"] = ""
-    """What is known against the machine: `claimed` by a rank's own output, `proven` by what no script can forge."""
+    """Strength of the evidence against the machine: `claimed` by a rank's own output, `proven` by what no script can
+    forge."""
     confidence: float = 0.0
     rule: str = ""
     """The rule that decided; see `holdfast classify`."""

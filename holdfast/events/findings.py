@@ -155,7 +155,7 @@ class SuspectsTested(Finding, frozen=True, kw_only=True, omit_defaults=True):
     took_s: float | None = None
     """From the eviction to the results."""
     pool_s: float = 0.0
-    """What it cost the pool: seconds that the cleared nodes and the witnesses were away, added up."""
+    """Cost to the pool: seconds that the cleared nodes and the witnesses were away, added up."""
     reason: str = ""
 
 

@@ -63,6 +63,7 @@ from holdfast.settings.code import CodePolicy
 from holdfast.settings.findings.corruption import CorruptionPolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.findings.slow import SlowPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.settings.inspections import CommandCheck, InspectionPolicy
 from holdfast.settings.jobs import JobsPolicy
 from holdfast.settings.ladder import LadderPolicy
@@ -72,7 +73,6 @@ from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.record import RecordPolicy
 from holdfast.settings.retention import HistoryPolicy, RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
-from holdfast.settings.telemetry import TelemetryPolicy
 from holdfast.settings.timeouts import Timeouts
 
 PREFIX = "HOLDFAST_"

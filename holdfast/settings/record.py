@@ -1,4 +1,4 @@
-"""Section `[record]`: what the history of a node counts (docs/record.md)."""
+"""Section `[record]`: the model of a node's record, and its limits (docs/record.md)."""
 
 from __future__ import annotations
 

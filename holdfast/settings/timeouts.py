@@ -21,7 +21,7 @@ class Timeouts(Section, frozen=True, kw_only=True):
     """Interval of an agent's heartbeats."""
 
     node_lost_s: Annotated[float, Within(0.15, _DAY_S)] = 6.0
-    """Silence after which a node counts as lost, while other nodes are heard."""
+    """Silence after which a node counts as lost, while heartbeats of other nodes arrive."""
 
     stop_grace_s: Annotated[float, Within(0.05, 600, "a stop of the cluster waits for it")] = 2.0
     """Time between SIGTERM and SIGKILL for a rank that is stopped."""
@@ -46,7 +46,7 @@ class Timeouts(Section, frozen=True, kw_only=True):
 
     checks_s: Annotated[float, Within(0, _DAY_S)] = 0.0
     """Time for the checks of a job's nodes while training is stopped; a node that does not answer is suspect. 0: as
-    long as the tests of the suite may take, and the reports of so many nodes."""
+    long as the tests of the suite and the reports of all nodes may take."""
 
     replay_s: Annotated[float, Within(1, _DAY_S)] = 1800.0
     """Time for each phase of a dual-phase replay while training is stopped."""

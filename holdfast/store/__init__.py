@@ -44,8 +44,8 @@ class Table(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     is_only_written: bool = False
     """A record for people: never read, so that stores remember no versions of its rows and the last writer wins."""
     changes: str = ""
-    """Table of what changed of rows since they were written whole, for rows of which an event changes little. "": each
-    write is of a whole row."""
+    """Name of the table with the changes of rows since they were written whole, for rows of which an event changes
+    little. "": each write is of a whole row."""
 
 
 class Transaction(Protocol):

@@ -1,7 +1,7 @@
-"""What changed between two versions of a row, and the row that follows from an older one and its changes. Pure.
+"""Changes between two versions of a row: finding them, and applying them to the older one. Pure.
 
-A row that holds something of every node of a large job is megabytes, and one event changes a few bytes of it. Stored
-are the row as it was once, and what each later version changed. A change names fields by the path to them:
+A row that holds something of every node of a large job is megabytes, and one event changes a few bytes of it. So the
+store keeps the row as it was once, and what each later version changed. A change names fields by the path to them:
 
     {"in": {field: change}}          a struct, or an object
     {"set": value}                   anything else

@@ -23,7 +23,7 @@ class _Row(msgspec.Struct, frozen=True):
     body: bytes
     """The row as it was last written whole."""
     changes: tuple[bytes, ...] = ()
-    """What changed since."""
+    """Changes since then, the oldest first."""
 
 
 class _PublishedRow(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ def state_table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table:
 
 
 def changes_table(metadata: MetaData, name: str) -> Table:
-    """Return a table of what changed of rows since they were written whole."""
+    """Return a table of the changes of rows since they were written whole."""
     return Table(
         name,
         metadata,

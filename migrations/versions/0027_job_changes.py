@@ -1,4 +1,4 @@
-"""What changed of a job since its row was last written whole.
+"""Changes of a job since its row was last written whole.
 
 Revision ID: 0027
 Revises: 0026

@@ -1,4 +1,4 @@
-"""A node that breaks again and again, each time in an incident of its own: its record has it checked, then evicted."""
+"""A node that breaks again and again, each time in a new incident: by its record it is checked, then evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What inspections report while a job trains: an address that all nodes lose is at fault, and no node leaves for it; a
+"""What inspections report while a job trains: an address that all nodes lose is at fault, and no node leaves for it. A
 hint about one node does nothing, until a rank of that node dies."""
 
 from __future__ import annotations

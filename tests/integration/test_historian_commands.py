@@ -315,7 +315,7 @@ def test_the_overview_names_what_does_not_answer(scene: Scene, embedded_nats: st
     assert len(half.problems) == 1
 
 
-def test_show_has_what_a_group_cost_that_was_evicted_for_one_of_it(scene: Scene) -> None:
+def test_show_has_the_cost_of_a_group_that_was_evicted_for_one_of_its_nodes(scene: Scene) -> None:
     story, reason = Story("grouped", ("n1", "n2", "n3")), "one of n1, n2, n3 blocks the others"
     story.submit()
     story.start(0.001, 0.5)

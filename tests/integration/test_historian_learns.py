@@ -19,7 +19,7 @@ from holdfast.events import Event, TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, KeepModel, decode
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast_analyzer.engines.telemetry.telemetry_engine import TelemetryEngine
 from holdfast_historian.retraining import Retraining
 from holdfast_historian.retraining_plan import is_due

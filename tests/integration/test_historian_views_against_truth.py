@@ -1,4 +1,4 @@
-"""What the views say of a simulated cluster, compared with what its world knows."""
+"""The views of a simulated cluster, compared with what its world knows."""
 
 from __future__ import annotations
 

@@ -50,6 +50,6 @@ def test_what_is_known_to_be_wrong_is_wrong(scenario: str) -> None:
 
 
 def test_each_known_wrong_is_asked_for() -> None:
-    """A mark that no test asks for stays when it no longer holds: long scenarios have marks of short ones."""
+    """A mark that no test asks for would stay when it no longer holds: long scenarios have marks of short ones."""
     asked = {wrong for name in (*KNOWN, *BY_CHANCE) for wrong in load_scenario(name).known_wrong}
     assert {wrong for name in shipped() for wrong in load_scenario(name).known_wrong} <= asked

@@ -110,7 +110,7 @@ class Handover:
     def withdraw(self, name: ShardName, segment: Segment) -> None:
         """Take a shard back that is about to be overwritten: on return the successor has it no more.
 
-        It is not told so, for a message would wake it while a rank waits; it shares the file with the shard's notes.
+        It gets no message, which would wake it while a rank waits; it shares the file with the shard's notes.
         """
         with self._lock:
             shelf = self._shelves.get(name)

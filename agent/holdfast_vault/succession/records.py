@@ -74,7 +74,7 @@ class Ended(_Record, frozen=True, kw_only=True, tag="ended"):
 Record = Serving | Deposits | ShelfRecord | Assign | Serve | Ended
 
 records: msgspec.msgpack.Decoder[list[Record]] = msgspec.msgpack.Decoder(list[Record])
-"""Of one message."""
+"""Decoder of one message."""
 DEPOSITS_MAX = 64
 """The kernel passes 253 descriptors with a message."""
 _notes = msgspec.msgpack.Decoder(Notes)
@@ -181,5 +181,5 @@ def _opened(name: ShardName, kept: _Kept) -> InheritedShard | None:
     os.close(memory)
     # The vault empties the notes of a shard that it overwrites.
     if written:
-        log.error("a shard of the vault before is not taken over", of=str(name), reason=reason)
+        log.error("a shard of the previous vault is not taken over", of=str(name), reason=reason)
     return None

@@ -1,7 +1,7 @@
 """Results of tests that passed, folded into the result that ends their node's run, and unfolded. Pure.
 
-A node publishes a failure at once. Twelve passed tests of each of ten thousand nodes are news of nothing: they come in
-one message per node, and count as if each had come by itself.
+A node publishes a failure at once. Passed tests, twelve on each of ten thousand nodes, change no decision: they are
+published in one message per node, and count as if each had been published by itself.
 """
 
 from __future__ import annotations

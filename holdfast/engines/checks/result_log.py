@@ -13,8 +13,8 @@ from holdfast.growing import Growing, GrowingMap
 
 
 class ResultLog(Growing):
-    """Results, of which each version is immutable; the same result counts once. Another one costs the same at any
-    number of nodes."""
+    """The results of a run; each version is immutable, and the same result counts once. Adding one costs the same at
+    any number of nodes."""
 
     __slots__ = ("_by_node",)
 

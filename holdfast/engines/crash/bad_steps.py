@@ -12,7 +12,7 @@ _NORM = re.compile(rf"\b(?:grad(?:ient)?[_ ]?norm|gnorm){_VALUE}", re.IGNORECASE
 _OTHER_LOSS = re.compile(
     r"\bloss[_ ]scale|\b(?:eval|val|test|dev|best|min)[a-z]{0,12}[ _/.-]{0,3}(?:[a-z]{1,12}[ _/.-])?loss", re.IGNORECASE
 )
-"""What is not the loss of a step; losses of an evaluation are not a number before the first one."""
+"""Text that is not the loss of a step: loss scales, and losses of evaluations, which are NaN before the first one."""
 _LINE_CHARS_MAX = 2000
 
 STEPS = 3
@@ -37,7 +37,7 @@ def bad_steps(lines: Sequence[str]) -> tuple[int, ...]:
 
 def _step(line: str) -> Step:
     """Judge the numbers of a line. With mixed precision a gradient may overflow in any step; it is bad only where the
-    line has no loss, or one that has become nothing."""
+    line has no loss, or one that has become 0."""
     line = _OTHER_LOSS.sub("", line[:_LINE_CHARS_MAX])
     losses, norms = _LOSS.findall(line), _NORM.findall(line)
     if not losses and not norms:

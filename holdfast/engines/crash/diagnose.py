@@ -172,7 +172,7 @@ def _with_bad_numbers(book: RuleBook, scan: ScannedLog, ended: FirstFailure | No
 
 
 def _only_stopped(decided: FirstFailure, ends: Sequence[RankEnd]) -> bool:
-    """True if nothing is known but that ranks were stopped, after another one that the launcher saw end by itself."""
+    """Return True if ranks are only known to be stopped, after another one that the launcher saw end by itself."""
     is_stopped = decided.finding.hand == "cascade" and decided.finding.rule.symptom is Symptom.TERMINATED
     return is_stopped and any(ended.is_first and ended.code != ENDED_BY_LAUNCHER for ended in ends)
 
@@ -197,7 +197,7 @@ def _all_lines(scan: ScannedLog) -> list[LogLine]:
 
 
 def _is_alone(first: RankEnd, ends: Sequence[RankEnd]) -> bool:
-    """True if no other rank ended in the same second; torchrun measures whole seconds and picks the lowest rank."""
+    """Return True if no other rank ended in that second; torchrun measures whole seconds and picks the lowest rank."""
     return all(
         ended.rank == first.rank or ended.at is None or ended.at != first.at or ended.code == ENDED_BY_LAUNCHER
         for ended in ends

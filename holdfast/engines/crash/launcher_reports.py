@@ -105,7 +105,7 @@ def stopped_by_launcher(ends: Sequence[RankEnd]) -> list[RankEnd]:
 
 
 def reports_end_of(line: LogLine, ends: Sequence[RankEnd]) -> bool:
-    """True if a line repeats, below one of these ends, the signal that caused it."""
+    """Return True if a line repeats, below one of these ends, the signal that caused it."""
     found = _SIGNAL_OF.match(line.text)
     return found is not None and int(found[1]) in {end.pid for end in ends}
 

@@ -6,10 +6,10 @@ collective out, wait for data or for a lock. So a group is convincing only if
 
 - it is one group along some dimensions of the mesh, or the ends of a link on which no data pass, of at most half of
   the machines, and has all outliers;
-- each outlier waits for other ranks, none in code of its own;
+- each outlier waits for other ranks, and for nothing else;
 - they wait in several operations, as a chain does whose cause is among them: ranks that took another branch all wait in
   the same one. In one operation only if the collectives show that all its members have joined it alike;
-- nothing in the collectives speaks of the script: no operation of other arguments or order, none left out.
+- the collectives do not point to the script: none was left out, or called with other arguments or in another order.
 """
 
 from __future__ import annotations

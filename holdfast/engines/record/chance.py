@@ -1,8 +1,8 @@
-"""How probable it is that a machine has a fault that lasts, by its record (docs/record.md has the formulas).
+"""The probability that a machine has a lasting fault, by its record (docs/record.md has the formulas).
 
 Three explanations compete for the failures of a job: chance, the job itself, which fails on any of its machines alike,
-and a machine with a lasting fault, on which most of them happen. A failure on the machine speaks for the last one by as
-much as that foretells it better than the job does; a failure of another machine of the job speaks against it.
+and a machine with a lasting fault, on which most of them happen. A failure on the machine raises the odds of the third
+explanation by the ratio of its likelihood to that of the second; a failure on another machine of the job lowers them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ def chance_of(log_odds: float) -> float:
 
 
 def ratio(nodes: int, policy: RecordPolicy) -> float:
-    """Return how much better a lasting fault of one of so many machines foretells a failure on it than the job does."""
+    """Return the likelihood of a failure on one of `nodes` machines if that has a lasting fault, divided by the
+    likelihood if the job fails on any of them."""
     share = policy.culprit_share
     return min(policy.ratio_max, share * nodes + 1.0 - share)
 
 
 def faded(log_odds: float, towards: float, age: timedelta, policy: RecordPolicy) -> float:
-    """Return evidence after some time: half of its distance after each half-life."""
+    """Return the odds after some time: their distance from `towards` halves with each half-life."""
     half_lives = max(0.0, age / timedelta(days=policy.half_life_days))
     return towards + (log_odds - towards) * math.exp2(-half_lives)
 
@@ -64,7 +65,7 @@ class _Odds:
         self.floor = self.prior - math.log(FLOOR_RATIO)
         self.log_odds = self.prior
         self.lift = self.first
-        """Where the first failure raises the odds to."""
+        """Level to which the first failure raises the odds."""
         self.at: datetime | None = None
         self.was_passed = False
 
@@ -97,7 +98,7 @@ class _Odds:
                 self.log_odds = max(self.log_odds, self.first) + math.log(policy.ratio_max)
                 self.was_passed = False
             case MarkKind.CHECKS_PASSED if not self.was_passed:
-                # What checks have missed once they will miss again: only the first time says something.
+                # A fault that checks have missed once they will miss again: only the first pass counts.
                 self.log_odds += missed
                 self.was_passed = True
             case MarkKind.CLEARED:

@@ -1,4 +1,4 @@
-"""The history of a node across incidents and jobs: what it was part of, and what was found out about it."""
+"""The record of a node over incidents and jobs: marks of its failures, and of what was found out about it."""
 
 from __future__ import annotations
 

@@ -159,19 +159,19 @@ def judge_validation(
     slow_links, fast_links, of_links = _links(results, topology, transfer_slower_by)
     by_links = _nodes_of(slow_links, fast_links)
     nodes = tuple(sorted({*map(topology.node_rank_of, slow_ranks), *by_links}))
-    said: list[str] = []
+    found: list[str] = []
     if slow_ranks:
         named = ", ".join(map(str, slow_ranks))
-        said.append(f"ranks {named} compute slowly" if len(slow_ranks) > 1 else f"rank {named} computes slowly")
+        found.append(f"ranks {named} compute slowly" if len(slow_ranks) > 1 else f"rank {named} computes slowly")
     if by_links:
-        said += [f"every tested link of node {node} is slow, one way or both" for node in by_links]
+        found += [f"every tested link of node {node} is slow, one way or both" for node in by_links]
     lone = [link for link in slow_links if link.sender not in by_links and link.receiver not in by_links]
-    said += [f"the link from node {link.sender} to node {link.receiver} is slow" for link in lone]
+    found += [f"the link from node {link.sender} to node {link.receiver} is slow" for link in lone]
     return ValidationVerdict(
         slow_ranks=slow_ranks,
         slow_links=slow_links,
         nodes=nodes,
-        reason="; ".join(said) or "all that was tested is as fast as its peers",
+        reason="; ".join(found) or "all that was tested is as fast as its peers",
         evidence=(*of_ranks, *of_links),
     )
 

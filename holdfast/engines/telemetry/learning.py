@@ -16,7 +16,7 @@ from holdfast.engines.telemetry import training
 from holdfast.engines.telemetry.history import IncidentSpan, cut
 from holdfast.engines.telemetry.model import Model, WindowSettings
 from holdfast.engines.telemetry.windows import METRICS, Sample
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 
 EVENTS_MAX = 200_000
 """Maximum number of events, the newest ones: a day of seventy nodes."""

@@ -77,9 +77,9 @@ class HangPolicy(Section, frozen=True, kw_only=True):
     group is convincing, else when the job hangs again and checks have found nothing."""
 
     suspects_max: Annotated[int, Within(0, 1_000_000)] = 4
-    """Number of machines that may be evicted at once, in a job of any size. Of machines that each show a fault, a
-    larger job may lose `[ladder] evictions_share_max` of its own."""
+    """Number of machines that may be evicted at once, in a job of any size. A larger job may lose a share of
+    `[ladder] evictions_share_max` of its machines, if each of them shows a fault."""
 
     group_share_max: Annotated[float, Within(0.0, 1.0)] = 0.5
-    """Share of a job's machines that may be evicted as one group, where that is more than `suspects_max`. The machines
-    that stand alike are the healthy ones, and they are most."""
+    """Share of a job's machines that may be evicted as one group, where that is more than `suspects_max`. The healthy
+    machines, which are the majority, have the same stacks."""

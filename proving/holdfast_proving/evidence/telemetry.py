@@ -19,7 +19,7 @@ from holdfast.events import Event, TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry
 from holdfast.ids import named_id
 from holdfast.requests import KeepModel
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast_proving.evidence import usage
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.agenda import EPOCH, Agenda, moment_of

@@ -279,7 +279,7 @@ class Cluster:
         )
 
     def _release(self, machine: str) -> None:
-        """Take a machine off the blocklist; if it is not on it, the person is told so."""
+        """Take a machine off the blocklist; if it is not on it, the answer reports that."""
         self.standby.ask(
             ReleaseNode(id=named_id(self.agenda.now(), machine, "release"), asked_by="a person", node=machine)
         )

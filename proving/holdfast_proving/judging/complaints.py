@@ -30,7 +30,7 @@ class Wrong(StrEnum):
     SLOW_ONE_STAYS = "slow_one_stays"
     GAVE_UP = "gave_up"
     NOT_COMPLETED = "not_completed"
-    """A training with an end came to none, or was said to have."""
+    """A training with an end did not reach it, or was reported as completed before it."""
     NEEDLESS_RESTART = "needless_restart"
     """A run that made sound steps at its pace was ended, and nothing was wrong."""
     TOO_MANY_RESTARTS = "too_many_restarts"

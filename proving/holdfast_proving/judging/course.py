@@ -43,13 +43,13 @@ def _must_end(history: History, plan: str, at_s: float) -> bool:
 
 
 def false_ends(history: History) -> Iterator[Complaint]:
-    """Complain about jobs that are said to have completed, before their last step."""
+    """Complain about jobs that are reported as completed before their last step."""
     for at_s, event in history.of(JobFinished):
         training = _training(history, event.job or "")
         if training is None or event.outcome != "completed":
             continue
         if not training.plan.steps or training.reached < training.plan.steps:
-            text = f"it is said to have completed at step {training.reached} of {training.plan.steps or 'no end'}"
+            text = f"it is reported as completed at step {training.reached} of {training.plan.steps or 'no end'}"
             yield Complaint(wrong=Wrong.NOT_COMPLETED, at_s=at_s, job=event.job or "", text=text)
 
 

@@ -40,7 +40,7 @@ def _is_or_was_wrong(history: History, machine: str, at_s: float) -> bool:
 def from_corrupt_steps(history: History) -> Iterator[Complaint]:
     """Complain about starts from steps that a machine had computed of which a test or a replay had shown it is wrong.
 
-    What no test has found is nobody's to know.
+    A decision cannot know what no test has found.
     """
     shown = {
         (fault.culprit, it.job): it.at_s

@@ -117,7 +117,7 @@ WRONG: tuple[Policy, ...] = (
         name="ignores_losses", about="no lost node matters", patches=(Patch(members, "handle_failure", always(None)),)
     ),
     Policy(name="no_breaker", about="evicts as many as are blamed", patches=(Patch(breaker, "opens", always(False)),)),
-    Policy(name="open_breaker", about="evicts nobody by evidence", patches=(Patch(breaker, "opens", always(True)),)),
+    Policy(name="open_breaker", about="evicts no node by evidence", patches=(Patch(breaker, "opens", always(True)),)),
     Policy(
         name="never_checks", about="tests no node", patches=(Patch(recovery, "_options", with_option(can_check=False)),)
     ),
@@ -128,7 +128,7 @@ WRONG: tuple[Policy, ...] = (
     ),
     Policy(
         name="keeps_suspects",
-        about="tests nobody of a group that was evicted",
+        about="tests no node of an evicted group",
         patches=(Patch(suspect_test, "follow_up", always(None)),),
     ),
     Policy(
@@ -154,7 +154,7 @@ WRONG: tuple[Policy, ...] = (
     ),
     Policy(
         name="blames_the_messenger",
-        about="evicts whoever reports the loss of a peer",
+        about="evicts the node that reports the loss of a peer",
         patches=(blames(Symptom.PEER_LOST),),
     ),
     Policy(

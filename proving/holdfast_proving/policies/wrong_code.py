@@ -72,7 +72,7 @@ CODES: tuple[Policy, ...] = (
     ),
     Policy(
         name="rolls_back_at_once",
-        about="rolls the code back at the first failure, whichever",
+        about="rolls the code back at the first failure of any kind",
         patches=(Patch(recovery, "can_roll_back", _has_other_code), choosing(_at_once)),
     ),
     Policy(
@@ -100,7 +100,9 @@ CODES: tuple[Policy, ...] = (
         about="counts failures of new code within one incident only",
         patches=(Patch(recovery, "_options", with_option(code_failures=0)),),
     ),
-    Policy(name="loses_updates", about="accepts and forgets them", patches=(Patch(updates, "_plan", always(None)),)),
+    Policy(
+        name="loses_updates", about="accepts updates and forgets them", patches=(Patch(updates, "_plan", always(None)),)
+    ),
     Policy(name="updates_at_once", about="no update waits for a failure", patches=(Patch(updates, "_plan", _urgent),)),
     Policy(
         name="updates_never_ride",
@@ -109,7 +111,7 @@ CODES: tuple[Policy, ...] = (
     ),
     Policy(
         name="forgets_windows",
-        about="an update that no failure brings in never comes",
+        about="an update that no failure brings in is never started",
         patches=(Patch(updates, "is_due", always(False)),),
     ),
 )

@@ -54,10 +54,10 @@ GROUPS: tuple[Policy, ...] = (
         about="no group is convincing",
         patches=(Patch(HANDLERS, "HangFound", _sees_no_group),),
     ),
-    Policy(name="evicts_the_complement", about="evicts those who wait for a group", patches=(taking(_complement),)),
+    Policy(name="evicts_the_complement", about="evicts nodes that wait for a group", patches=(taking(_complement),)),
     Policy(
         name="forgets_the_innocent",
-        about="of a group that was evicted nobody comes back",
+        about="no node of an evicted group comes back",
         patches=(Patch(suspect_test, "judge_suspects", _clears_nobody),),
     ),
     Policy(

@@ -66,7 +66,7 @@ class JobPlan(Section, frozen=True, kw_only=True):
     """From running ranks to the first step: connect, restore, warm up."""
     stop_s: Seconds = 1.0
     version: str = ""
-    """Version of its code at first; "": its script is under no versions."""
+    """Version of its code at first; "": its script has no versions."""
     submitted_at_h: Hours = 0.0
     stopped_at_h: Hours = 0.0
     """People stop it then, for it was a mistake: it may be larger than the cluster; 0: never."""
@@ -89,7 +89,7 @@ class AlertPlan(Section, frozen=True, kw_only=True):
 
 
 class Naming(Section, frozen=True, kw_only=True):
-    """Whom the model of the analyzer names for a hang or slowness. The rest of the shares names nobody."""
+    """Machines that the model of the analyzer names for a hang or slowness. The rest of the shares names none."""
 
     machine: Share = 0.7
     """The machine at fault alone."""
@@ -101,7 +101,7 @@ class Naming(Section, frozen=True, kw_only=True):
     is_certain: Share = 0.5
     """Of the hangs that name a machine: a process is stopped, stuck or unreadable."""
     is_convincing: Share = 0.0
-    """Of the hangs that name a group: it stands apart from all others, and may be evicted as a whole."""
+    """Share of the hangs that name a group in which it stands apart from all other ranks, and may be evicted whole."""
 
 
 class FaultKind(Section, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ class FaultKind(Section, frozen=True, kw_only=True):
     same_step: bool = False
     """A fault of code or data: it shows whenever the job comes to the same step."""
     version: str = ""
-    """A bug of this version of its job's code: it is there from the beginning, whenever that version runs."""
+    """Version of its job's code that has this bug; it is there whenever that version runs."""
     slowdown: Annotated[float, Within(1.0, 100.0)] = 1.5
     form: str = ""
     """Form of a hang (`deadlock in user code`, `link cut`, ...), of slowness (`link`, `hidden`; "": a machine that
@@ -136,7 +136,8 @@ class FaultKind(Section, frozen=True, kw_only=True):
     shows_after_steps: Annotated[int, Within(0, 10)] = 0
     """Steps from a spoiled state until numbers show it, for the production analyzer."""
     is_silent: bool = False
-    """Of bad numbers: the state is spoiled and no number shows it, ever. Checks and replays may find the machine."""
+    """True for bad numbers that spoil the state without any number that shows it. Checks and replays may find the
+    machine."""
     alert: AlertPlan | None = None
     alert_share: Share = 1.0
     """Share of the machines of its place that raise the alert."""

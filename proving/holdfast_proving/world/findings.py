@@ -22,7 +22,7 @@ from holdfast.events import (
     TelemetryAnomaly,
 )
 from holdfast.ids import named_id
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.agenda import Agenda
 from holdfast_proving.world.training import Run, Training

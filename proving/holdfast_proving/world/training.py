@@ -75,7 +75,7 @@ class Training:
         self.versions = {digest(plan, version): version for version in versions}
         """Versions of its code, by their digests."""
         self.proven_s: dict[str, float] = {}
-        """When a run on a version had made so many steps that it is known to be sound."""
+        """Time at which a run on a version had made enough steps to prove that version sound."""
         self.agenda = agenda
         self.checkpoints = Checkpoints(self, machines)
         self.book = TimeBook()

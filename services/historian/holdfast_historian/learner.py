@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from holdfast.engines.telemetry import learning
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 
 NICENESS = 10
 CONNECT_TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.service_shell import answer_pings
 from holdfast.settings.addresses import Address
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.retraining import Retraining
 from holdfast_historian.service import Historian

@@ -22,7 +22,7 @@ from holdfast.events import TelemetryModelTrained
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, Answer, KeepModel
 from holdfast.settings.addresses import Address, current
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.store import StoreUnavailable
 from holdfast_historian.learner import LearningTask
 from holdfast_historian.retraining_plan import is_due

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 
 AGAIN = timedelta(hours=1)
 """Wait after a try without a usable model: a young cluster soon has more to learn from."""

@@ -37,7 +37,7 @@ OWN = (
 
 
 @attempt(
-    JOB, "open any file or socket of the cluster, for reading or writing", "those of its own job; process ids and ports"
+    JOB, "open any file or socket of the cluster, for reading or writing", "those of its job; process ids and ports"
 )
 def opens_files(scene: Scene) -> Any:
     reached = scene.ask_rank("reach", scene.files())
@@ -63,7 +63,7 @@ def reaches_processes(scene: Scene) -> Any:
 @attempt(
     JOB,
     "find passwords in its own memory, a fork of the zygote's",
-    "the settings of its own job; no password, no token",
+    "the settings of its job; no password, no token",
 )
 def searches_memory(scene: Scene) -> Any:
     bus = scene.credentials.bus
@@ -176,7 +176,7 @@ def talks_to_ports(scene: Scene, argument: tuple[str, str]) -> Any:
     return answer
 
 
-@attempt(JOB, "report events of another job or node, or decisions", "events of its own job at most")
+@attempt(JOB, "report events of another job or node, or decisions", "events of its job at most")
 def reports_for_others(scene: Scene) -> Any:
     lines = [
         '{"rank": 0, "generation": 1, "kind": "eviction", "fields": {"node": "node-0", "reason": "x"}}',

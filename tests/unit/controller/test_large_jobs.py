@@ -1,4 +1,4 @@
-"""What one event of a job costs does not depend on the number of its nodes, nor on how many reported before."""
+"""The cost of one event of a job depends neither on the number of its nodes nor on how many reported before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from holdfast.growing import GrowingMap
 from holdfast.orders.replay import ReplaySettings
 from holdfast.store.in_memory import MemoryDatabase, MemoryStore
 from holdfast.symptoms import Symptom
-from holdfast_controller.plan.doubt import hinted
+from holdfast_controller.plan.doubt import hints
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident
 from holdfast_controller.plan.job import JobState
@@ -180,7 +180,7 @@ def hints_of_a_hang(nodes: int) -> int:
 
     sys.setprofile(count)
     try:
-        assert hinted.about(state, hang, NOW, Rules().ladder) == (), "so many have a cause in common"
+        assert hints.about(state, hang, NOW, Rules().ladder) == (), "a hint about that many nodes has a cause in common"
     finally:
         sys.setprofile(None)
     return calls

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast_historian.retraining_plan import TrainingRecord, is_due
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)

@@ -34,8 +34,8 @@ def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> 
     if event.generation != plan.generation:
         return plan
     held, coming, complete = plan.held, plan.coming, plan.complete
-    # The generation went back to before them: what it now makes of these numbers are other steps. Of its own steps a
-    # certificate that is below the held one has been overtaken.
+    # The generation went back to before them: its steps of these numbers are other ones. A certificate below the held
+    # one, if that is a step of this generation, is out of date.
     if held is not None and held.generation < plan.generation and held.step > event.step:
         held = None
     if complete is not None and complete.generation < plan.generation and complete.step > event.newest_step:

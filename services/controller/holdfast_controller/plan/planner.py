@@ -52,9 +52,9 @@ from holdfast.settings.retention import RetentionPolicy
 from holdfast_controller.plan import generation, lost_steps, members, requests
 from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test
 from holdfast_controller.plan.code import updates
-from holdfast_controller.plan.doubt import doubts, replacement, shared_faults
+from holdfast_controller.plan.doubt import doubts, group_guesses, replacement, shared_faults
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
-from holdfast_controller.plan.incident import bad_numbers, guesses, hangs, inspection, rank_exit, rungs, slow
+from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, rungs, slow
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import (
     Checking,
@@ -122,7 +122,7 @@ TRAINING = JobKind(
         DiagnosticResult: checks.diagnostic_result,
         ReplayResult: replays.replay_result,
         HangFound: hangs.hang_found,
-        SuspectsTested: guesses.suspects_tested,
+        SuspectsTested: group_guesses.suspects_tested,
         FailSlowOnset: slow.slowed_down,
         MfuDeclined: slow.slowed_down,
         FailSlowLocated: slow.fail_slow_located,

@@ -16,7 +16,7 @@ from holdfast.events import LogSignature, TelemetryAnomaly, TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import KeepModel
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast_analyzer.engines.telemetry.telemetry_engine import MODELS_KEPT, TelemetryEngine
 from holdfast_proving.evidence.usage import history, training
 

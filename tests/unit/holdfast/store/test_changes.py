@@ -1,4 +1,4 @@
-"""Rows that are stored by what changed of them are read as they were."""
+"""Rows that are stored by their changes are read as they were."""
 
 from __future__ import annotations
 

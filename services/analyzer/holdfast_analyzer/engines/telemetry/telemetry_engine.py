@@ -15,7 +15,7 @@ from holdfast.engines.telemetry.training import why_discarded
 from holdfast.engines.telemetry.windows import METRICS
 from holdfast.events import AnyEvent, LogSignature, TelemetryAnomaly, TelemetryMeasured
 from holdfast.requests import Answer, AnyRequest, KeepModel
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.store import Table
 from holdfast_analyzer.engines.engine import Engine
 from holdfast_analyzer.engines.telemetry.telemetry_watch import ReadyModel, TelemetryWatch

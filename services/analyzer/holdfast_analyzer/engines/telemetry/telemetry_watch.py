@@ -25,7 +25,7 @@ from holdfast.engines.telemetry.windows import (
 )
 from holdfast.events import LogSignature, TelemetryAnomaly, TelemetryMeasured
 from holdfast.ids import named_id
-from holdfast.settings.telemetry import TelemetryPolicy
+from holdfast.settings.findings.telemetry import TelemetryPolicy
 
 SOURCE = "analyzer"
 RANKS_AT_ONCE = 1024

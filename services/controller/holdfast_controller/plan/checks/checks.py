@@ -14,7 +14,7 @@ from holdfast.engines.checks.suites import rest_s
 from holdfast.events import ChecksEnded, DeadlinePassed, DiagnosticResult, ProcessExited
 from holdfast.events.parts.ranks import Suspect
 from holdfast_controller.plan.checks.conclusions import named_by_checks, named_by_link
-from holdfast_controller.plan.doubt import hinted
+from holdfast_controller.plan.doubt import hints
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.recovery import choose_rung, proceed
 from holdfast_controller.plan.phase import Awaited, Checking
@@ -78,7 +78,7 @@ def _conclude(draft: JobDraft) -> None:
     note_checks(draft, verdict.cleared, suspects)
     incident = msgspec.structs.replace(state.incident, checked=frozenset(state.nodes))
     draft.update(incident=incident)
-    draft.state = hinted.answered(draft.state, verdict.cleared)
+    draft.state = hints.answered(draft.state, verdict.cleared)
     choice = named_by_checks(failure, suspects, frozenset(state.nodes))
     choice = choice or named_by_link(incident, failure, verdict.links, state.nodes)
     if choice is None:

@@ -1,4 +1,4 @@
-"""What follows from stop-time checks and replays that name nodes: which of them are evicted, and why."""
+"""Evictions after stop-time checks and replays that name nodes: which of them, and why."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The verdict of a test of suspects: which nodes are at fault, and which may come back.
 
-If two suspects can be used with others and only their own link fails, one of them may come back, and likewise if no
-other node was there to try that with: a job may wait for it. Nodes that were slow
-come back if they are as fast as the others (`holdfast.engines.checks.speeds`).
+If two suspects can be used with others and only their own link fails, one of them may come back. So may one of two if
+no other node was free to test them with, since a job may wait for it. Nodes that were slow come back if they are as
+fast as the others (`holdfast.engines.checks.speeds`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SuspectVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuessCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What it cost the pool that several nodes were evicted for the fault of one."""
+    """Cost to the pool of evicting several nodes for the fault of one."""
 
     took_s: float
     """From the eviction to the results."""

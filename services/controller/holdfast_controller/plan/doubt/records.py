@@ -1,4 +1,4 @@
-"""Records of a job from before it blames a machine: doubts, requested replacements, faults that nodes share. Pure."""
+"""Records of what a job is not sure of: doubts, requested replacements, guesses, faults that nodes share. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class GroupGuess(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     at: datetime
     nodes: dict[str, int]
-    """The epochs at which they were held."""
+    """The epoch at which each of them was held."""
     places: frozenset[int]
     """Their node ranks."""
     is_refuted: bool = False

@@ -1,9 +1,9 @@
 """Nodes that leave a job only once others are there to replace them.
 
 A job that trains on loses nothing while it waits for a replacement, and everything if there is none. A job that hangs
-gives a group away only if that is sure to let it train: what the pool cannot replace stays. Of a group as many leave as
-can be replaced, the most suspect first: the job is restarted in any case, and the test of those that left costs it
-nothing. But fewer than three that are not the whole group stay: without a witness nothing tells them apart.
+gives up only as many nodes of a group as can be replaced, the most suspect first: it is restarted in any case, and the
+test of the nodes that left costs it nothing. It keeps them if they are fewer than three and not the whole group:
+without a witness no test tells them apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What counts against a node within an incident: each of its generations that failed first hand there, once."""
+"""Blame of nodes within an incident: each generation that failed first hand on a node counts once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an incident is about, by all evidence so far: its name follows the newest conclusion."""
+"""The conclusion of an incident from all evidence so far. The name of the incident follows the newest one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def conclude(draft: JobDraft, cause: Cause | None) -> None:
 
 
 def _name(cause: Cause) -> dict[str, object]:
-    # Of an error of the script the symptom tells as much as its cause.
+    # For an error of the script the cause adds nothing to the symptom.
     return {} if cause.symptom is Symptom.USER_CODE_ERROR else {"named": str(cause.symptom)}
 
 

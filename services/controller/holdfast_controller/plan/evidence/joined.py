@@ -2,11 +2,11 @@
 
 What each source can prove, and who can forge it:
 
-exit code or signal      the kernel says how the process ended: true, but seldom why
-log and exception        the rank's own words: any script can print them; alone they accuse, and prove nothing
-kernel log, devices      a script cannot write there: together with a rank's words they prove whose fault it is
-ranks of other nodes     the same words from several nodes are of what these share; a node that newly joined and alone
-                         cannot start what ran without it is another kind of machine
+exit code or signal      reported by the kernel: true, but seldom a reason
+log and exception        output of the rank: a script can print anything; alone it accuses, and proves nothing
+kernel log, devices      out of a script's reach: together with a rank's output they prove whose fault it is
+ranks of other nodes     the same output on several nodes is about something that they share; a node that has just
+                         joined, and alone cannot start what ran without it, is another kind of machine
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.engines.crash.rules import rule_book
 from holdfast.engines.crash.verdict import EvidenceLine
 from holdfast.symptoms import Root, Symptom, row_of
 from holdfast_controller.plan.code.code_state import CodeState, CodeVerdict
-from holdfast_controller.plan.evidence.hints import explanation, root_of
+from holdfast_controller.plan.evidence.explanation import explanation, root_of
 from holdfast_controller.plan.evidence.rank_exits import of_generation
 from holdfast_controller.plan.incident.incident import Alert, Cause, Proof, RankExit
 from holdfast_controller.plan.job import JobState
@@ -30,13 +30,14 @@ NEAR = timedelta(seconds=60)
 """Alerts that are neither this close to the end of a rank nor in force are about something else."""
 
 MISFITS = frozenset({"device_ordinal", "no_gpu", "gpu_init", "driver_too_old", "no_kernel_image"})
-"""Rules for what a rank meets at its start on a machine that is not like the others: fewer devices, an older driver."""
+"""Rules for errors at the start of a rank on a machine unlike the others: fewer devices, an older driver."""
 
 OTHERS_MIN = 2
-"""Nodes besides one that has to report twice, before that shows a machine and not a race of equal errors."""
+"""Minimum number of other nodes for an error that one node reports twice to show its machine. With fewer, the same node
+may be the first by chance to report an error of all."""
 
 _NO_CAUSE = frozenset({Symptom.UNKNOWN, Symptom.KILLED})
-"""Names that only tell that something ended."""
+"""Symptoms that name an end, and no cause."""
 
 BARE = frozenset(
     {
@@ -47,7 +48,7 @@ BARE = frozenset(
         Symptom.FLOATING_POINT_EXCEPTION,
     }
 )
-"""Names for how a process ended, with a reason of their own at most in what it called."""
+"""Symptoms that name how a process ended, and not why."""
 
 _CONFIDENCE = {"hint": 0.5, "tolerate": 0.75, "evict": 0.95}
 _DEVICE_ROWS = frozenset({Symptom.CUDA_ERROR.row, Symptom.GPU_MEMORY_ERROR.row, Symptom.GPU_UNAVAILABLE.row})
@@ -57,7 +58,7 @@ _KERNEL = "kernel log and checks of "
 def joined_cause(state: JobState, generation: int, *, alerts_act: bool = True) -> Cause | None:
     """Return the cause of a generation's end by all its exits and the alerts of their nodes; None if none is known.
 
-    If alerts do not act (`[mechanisms] inspections`) they name causes, and prove nothing.
+    If `alerts_act` is False (`[mechanisms] inspections`), alerts name causes and prove nothing.
     """
     exits = of_generation(state.exits, generation)
     if not exits:
@@ -102,7 +103,7 @@ def _node(found: Diagnosis, exits: Iterable[RankExit]) -> str | None:
 
 
 def _by_alert(exits: tuple[RankExit, ...], alerts: Mapping[str, tuple[Alert, ...]]) -> Cause | None:
-    """Return the cause that an alert shows, where no rank says why it ended."""
+    """Return the cause that an alert shows, if no rank reports why it ended."""
     ended = next((one for one in exits if one.is_telling), None)
     alert = explanation(Symptom.KILLED_BY_SIGNAL, alerts.get(ended.node, ())) if ended else None
     if ended is None or alert is None:
@@ -143,7 +144,7 @@ def _by_diagnosis(
         proof, witness = Proof.PROVEN, witnesses[-1].text
     elif len(accused) > 1:
         root, node = Root.UNKNOWN, None
-        witness = f"ranks of {', '.join(sorted(accused))} say so, each of its own machine"
+        witness = f"ranks of {', '.join(sorted(accused))} report it, each about its own machine"
     elif accuses:
         proof = Proof.CLAIMED
     elif is_alone and node and (witness := _misfit(state, node, same)):
@@ -188,7 +189,7 @@ def _misfit(state: JobState, node: str, same: tuple[RankExit, ...]) -> str:
     before = state.incident.user_error if state.incident else None
     is_again = before is not None and before.node == node and before.on_first_step
     if is_again and before and before.generation < same[0].generation and state.spec.nnodes > OTHERS_MIN:
-        return f"{node} does so for the second time, and none of the other {state.spec.nnodes - 1} nodes"
+        return f"{node} reports it for the second time, and none of the other {state.spec.nnodes - 1} nodes does"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""How the ranks of a failed generation ended, kept to be judged together.
+"""Ends of the ranks of a failed generation, kept to be judged together.
 
 The number is bounded: where thousands of ranks end at once, nearly all report only that they lost a partner. An end for
 a rank's own reason takes the place of one of those.

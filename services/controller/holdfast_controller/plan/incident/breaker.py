@@ -20,7 +20,7 @@ def counted(evictions: tuple[datetime, ...], now: datetime, policy: LadderPolicy
 
 
 def judgements(nodes: Sequence[str], now: datetime) -> tuple[datetime, ...]:
-    """Return what an eviction counts for, however many nodes it is of."""
+    """Return the judgements that an eviction counts as: one, however many nodes it is of."""
     return (now,)
 
 

@@ -1,7 +1,7 @@
 """The decision about a job that hangs (docs/adr/0020-hangs.md).
 
 A machine that itself shows a fault is evicted: a process on it is stopped, stuck in the kernel, or cannot be read.
-So is a group that stands apart from all others, once others are there in its place (ByteRobust §5.1). Any other hang
+So is a group that differs from all other ranks, once other nodes can replace it (ByteRobust §5.1). Any other hang
 may be caused by the script: the job is restarted, and a second hang shows whether it follows a node.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 from holdfast.events import HangFound, Withheld
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan.doubt.group_guesses import refute
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.incident.closing import passed_step
-from holdfast_controller.plan.incident.guesses import refute
 from holdfast_controller.plan.incident.incident import Failure, RankError, Rung
 from holdfast_controller.plan.incident.ladder import HANGS
 from holdfast_controller.plan.incident.recovery import handle_failure
@@ -74,7 +74,7 @@ def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
 
 
 def _may_go(state: JobState, nodes: tuple[str, ...], share_max: float, policy: HangPolicy) -> bool:
-    """Return True if so many nodes may leave at once: some stay, and no more go than is plausible."""
+    """Return True if these nodes may leave at once: others stay, and the number that leaves is plausible."""
     some_are_left = len(nodes) < len(state.nodes) or len(state.nodes) == 1
     return some_are_left and len(nodes) <= max(policy.suspects_max, int(share_max * state.spec.nnodes))
 

@@ -29,7 +29,7 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proof(StrEnum):
-    """What the evidence of a failure, taken together, proves of the machine that it happened on."""
+    """Strength of all evidence together against the machine on which a failure happened."""
 
     NOTHING = ""
     CLAIMED = "claimed"
@@ -52,7 +52,7 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     """The rule that this end matches by itself; "" for none."""
     is_telling: bool
-    """True if it is an end for the rank's own reason, as far as this end alone shows."""
+    """True if the rank did not end because of another rank, as far as this end alone shows."""
     accuses: bool
     """True if it names its machine with enough confidence."""
     has_stepped: bool
@@ -60,7 +60,7 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """What all evidence of a failure together says: one symptom, whose it is, and what shows that."""
+    """The conclusion from all evidence of a failure: one symptom, whose fault it is, and what shows that."""
 
     symptom: Symptom
     root: Root
@@ -72,9 +72,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     summary: str
     accused: frozenset[str] = frozenset()
-    """Nodes whose ranks accuse their machine of it, by this generation and those before of the incident."""
+    """Nodes whose ranks accuse their machine of it, in this generation and earlier ones of the incident."""
     witness: str = ""
-    """What else says so, which no script can forge."""
+    """Evidence that confirms it, and that no script can forge."""
     advice: str
     lines: tuple[str, ...]
     """Lines of evidence, each with its source."""
@@ -83,7 +83,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_shared(self) -> bool:
-        """True if ranks of several nodes accuse their machines of the same: it is of something that they share."""
+        """True if ranks of several nodes accuse their machines of the same: something that they share is at fault."""
         return len(self.accused) > 1 and self.proof is not Proof.PROVEN
 
     @property
@@ -92,7 +92,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conclusion(self) -> tuple[object, ...]:
-        """What has to change for it to be another conclusion."""
+        """Return the fields that make it another conclusion when one of them changes."""
         return self.symptom, self.root, self.node, self.rank, self.proof, self.is_shared
 
 
@@ -149,7 +149,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proof(self) -> Proof:
-        """What all evidence together proves of `node`."""
+        """Return the strength of all evidence together against `node`."""
         return self.cause.proof if self.cause and self.node and self.cause.node == self.node else Proof.NOTHING
 
     @property
@@ -189,7 +189,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
     """The text that was read, at most `ALERT_LINES_MAX` lines."""
     is_answered: bool = False
-    """A hint; the node has passed stop-time checks since."""
+    """True for a hint whose node has passed stop-time checks since."""
 
     @property
     def key(self) -> str:
@@ -259,7 +259,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None = None
     """The newest conclusion from all evidence."""
     accused: dict[str, frozenset[str]] = {}
-    """For each rule the nodes whose machines it accused by a rank's own output."""
+    """Nodes whose ranks accused their machines, by rule."""
     summary: str = ""
     lost_steps: int = 0
     losses: tuple[str, ...] = ()

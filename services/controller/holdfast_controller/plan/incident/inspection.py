@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.events import Inspection, TelemetryAnomaly, Withheld
-from holdfast_controller.plan.doubt import doubts, hinted, shared_faults
+from holdfast_controller.plan.doubt import doubts, hints, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts, rank_exit
 from holdfast_controller.plan.incident.incident import Rung
@@ -36,4 +36,4 @@ def inspected(draft: JobDraft, event: Inspection) -> None:
 def telemetry_differs(draft: JobDraft, event: TelemetryAnomaly) -> None:
     """Note the anomaly as a hint. The job trains on; a failure of the node starts tests."""
     if event.generation == draft.state.generation and not isinstance(draft.state.phase, Stopping):
-        draft.state = hinted.with_anomaly(draft.state, event, draft.now, draft.rules.ladder)
+        draft.state = hints.with_anomaly(draft.state, event, draft.now, draft.rules.ladder)

@@ -1,6 +1,6 @@
 """The recovery ladder: which rung follows a failure, and why (ByteRobust §4, Fig. 5).
 
-node lost                                     -> replace it, without blocking it: it may be heard again
+node lost                                     -> replace it, without blocking it: it may come back
 silent about its start                        -> evict it
 ranks gone, with the agent away               -> restart in place; it counts once the job runs, if on one node only
 an inspection names a machine                 -> evict it, without stop-time checks, once another one is there
@@ -17,7 +17,7 @@ a link, or a group by stacks, slows it down   -> evict both ends, or the group, 
 crash or hang, and a hint about its node      -> stop-time checks at once; a hint alone does nothing
 hang, and a machine itself shows a fault      -> evict it: a process there is stopped, stuck, or cannot be read
 hang, and one group stands apart from the rest -> evict the group, once others are there; test it beside training
-the same without those nodes                  -> it follows the job: they come back, and no other group goes for it
+the same without those nodes                  -> it follows the job: they come back, no other group is evicted
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
 the record of its node calls for it           -> stop-time checks; if they found nothing before, evict it
 checks found nothing, and the code is new     -> restart in place, then roll back, whichever nodes failed
@@ -25,7 +25,7 @@ checks found nothing, and it is the same node -> evict it; another one -> restar
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
 checks name a link, and neither of its ends   -> evict both, or one if the job has no more nodes; test them as well
 a link of the same node fails again           -> evict that node; the others that were evicted for a link come back
-several nodes' ranks accuse their machines     -> likewise: it is of something that they share
+several nodes' ranks accuse their machines     -> likewise: something that they share is at fault
 the same although no node was part each time  -> it follows the job: roll back, or restart in place, soon replay, stop
 too many attempts within one incident         -> stop
 
@@ -101,7 +101,7 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     may_guess: bool = True
     """False if the failure shows that a group was evicted for it in vain."""
     record: RecordFinding | None = None
-    """What the record of the failed node adds, over incidents and jobs."""
+    """The finding in the record of the failed node, over incidents and jobs."""
 
 
 def user_error(failure: Failure) -> RankError | None:
@@ -278,7 +278,7 @@ def _for_group(failure: Failure, *, asks_first: bool = False) -> RungChoice:
 
 
 def _checks(failure: Failure, hints: tuple[Alert, ...]) -> RungChoice:
-    """Return stop-time checks for what the failure points at, and what the newest hint does."""
+    """Return stop-time checks for what the failure and the newest hint point at."""
     suite = suite_for(failure.symptom_name)
     if not hints:
         return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite)
@@ -294,7 +294,8 @@ def _checks(failure: Failure, hints: tuple[Alert, ...]) -> RungChoice:
 def _by_record(
     incident: Incident, failure: Failure, record: RecordFinding, options: LadderOptions
 ) -> RungChoice | None:
-    """Return the rung that the record of the failed node asks for, if it does: checks before an eviction."""
+    """Return the rung that the record of the failed node calls for, checks before an eviction; None if it calls for
+    neither."""
     assert failure.node is not None
     reason = f"{failure.text}; {record.text}"
     was_checked = record.was_checked or failure.node in incident.checked or not options.can_check

@@ -48,7 +48,7 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
 
 
 def reconsider(draft: JobDraft, node: str) -> None:
-    """Judge the failure that led to the open incident again: something became known about a node of it."""
+    """Judge the failure of the open incident again, since an alert reported more about one of its nodes."""
     state = draft.state
     if not any(one.node == node for one in state.exits) or state.incident is None:
         return
@@ -75,7 +75,7 @@ def reconsider(draft: JobDraft, node: str) -> None:
 
 
 def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
-    """Note how the rank ended, and return the failure that this is by all that is known of its generation."""
+    """Note how the rank ended; return the failure, by all evidence about its generation."""
     diagnosis = diagnose(event)
     exits = draft.state.exits
     if event.node is not None:

@@ -12,15 +12,15 @@ from holdfast_controller.plan.code.updates import (
     has_only_failures_of_present_code,
     is_of_present_code,
 )
-from holdfast_controller.plan.doubt import hinted
+from holdfast_controller.plan.doubt import hints
+from holdfast_controller.plan.doubt.group_guesses import may_guess
 from holdfast_controller.plan.doubt.records import Doubt, leaving
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import blame
 from holdfast_controller.plan.evidence.conclusion import conclude
-from holdfast_controller.plan.evidence.hints import EXPLAINED_BY, explanation, root_of
+from holdfast_controller.plan.evidence.explanation import EXPLAINED_BY, explanation, root_of
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
-from holdfast_controller.plan.incident.guesses import may_guess
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Proof, Rung
 from holdfast_controller.plan.incident.ladder import (
     RECORD,
@@ -70,8 +70,8 @@ def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
         _take(draft, failure, choice)
         return
     starts_again = isinstance(draft.state.phase, Starting) and _is_of_last(draft, failure)
-    if starts_again and (choice.rung is Rung.WAIT or (choice.rung is Rung.CHECKS and _is_hinted(draft, failure))):
-        # A partner's complaint came first, and what was started for it would meet the same service, or machine. That
+    if starts_again and (choice.rung is Rung.WAIT or (choice.rung is Rung.CHECKS and _has_hints(draft, failure))):
+        # A partner's failure arrived first, and what was started after it would meet the same service, or machine. That
         # start and the next one count as one: a long outage is no series of failures.
         draft.update_incident(attempts=draft.incident.attempts - 1)
         _take(draft, failure, choice)
@@ -124,7 +124,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
     return LadderOptions(
         members=frozenset(state.nodes),
         alerts=tuple(alert for alert in known if acts and _counts(state, failure, alert)),
-        hints=hinted.about(state, failure, draft.now, rules.ladder) if acts else (),
+        hints=hints.about(state, failure, draft.now, rules.ladder) if acts else (),
         doubted=tuple(noted.failure for node, noted in state.doubts.items() if acts and _is_open(state, node, noted)),
         can_roll_back=can_roll_back(state, failure.generation),
         is_all_of_code=has_only_failures_of_present_code(state, draft.incident),
@@ -146,13 +146,13 @@ def _explained(draft: JobDraft, failure: Failure) -> Failure:
     """Return the failure under the name that an alert on its node gives it."""
     noted = draft.state.doubts.get(failure.node or "")
     if noted is None or failure.symptom not in FIRST_HAND_OF_NODE or draft.rules.mechanisms.inspections == "observe":
-        return _hinted(draft, failure)
+        return _named_by_alert(draft, failure)
     known = noted.failure
     evidence = (*failure.evidence, *known.evidence)
     return msgspec.structs.replace(failure, named=known.named, root=known.root, evidence=evidence)
 
 
-def _hinted(draft: JobDraft, failure: Failure) -> Failure:
+def _named_by_alert(draft: JobDraft, failure: Failure) -> Failure:
     """Return the failure under the name that an alert gives it, if its own evidence has no reason."""
     if failure.named or failure.symptom not in EXPLAINED_BY or failure.symptom in ENDS:
         return failure
@@ -194,7 +194,7 @@ def _describes_better(failure: Failure, incident: Incident) -> bool:
     return is_of_first and is_bare and failure.symptom in (Symptom.INFRASTRUCTURE_ERROR, Symptom.SERVICE_ELSEWHERE)
 
 
-def _is_hinted(draft: JobDraft, failure: Failure) -> bool:
+def _has_hints(draft: JobDraft, failure: Failure) -> bool:
     return bool(_options(draft, failure).hints)
 
 

@@ -11,10 +11,11 @@ from holdfast.events import BreakerOpened, Eviction, EvictionRevoked, Reattempt,
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import roll_back
+from holdfast_controller.plan.doubt import group_guesses
 from holdfast_controller.plan.doubt.records import Convict, Replacement
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import trait
-from holdfast_controller.plan.incident import breaker, guesses
+from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
 from holdfast_controller.plan.incident.ladder import (
     HANGS,
@@ -201,14 +202,14 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
         judgements = breaker.judgements(choice.nodes, draft.now)
         draft.update(evictions=(*draft.state.evictions, *judgements))
     if choice.one_of and choice.mechanism == HANGS:
-        guesses.note(draft, failure, held)
+        group_guesses.note(draft, failure, held)
     if choice.mechanism == INSPECTIONS:
         draft.update(convicted=(*_convicted_lately(draft), *(_convict(draft, member) for member in held)))
     _replace(draft, choice)
 
 
 def _blocked_for_s(draft: JobDraft, failure: Failure) -> float:
-    """Return how long its nodes stay blocked. Silence proves nothing: a node that is heard again is as good as any."""
+    """Return how long its nodes stay blocked. Silence proves nothing: a node that reports again is as good as any."""
     return 0.0 if failure.symptom is Symptom.NODE_LOST else draft.rules.timeouts.block_s
 
 

@@ -2,7 +2,7 @@
 
 A restart costs time as well, and slowness may pass by itself: the machine is replaced once it has cost as much as a
 restart would cost this job. At worst the job loses twice the minimum, however long the slowness lasts. A job that has
-shown no way to resume would lose everything: it is told instead. Evicted machines are tested beside training
+shown no way to resume would lose everything: its slowness is only reported. Evicted machines are tested beside training
 (`checks/suspect_test.py`).
 
 Before tests or stacks name a machine, hints may: if one node of the slow job has a reason to be slow, such as heat, it
@@ -20,7 +20,7 @@ from holdfast.events import FailSlowLocated, FailSlowOnset, FailSlowRelieved, Mf
 from holdfast.settings import SETTLED_S_MAX
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
-from holdfast_controller.plan.doubt import hinted
+from holdfast_controller.plan.doubt import hints
 from holdfast_controller.plan.doubt.replacement import replace_when_possible, withdraw
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
@@ -30,7 +30,7 @@ from holdfast_controller.plan.lost_steps import can_resume, steps_to_redo
 from holdfast_controller.plan.phase import Running
 
 NO_WAY_TO_RESUME = "no_way_to_resume"
-"""Mechanism that withholds a restart of free will: the job would start from scratch."""
+"""Mechanism that withholds a restart that can be avoided: the job would start from scratch."""
 
 NEVER_RESUMED = "the job has made no checkpoint that is known, and no restart of it went on from an earlier step"
 
@@ -67,7 +67,7 @@ def suspect_hinted(draft: JobDraft) -> None:
         or not _is_worth(slowdown, state, policy)
     ):
         return
-    reasons = hinted.reasons_to_be_slow(state, state.nodes, slowdown.since, draft.now, policy)
+    reasons = hints.reasons_to_be_slow(state, state.nodes, slowdown.since, draft.now, policy)
     if len(reasons) != 1:
         return
     ((node, hint),) = reasons.items()
@@ -140,11 +140,11 @@ def _refute(draft: JobDraft) -> None:
 
 
 def _narrowed(draft: JobDraft, event: FailSlowLocated, suspects: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the one node of a group with a reason to be slow; () if there is no such one."""
+    """Return the one node of a group with a reason to be slow; () if not exactly one has."""
     if draft.rules.mechanisms.inspections == "observe":
         return ()
     since = draft.state.slowdown.since if draft.state.slowdown else event.at
-    found = hinted.reasons_to_be_slow(draft.state, suspects, since, draft.now, draft.rules.ladder)
+    found = hints.reasons_to_be_slow(draft.state, suspects, since, draft.now, draft.rules.ladder)
     return tuple(found) if len(found) == 1 else ()
 
 

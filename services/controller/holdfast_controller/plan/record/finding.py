@@ -1,4 +1,4 @@
-"""What a node's record adds to a failure of it: nothing, a reason to check it, or a reason to evict it."""
+"""Findings in the record of a node that fails: nothing, a reason to check it, or a reason to evict it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from holdfast.engines.record.history import SURE, Mark, MarkKind, NodeRecord
 from holdfast.settings.record import RecordPolicy
 
 FAILURES_MIN = 2
-"""Failures from which a record says anything: the first one alone is answered by a restart in place."""
+"""Number of failures from which a record counts: the first one alone is answered by a restart in place."""
 AVOIDED_MAX = 100
-"""Nodes that a claim names as unwanted, the worst."""
+"""Maximum number of nodes that a claim avoids; the worst."""
 EVIDENCE_MAX = 8
 
 
@@ -27,7 +27,7 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
     was_checked: bool
     """True if checks have found nothing wrong with it."""
     is_sure: bool
-    """True if some of it points to the machine by itself. Otherwise it is tested after its eviction."""
+    """True if an entry points to the machine without comparison. Otherwise the node is tested after its eviction."""
     text: str
     evidence: tuple[str, ...]
     """Ids of the events that it rests on."""
@@ -36,7 +36,7 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
 def finding(
     record: NodeRecord, records: Mapping[str, NodeRecord], now: datetime, policy: RecordPolicy
 ) -> RecordFinding | None:
-    """Return what the record, which has the present failure already, says of the node; None if it says nothing."""
+    """Return the finding in the record, which contains the present failure; None if there is none."""
     failures = [mark for mark in record.marks if mark.counts]
     if len(failures) < FAILURES_MIN:
         return None
@@ -47,7 +47,7 @@ def finding(
     if passed is not None:
         until = msgspec.structs.replace(record, marks=tuple(it for it in record.marks if it.at <= passed.at))
         before = log_odds(until, around, passed.at, policy)
-    # Checks that find nothing lower the odds. They are repeated once failures have made up for that.
+    # Checks that find nothing lower the odds. They are repeated once further failures have raised them by as much.
     is_news = before is None or odds >= before - math.log(policy.missed_by_checks)
     chance = chance_of(odds)
     can_break = any(mark.kind is not MarkKind.KILLED for mark in failures)

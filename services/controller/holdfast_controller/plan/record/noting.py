@@ -1,7 +1,7 @@
-"""What is noted in the records of nodes: failures, checks, evictions, and what showed that one was not the node's.
+"""Marks in the records of nodes: failures, checks, evictions, and findings that one of them was not the node's fault.
 
-Silence is noted and never counts. Neither does a failure that is explained: the script's own errors and services
-elsewhere are not noted at all, for they are no node's.
+Silence and explained failures are noted and never count. Errors of the script and of services elsewhere are not noted:
+they are not a node's fault.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ OF_HARDWARE = frozenset(
 """Names of failures that point to the machine wherever the job runs."""
 
 USED_UP = frozenset({Symptom.CPU_OOM, Symptom.PROCESS_LIMIT})
-"""Names of failures by what the job uses up: another machine has no more of it."""
+"""Names of failures whose cause is a resource that the job uses up; it would do so on any machine."""
 
 KILLED_BY = ("signal 9",)
 
 STRENGTH = (MarkKind.EXPLAINED, MarkKind.KILLED, MarkKind.CRASH, MarkKind.HANG, MarkKind.HARDWARE)
-"""Kinds of failures, the one that says least first: later evidence about a generation replaces earlier."""
+"""Kinds of failures, the weakest evidence first; a stronger one replaces it in the same generation."""
 
 
 def records_of(draft: JobDraft) -> Mapping[str, NodeRecord]:
@@ -69,7 +69,7 @@ def note(draft: JobDraft, node: str, kind: MarkKind, text: str = "", **fields: o
 
 
 def note_failure(draft: JobDraft, failure: Failure) -> None:
-    """Note a failure of a node, once for each generation; later evidence about the generation replaces weaker."""
+    """Note a failure of a node, once for each generation; stronger evidence about the generation replaces it."""
     kind = _kind_of(failure)
     if kind is None or failure.node is None or _is_one_of_many(draft, failure):
         return
@@ -99,7 +99,7 @@ def note_cleared(draft: JobDraft, node: str, why: str, **fields: object) -> None
 
 
 def note_checks(draft: JobDraft, passed: Iterable[str], failed: Iterable[Suspect]) -> None:
-    """Note results of checks. That a node passed says something only of one that has failed before."""
+    """Note results of checks; that a node passed is noted only if it had failed before."""
     for suspect in failed:
         note(draft, suspect.node, MarkKind.CHECKS_FAILED, suspect.reason, symptom=suspect.symptom)
     for node in passed:
@@ -108,14 +108,14 @@ def note_checks(draft: JobDraft, passed: Iterable[str], failed: Iterable[Suspect
 
 
 def strike_incident(draft: JobDraft, nodes: Iterable[str], why: str) -> None:
-    """Count what was compared in the open incident no longer against these nodes: something else explains it."""
+    """Strike what the open incident counted by comparison against these nodes: something else explains it."""
     incident = draft.incident.id
     for node in nodes:
         _strike(draft, node, lambda mark: mark.kind in COMPARED and mark.incident == incident, why)
 
 
 def strike_alerts(draft: JobDraft, node: str, alerts: Iterable[str], why: str) -> None:
-    """Count these alerts, by their events, no longer against the node."""
+    """Strike the marks of these alerts, which are given by their events."""
     events = frozenset(alerts)
     _strike(draft, node, lambda mark: mark.event in events, why)
 
@@ -163,9 +163,10 @@ def _kind_of(failure: Failure) -> MarkKind | None:
 
 
 def _compare_within_generation(draft: JobDraft, failure: Failure, kind: MarkKind) -> None:
-    """Count each generation against one node: who kills ranks of several has a reason that is no machine's.
+    """Count each generation against one node at most.
 
-    Of several that crash the first one counts, for the others may only have lost it; what names hardware counts most.
+    Kills on several nodes have a cause that is not a machine. If several nodes crash, the first one counts, since the
+    others may only have lost a partner. A failure that names hardware counts in place of all others.
     """
     assert failure.node is not None
     job, generation = draft.state.job, failure.generation

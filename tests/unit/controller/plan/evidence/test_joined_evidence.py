@@ -1,4 +1,4 @@
-"""What all evidence of a failure says together: how much is kept, and what each source can prove."""
+"""All evidence of a failure together: how much is kept, and what each source can prove."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_another_node_reports_is_no_witness() -> None:
     assert cause is not None and cause.proof is Proof.CLAIMED
 
 
-def test_the_same_words_from_two_nodes_are_of_what_they_share() -> None:
+def test_the_same_output_on_two_nodes_is_about_what_they_share() -> None:
     cause = joined_cause(job(ended(2, ECC), ended(0, ECC)), 1)
     assert cause is not None and cause.is_shared and not cause.proof
     assert (cause.node, cause.root) == (None, Root.UNKNOWN)

@@ -17,10 +17,10 @@ from holdfast.fresh_ids import uuid7
 from holdfast.requests import SubmitJob
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.doubt.group_guesses import refute
 from holdfast_controller.plan.doubt.records import GroupGuess
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX
-from holdfast_controller.plan.incident.guesses import refute
 from holdfast_controller.plan.incident.incident import Failure, Incident
 from holdfast_controller.plan.record.keeping import is_outdated
 from holdfast_controller.plan.record.noting import note, note_cleared

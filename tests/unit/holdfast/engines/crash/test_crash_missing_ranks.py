@@ -23,7 +23,7 @@ from holdfast.engines.crash.scan import LogScan
         ("/job:jax_worker/replica:0/task:6 has connected to coordination service", ()),
     ],
 )
-def test_who_is_missing(line: str, ranks: tuple[int, ...]) -> None:
+def test_missing_ranks_are_read(line: str, ranks: tuple[int, ...]) -> None:
     assert missing_ranks(line) == ranks
 
 
@@ -33,7 +33,7 @@ def of(log: str) -> Diagnosis:
     return diagnose([scan.end()])
 
 
-def test_one_missing_rank_is_named_and_of_several_none() -> None:
+def test_one_missing_rank_is_named_and_none_of_several() -> None:
     one = of("RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 30000 ms\n")
     assert one.first_rank == 3
     several = of("RuntimeError: [Rank 0]: Ranks 4, 5 failed to pass monitoredBarrier in 30000 ms\n")

@@ -1,4 +1,4 @@
-"""Which groups are convincing enough to evict them at the first hang."""
+"""Groups that are convincing enough to evict them at the first hang, and groups that are not."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ranks_that_took_another_branch_are_not() -> None:
 
 
 @pytest.mark.parametrize("own", [scenes.DEADLOCK, scenes.DATA])
-def test_a_group_with_a_rank_in_code_of_its_own_is_not(own: Calls) -> None:
+def test_a_group_with_a_rank_that_waits_for_no_other_is_not(own: Calls) -> None:
     assert group(in_pipeline(scenes.IRECV, scenes.IRECV, scenes.ISEND, own)) == []
 
 

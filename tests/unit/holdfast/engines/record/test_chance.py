@@ -46,7 +46,7 @@ def test_the_second_failure_is_checked_and_the_third_evicts(kind: MarkKind) -> N
     assert chance(record(kind, kind, MarkKind.CHECKS_PASSED, kind)) >= POLICY.evict_min
 
 
-def test_a_small_job_says_less_about_which_of_its_nodes_is_at_fault() -> None:
+def test_failures_in_a_small_job_count_less_against_a_node() -> None:
     of_two, of_many = (chance(record(*[MarkKind.CRASH] * 3, nodes=nodes)) for nodes in (2, 1000))
     assert of_two < POLICY.evict_min < of_many
     assert chance(record(*[MarkKind.CRASH] * 20, nodes=1)) == pytest.approx(POLICY.after_one, abs=0.001)
@@ -59,7 +59,7 @@ def test_kills_are_checked_and_never_evict() -> None:
     assert chance(record(*[MarkKind.KILLED] * 2, nodes=1000)) < POLICY.check_min
 
 
-def test_checks_that_pass_again_say_nothing_new() -> None:
+def test_checks_that_pass_again_do_not_count() -> None:
     crash, passed = MarkKind.CRASH, MarkKind.CHECKS_PASSED
     once = chance(record(crash, crash, passed, every=timedelta(0)))
     assert once < chance(record(crash, crash, every=timedelta(0)))

@@ -89,7 +89,7 @@ def test_processes_threads_and_native_frames_without_variables() -> None:
     ]
 
 
-def test_a_stack_that_stands_for_many_ranks_is_no_ranks() -> None:
+def test_a_stack_that_stands_for_many_ranks_belongs_to_none() -> None:
     one = TWO_PROCESSES.partition("\nProcess 85")[0]
     assert [process.kind for process in read_texts({"ranks_0-126.txt": one})] == ["other"]
     assert [process.rank for process in read_texts({"ranks/rank-3-4711.txt": one})] == [3]

@@ -183,7 +183,7 @@ def test_many_without_a_stack_are_a_failure_to_read() -> None:
     assert judge_stacks(stacks, None, 4).blamed == ()
 
 
-def test_fewer_than_two_stacks_blame_nobody() -> None:
+def test_fewer_than_two_stacks_name_no_rank() -> None:
     waits = process(0, scenes.GRAD_SYNC)
     assert judge_stacks([waits], Mesh.parse("dp=2"), 1).blamed == ()
     assert judge_stacks([waits, ProcessStacks(rank=1, unread="no such process")], None, 1).blamed == ()

@@ -1,4 +1,4 @@
-"""Alerts that explain a failure whose own evidence has no reason: which name it has then. They decide nothing."""
+"""Alerts that explain a failure whose own evidence shows no reason. They give it its name, and decide nothing."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def explanation(symptom: Symptom, alerts: Iterable[Alert]) -> Alert | None:
 
 
 def _counts(alert: Alert, symptom: Symptom) -> bool:
-    """Return True for a hint only where nothing but it could show the reason: what killed a process, what slows it."""
+    """Return False for a hint about a device or a mount after a kill: neither kills processes."""
     is_of_devices = row_of(alert.symptom) in _DEVICES | _REACH
     return alert.confidence != "hint" or symptom is not Symptom.KILLED_BY_SIGNAL or not is_of_devices
 
 
 def root_of(alert: Alert) -> Root:
-    """Return whose fault it is: memory runs out for reasons of the script as well as of the machine."""
+    """Return whose fault it is; unknown if memory ran out, which the script or another process may have used."""
     return Root.UNKNOWN if row_of(alert.symptom) == Symptom.CPU_OOM.row else Root.INFRASTRUCTURE

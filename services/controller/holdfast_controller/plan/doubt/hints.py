@@ -28,7 +28,7 @@ ANOMALY = timedelta(minutes=15)
 """Time for which an anomaly counts. The analyzer repeats one that lasts (`[telemetry] again_after_s`)."""
 
 SLOWNESS = timedelta(minutes=30)
-"""Time between a hint and the slowness that it explains. What is older is in the job's usual pace already."""
+"""Maximum time between a hint and the slowness that it explains. The usual pace contains the effect of an older one."""
 
 BY_CHANCE_MAX = 2
 """Nodes that may have the same hint without a cause in common, however small the job."""
@@ -41,7 +41,7 @@ the script's own, so they are no reason to test a machine."""
 
 
 def with_anomaly(state: JobState, event: TelemetryAnomaly, now: datetime, policy: LadderPolicy) -> JobState:
-    """Return the job with an anomaly noted as a hint about its nodes. One of very many nodes is a trait of the job."""
+    """Return the job with an anomaly noted as a hint about its nodes. One of many nodes is a trait of the job."""
     named = (event.first_node,) if event.by == "errors" else event.nodes
     nodes = [node for node in named if node in state.nodes]
     if len(nodes) > _together_max(state, policy) or len(nodes) == len(state.nodes) > 1:
@@ -50,7 +50,9 @@ def with_anomaly(state: JobState, event: TelemetryAnomaly, now: datetime, policy
     return state.update(alerts=state.alerts | noted)
 
 
-def hints(state: JobState, nodes: Iterable[str], now: datetime, policy: LadderPolicy) -> dict[str, tuple[Alert, ...]]:
+def of_nodes(
+    state: JobState, nodes: Iterable[str], now: datetime, policy: LadderPolicy
+) -> dict[str, tuple[Alert, ...]]:
     """Return the hints about nodes that no test has answered, the newest last; nodes without any are left out."""
     found = {
         node: [alert for alert in alerts.suspicions(state, node, now, policy) if _is_hint(alert, now)]
@@ -73,7 +75,7 @@ def about(state: JobState, failure: Failure, now: datetime, policy: LadderPolicy
     nodes: Iterable[str] = failure.group or ((failure.node,) if failure.node else ())
     if failure.symptom is Symptom.HANG and not nodes:
         nodes = state.nodes
-    return tuple(hint for own in hints(state, nodes, now, policy).values() for hint in own)
+    return tuple(hint for own in of_nodes(state, nodes, now, policy).values() for hint in own)
 
 
 def reasons_to_be_slow(
@@ -82,7 +84,7 @@ def reasons_to_be_slow(
     """Return the nodes that have a reason to be slow since then, each with the newest hint: heat, lost PCIe lanes."""
     found = {
         node: [hint for hint in own if _explains_slowness(hint, since)]
-        for node, own in hints(state, nodes, now, policy).items()
+        for node, own in of_nodes(state, nodes, now, policy).items()
     }
     return {node: known[-1] for node, known in found.items() if known}
 

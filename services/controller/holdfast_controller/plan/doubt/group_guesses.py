@@ -58,7 +58,7 @@ def note(draft: JobDraft, failure: Failure, held: Iterable[Grant]) -> None:
 
 
 def suspects_tested(draft: JobDraft, event: SuspectsTested) -> None:
-    """Forget a guess that was right: it says nothing against the next one at the same place."""
+    """Forget a guess that tests proved right: it does not count against the next one at the same place."""
     named = {suspect.node for suspect in event.at_fault}
     if any(named & guess.nodes.keys() for guess in draft.state.guesses):
         draft.update(guesses=tuple(it for it in draft.state.guesses if not named & it.nodes.keys()))
