@@ -40,8 +40,8 @@ class Drill(NamedTuple):
     a restart of its machine. `often`: it is quick, or nothing else tests it, so each run of the tests has it.
     `steps_before`: how far the job is when it is struck. `row`: the row of Table 1 that it has to be given, by default
     that of `symptom`. `root`: whose it is, as far as can be known; None for whatever it is.
-    `evicts`: the node that has to go, `first` or `last`; "" for none, None for whatever is done. `reads_kernel`: the
-    kernel's own log names it, which agents read in a cluster of their own only.
+    `evicts`: the node that has to go, `first` or `last`; "" for none, None for whatever is done. `is_apart`: it
+    needs a cluster with the settings of `ENVIRONMENT`.
     """
 
     symptom: Symptom | None
@@ -60,7 +60,7 @@ class Drill(NamedTuple):
     row: str | None = None
     root: Root | None = Root.UNKNOWN
     evicts: str | None = ""
-    reads_kernel: bool = False
+    is_apart: bool = False
 
     @property
     def wanted_row(self) -> str:
@@ -168,12 +168,13 @@ DRILLS = (
     Drill(
         Symptom.MFU_DECLINE,
         ("slow-node", "--node", "{last}", "-o", "cores=0.05"),
-        "fail_slow",
+        "mfu_decline",
         decision="eviction",
-        evicts="last",
+        **LOST,
         script=PACED,
         arguments=("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop", "--keeps"),
         steps_before=60,
+        is_apart=True,
     ),
     Drill(
         # The bus goes over the same link: that its carrier is lost is not reported before it is back.
