@@ -52,12 +52,14 @@ _KAGGLE = re.compile(r"\d+\.\ds\t\d+\t")
 _AGAIN = re.compile(r"(?:[\w.:/-]+ ){0,2}- [\w.]{1,60} - [A-Z]{4,8} - (?=\[(?:rank|default)\d+\]:)")
 """A logger that repeats its children's output: the level is the logger's, not theirs."""
 _HOST = re.compile(
-    r"(?!python|torch\d|[Rr]ank|RANK|local_rank|trainer\d|worker\d)"
+    r"(?!python|torch\d|[Rr]ank|RANK|local_rank|trainer\d|worker\d|E[A-Z]\d{4}:)"
     r"(?=[\w.-]*\d)[A-Za-z0-9][\w.-]{1,62}(?<!\.py|\.sh|\.cc|\.cu): "
     r"(?=\s*\[[Rr]ank|\s{2,}\S|Traceback \(most|terminate called|\[?\d{4}-\d\d-\d\d|\[default\d|"
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b:)"
 )
-"""Host prefixes: pdsh, dsh, operators that follow several pods."""
+"""Host prefixes: pdsh, dsh, operators that follow several pods. Error codes of Ascend look like hosts."""
+_STREAM = re.compile(r"(?:[\w.:-]{1,60} )?(?:std(?:err|out): |\[std(?:err|out)\] )")
+"""Prefixes of programs that repeat the output of another one."""
 _WITHIN = re.compile(
     r"\[(?!PG (?:ID )?[1-9])(?:[^\][]{0,120} )?[Rr]ank[ :=]{0,2}(\d{1,6})\]|\bPG (?:ID )?0 [^\][]{0,80}Rank (\d{1,6})\]"
 )
@@ -128,6 +130,7 @@ def _lead(text: str) -> re.Match[str] | None:
         or _KAGGLE.match(text)
         or (_HOST.match(text) if ": " in text[:66] else None)
         or (_COMPOSE.match(text) if " | " in text[:76] else None)
+        or (_STREAM.match(text) if "std" in text[:64] else None)
         or (_AGAIN.match(text) if " - " in text[:100] else None)
     )
 
