@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
@@ -39,6 +41,23 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
         incident,
         blamed={**incident.blamed, failure.node: incident.blamed.get(failure.node, 0) + 1},
         blamed_generation={**incident.blamed_generation, failure.node: failure.generation},
+    )
+
+
+def explained_by(nodes: Iterable[str], incident: Incident) -> Incident:
+    """Return the incident without what these nodes showed: tests or alerts prove a fault of theirs, which explains it.
+
+    If the next node shows the same at that step, it is one more broken machine, or the first sign that it is the job.
+    """
+    proven = frozenset(nodes)
+    left = {
+        shows: msgspec.structs.replace(seen, by={of: rest for of, here in seen.by.items() if (rest := here - proven)})
+        for shows, seen in incident.recurrences.items()
+    }
+    return msgspec.structs.replace(
+        incident,
+        recurrences={shows: seen for shows, seen in left.items() if seen.by},
+        accused={rule: nodes - proven for rule, nodes in incident.accused.items()},
     )
 
 

@@ -26,6 +26,7 @@ checks found nothing, and a group hangs       -> evict the group, and test its n
 checks name a link, and neither of its ends   -> evict both, or one if the job has no more nodes; test them as well
 a link of the same node fails again           -> evict that node; the others that were evicted for a link come back
 several nodes' ranks accuse their machines     -> likewise: something that they share is at fault
+tests or alerts prove a fault of a node        -> evict it; what it showed is explained, and says nothing of the job
 the same although no node was part each time  -> it follows the job: roll back, or restart in place, soon replay, stop
 too many attempts within one incident         -> stop
 

@@ -14,10 +14,11 @@ from holdfast_controller.plan.code.updates import roll_back
 from holdfast_controller.plan.doubt import group_guesses
 from holdfast_controller.plan.doubt.records import Convict, Replacement
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.evidence.blame import trait
+from holdfast_controller.plan.evidence.blame import explained_by, trait
 from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
 from holdfast_controller.plan.incident.ladder import (
+    CHECKS,
     HANGS,
     INSPECTIONS,
     REPLAYS,
@@ -175,6 +176,7 @@ def _exonerate(draft: JobDraft, incident: Incident, choice: RungChoice) -> None:
 def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     incident = draft.incident
     held = tuple(filter(None, map(draft.state.member, choice.nodes)))
+    is_proven = _is_proven(draft, choice)
     evicted = dict(incident.evicted)
     for member in held:
         draft.emit(
@@ -189,7 +191,7 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
         if failure.symptom not in ABSENT:
             peer = next((end for end in choice.link or () if end != member.node), "")
             note(draft, member.node, MarkKind.EVICTED, choice.reason, peer=peer)
-        if shows := trait(failure):
+        if (shows := trait(failure)) and not is_proven:
             evicted[member.node] = Evicted(epoch=member.epoch, trait=shows)
     if choice.mechanism == REPLAYS:
         _revoke(draft, failure, choice.reason)
@@ -198,6 +200,8 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
         _exonerate(draft, incident, choice)
         links = (*links, FailedLink(ends=choice.link, evicted={member.node: member.epoch for member in held}))
     draft.update_incident(evicted=evicted, links=links)
+    if is_proven:
+        draft.update(incident=explained_by(choice.nodes, draft.incident))
     if failure.symptom not in ABSENT:
         judgements = breaker.judgements(choice.nodes, draft.now)
         draft.update(evictions=(*draft.state.evictions, *judgements))
@@ -206,6 +210,13 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     if choice.mechanism == INSPECTIONS:
         draft.update(convicted=(*_convicted_lately(draft), *(_convict(draft, member) for member in held)))
     _replace(draft, choice)
+
+
+def _is_proven(draft: JobDraft, choice: RungChoice) -> bool:
+    """Return True if tests or alerts show a fault of each node, and not only a comparison with other nodes."""
+    if choice.mechanism == INSPECTIONS:
+        return all(draft.state.alerts.get(node) for node in choice.nodes)
+    return choice.mechanism == CHECKS and not choice.one_of
 
 
 def _blocked_for_s(draft: JobDraft, failure: Failure) -> float:
