@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from holdfast.engines.record.history import COMPARED, Mark, MarkKind, NodeRecord
+from holdfast.engines.record.history import COMPARED, SORTS, Mark, MarkKind, NodeRecord
 from holdfast.settings.record import RecordPolicy
 
 KILL_WEIGHT = 0.5
@@ -134,7 +134,7 @@ def present_chance(record: NodeRecord, now: datetime, policy: RecordPolicy) -> f
 
 
 def elsewhere(record: NodeRecord, records: Mapping[str, NodeRecord]) -> Elsewhere:
-    """Return what happened on other machines in the jobs in which this one failed.
+    """Return the failures of the same sorts on other machines, in the jobs in which this one failed.
 
     Failures of a machine that was evicted for them, and not cleared, were that machine's.
     """
@@ -149,9 +149,14 @@ def elsewhere(record: NodeRecord, records: Mapping[str, NodeRecord]) -> Elsewher
         if mark.job in jobs
     ]
     return Elsewhere(
-        failures=_times(found, COMPARED),
+        failures=_times(found, COMPARED & _sorts(record)),
         accusations=_times(found, {MarkKind.HARDWARE}),
     )
+
+
+def _sorts(record: NodeRecord) -> frozenset[MarkKind]:
+    own = {mark.kind for mark in record.marks if mark.counts}
+    return frozenset().union(*(sort for sort in SORTS if sort & own))
 
 
 def _times(marks: Iterable[Mark], kinds: Iterable[MarkKind]) -> tuple[datetime, ...]:

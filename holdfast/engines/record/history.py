@@ -43,6 +43,14 @@ class MarkKind(StrEnum):
 COMPARED = frozenset({MarkKind.CRASH, MarkKind.KILLED, MarkKind.HANG, MarkKind.SLOW})
 """Failures that count by comparison with the job's other nodes: the job may bring them about anywhere."""
 
+SORTS = (
+    frozenset({MarkKind.KILLED}),
+    frozenset({MarkKind.SLOW}),
+    frozenset({MarkKind.CRASH, MarkKind.HANG, MarkKind.HARDWARE, MarkKind.ALERT}),
+)
+"""Failures that one trait of a job may bring about on several of its nodes. A kill here is no reason for a crash there.
+"""
+
 AGAINST = COMPARED | {MarkKind.HARDWARE, MarkKind.ALERT}
 """Failures that count against the node."""
 

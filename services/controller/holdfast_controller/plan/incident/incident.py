@@ -156,6 +156,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def is_shared(self) -> bool:
         return self.cause is not None and self.cause.is_shared
 
+    @property
+    def is_of_own_link(self) -> bool:
+        """True if the rank lost a partner because RDMA failed between them: its node or the other end is at fault."""
+        cause = self.cause
+        is_rdma = cause is not None and cause.node == self.node and cause.symptom is Symptom.INFINIBAND_ERROR
+        return is_rdma and self.symptom is Symptom.PEER_LOST
+
 
 class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime

@@ -137,7 +137,8 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
 
 def _record(draft: JobDraft, failure: Failure) -> RecordFinding | None:
     """Return what the record of the failed node adds to a failure that nothing explains."""
-    if failure.node is None or failure.symptom not in FIRST_HAND_OF_NODE or failure.may_be_outage:
+    counts = failure.symptom in FIRST_HAND_OF_NODE or failure.is_of_own_link
+    if failure.node is None or not counts or failure.may_be_outage:
         return None
     return finding(record_of(draft, failure.node), records_of(draft), draft.now, draft.rules.record)
 

@@ -150,6 +150,8 @@ def _kind_of(failure: Failure) -> MarkKind | None:
         return MarkKind.ALERT
     if symptom is Symptom.FAIL_SLOW:
         return MarkKind.SLOW if len(failure.group) == 1 else None
+    if failure.is_of_own_link:
+        return MarkKind.CRASH
     if symptom not in FIRST_HAND_OF_NODE or failure.may_be_outage:
         return None
     if failure.named in USED_UP or failure.is_shared:

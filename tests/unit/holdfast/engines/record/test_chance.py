@@ -138,3 +138,12 @@ def test_one_bad_machine_of_a_job_that_also_crashes_elsewhere_is_found() -> None
         if node == "x":
             found = chance_of(log_odds(known, elsewhere(known, records), at, POLICY))
     assert found >= POLICY.evict_min
+
+
+@pytest.mark.parametrize("other", [MarkKind.KILLED, MarkKind.SLOW])
+def test_only_failures_of_the_same_sort_show_that_the_job_fails_anywhere(other: MarkKind) -> None:
+    here, there = record(MarkKind.CRASH, MarkKind.CRASH), record(*[other] * 5, node="y")
+    assert chance(here, elsewhere(here, {"y": there})) == chance(here)
+    assert chance(here, elsewhere(here, {"y": record(MarkKind.HANG, node="y")})) < chance(here)
+    alike = record(other, other)
+    assert chance(alike, elsewhere(alike, {"y": there})) < chance(alike)
