@@ -176,7 +176,8 @@ left join lateral (
 comment on view historian.generations is 'one row per start of a job: nodes, cause, outcome, seconds per phase from fault to first step';
 
 create view historian.incidents as
-select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.symptom, d.symptom, o.body->>'symptom') as symptom,
+select o.incident, o.job, o.at as opened_at, c.at as closed_at,
+       coalesce(case when d.at > c.at then d.symptom end, c.symptom, d.symptom, o.body->>'symptom') as symptom,
        o.node, (o.body->>'rank')::bigint as rank, (o.body->>'failed_step')::bigint as failed_step,
        array(select e.node from historian.events e
              where e.type = 'eviction' and e.incident = o.incident and e.job = o.job and e.node is not null
@@ -196,7 +197,7 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at, coalesce(c.sympt
 from historian.events o
 left join lateral (
     select e.body->>'symptom' as symptom, coalesce(e.body->>'table_one', '') as table_one, e.body->>'root' as root,
-           e.node, coalesce(e.body->>'proof', '') as proof, e.body->>'rule' as rule
+           e.node, coalesce(e.body->>'proof', '') as proof, e.body->>'rule' as rule, e.at
     from historian.events e
     where e.type = 'incident_diagnosed' and e.incident = o.incident and e.job = o.job
     order by e.at desc limit 1

@@ -93,9 +93,10 @@ class IncidentOpened(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class IncidentDiagnosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The conclusion of an open incident from all evidence so far; published again when later evidence changes it.
+    """The conclusion of an incident from all evidence so far; published again when later evidence changes it.
 
-    `node` and `rank` are those that failed first, if that is known. By the controller.
+    `node` and `rank` are those that failed first, if that is known. The incident may have been closed, less than a
+    minute before. By the controller.
     """
 
     symptom: str

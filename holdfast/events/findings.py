@@ -292,6 +292,8 @@ class HangFound(Finding, frozen=True, kw_only=True, omit_defaults=True):
     is_machine: bool = False
     """A process is stopped, stuck in the kernel or unreadable, which is a fault of the machine. Other hangs may be
     caused by the script as well."""
+    symptom: str = ""
+    """A name of `holdfast.symptoms`, by what the suspected ranks wait for inside the kernel; "": none."""
     group: tuple[Name, ...] = ()
     """Machines of a parallel group that is convincing enough to evict it as a whole, the most suspect first."""
     summary: str = ""

@@ -114,6 +114,8 @@ DRILLS = (
     Drill(Symptom.CUDA_ERROR, ("cuda-error", "--rank", "1"), "cuda_error", often=True),
     # Where no agent reads the kernel's log, nothing tells a kill for lack of memory from another one.
     Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True, row=""),
+    # Where one does, its line names the incident, though the job trains again before the line is reported.
+    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "2"), "cpu_oom", is_apart=True),
     Drill(
         Symptom.INSUFFICIENT_DISK_SPACE,
         ("disk-full", "--node", "{last}", "-o", "path={job}"),
@@ -198,10 +200,9 @@ DRILLS = (
         # Its ranks wait for their data for ever, and with them all others.
         Symptom.FILESYSTEM_MOUNT,
         ("mount-hangs", "--node", "{last}", "-o", "path={scratch}/data"),
-        "hang",
+        "filesystem_mount",
         decision="eviction",
         on_one_node=True,
-        row="job_hang",
         **LOST,
         arguments=("--data", "{scratch}/data"),
     ),
@@ -283,7 +284,7 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
         if drill.heals_by == "undo":
             service.unlink()
             cluster.command("inject", "--undo", told["id"])
-        cluster.until("it is over", lambda: _is_over(cluster, job), within_s)
+        cluster.until("it is over and named", lambda: _is_over(cluster, job, drill), within_s)
     finally:
         service.unlink(missing_ok=True)
         cluster.command("inject", "--undo")
@@ -310,10 +311,13 @@ def _is_at(cluster: Cluster, job: Job, step: int) -> bool:
     return bool(newest["ranks"] and newest["step"] >= step)
 
 
-def _is_over(cluster: Cluster, job: Job) -> bool:
+def _is_over(cluster: Cluster, job: Job, drill: Drill) -> bool:
     (incident, *_) = cluster.incidents(job)
     if incident["closed_at"] is None:
         raise NotYet(f"incident {incident['key']} is open: {incident['summary']}")
+    (concluded,) = cluster.query(_CONCLUDED, incident["key"])
+    if drill.wanted_row and not concluded["table_one"]:
+        raise NotYet(f"incident {incident['key']} has no row of Table 1 yet")
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -14,6 +15,8 @@ from holdfast.events import (
     FirstStep,
     HangFound,
     HangSuspected,
+    IncidentClosed,
+    IncidentDiagnosed,
     JobTraced,
     LogSignature,
     MessageRejected,
@@ -83,6 +86,19 @@ async def test_an_incident_in_one_row_and_as_a_timeline(urls: dict[str, str]) ->
     assert events[0]["seconds"] == 0
     assert events[-1]["seconds"] == pytest.approx(0.398)
     assert (events[0]["rank"], events[2]["rank"]) == (1, None)
+
+
+async def test_a_closed_incident_has_the_name_that_is_known_later(urls: dict[str, str]) -> None:
+    story, incident = killed_and_restarted("late")
+    named = {"symptom": "cpu_oom", "table_one": "cpu_oom", "root": "unknown", "reason": "the kernel killed it"}
+    story.say(IncidentDiagnosed, 20.0, incident=incident, **named)
+    for place, event in enumerate(story.events):
+        if isinstance(event, IncidentClosed):
+            story.events[place] = msgspec.structs.replace(event, symptom="killed_by_signal")
+    await record(urls["historian"], story.events)
+    row = await one(urls, INCIDENTS, "late")
+    assert (row["symptom"], row["table_one"], row["outcome"]) == ("cpu_oom", "cpu_oom", "recovered")
+    assert row["closed_at"] < story.at(20.0)
 
 
 async def test_a_hang_is_a_fault_since_the_job_stood_still(urls: dict[str, str]) -> None:

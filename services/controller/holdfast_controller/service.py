@@ -190,9 +190,11 @@ class Controller(Decider):
         rows = [RowWrite(table=JOBS, key=after.job, row=after)]
         closings = [event for event in decision.events if isinstance(event, IncidentClosed)]
         for incident, closing in zip(decision.closed, closings, strict=True):
-            rows.append(_incident_row(after.job, incident, closing))
+            rows.append(_incident_row(after.job, incident, closing.at, closing.outcome))
         if after.incident and (before is None or before.incident != after.incident):
-            rows.append(_incident_row(after.job, after.incident, None))
+            rows.append(_incident_row(after.job, after.incident))
+        if after.closed and before and before.closed != after.closed and not before.incident:
+            rows.append(_incident_row(after.job, after.closed.incident, after.closed.closed_at, after.closed.outcome))
         rows += _shared_rows(before, decision)
         rows += _version_rows(before, after)
         rows += [
@@ -227,7 +229,9 @@ def _wanted(state: JobState | None) -> tuple[str, ...]:
     return code_wanted(state).versions if state else ()
 
 
-def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) -> RowWrite:
+def _incident_row(
+    job: str, incident: Incident, closed_at: datetime | None = None, outcome: str | None = None
+) -> RowWrite:
     record = IncidentRecord(
         id=incident.id,
         job=job,
@@ -237,8 +241,8 @@ def _incident_row(job: str, incident: Incident, closing: IncidentClosed | None) 
         attempts=incident.attempts,
         blamed=incident.blamed,
         taken=incident.taken,
-        closed_at=closing.at if closing else None,
-        outcome=closing.outcome if closing else None,
+        closed_at=closed_at,
+        outcome=outcome,
     )
     return RowWrite(table=INCIDENTS, key=incident.id, row=record)
 

@@ -23,7 +23,7 @@ from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.record import RecordPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.doubt.records import SharedFault
-from holdfast_controller.plan.incident.incident import Incident
+from holdfast_controller.plan.incident.incident import ClosedIncident, Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import idle_orders
 from holdfast_controller.plan.phase import Awaited, Claiming, Deadline
@@ -138,7 +138,9 @@ class JobDraft:
             lost_steps=incident.lost_steps,
         )
         self._closed.append(incident)
-        self.update(incident=None, settled=None, exits=())
+        exits = self.state.exits
+        closed = ClosedIncident(incident=incident, closed_at=self.now, outcome=outcome, exits=exits)
+        self.update(incident=None, settled=None, exits=(), closed=closed if exits else None)
 
     def close_shared_fault(self, key: str, why: str) -> None:
         """End the incident of a fault that nodes share."""

@@ -13,7 +13,7 @@ from holdfast.events.parts.job import Grant, JobSpec, Purpose
 from holdfast.growing import GrowingMap
 from holdfast_controller.plan.code.code_state import CodeState
 from holdfast_controller.plan.doubt.records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
-from holdfast_controller.plan.incident.incident import Alert, Incident, RankExit
+from holdfast_controller.plan.incident.incident import Alert, ClosedIncident, Incident, RankExit
 from holdfast_controller.plan.phase import (
     TRANSITIONS,
     Checking,
@@ -179,6 +179,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: Slowdown | None = None
     """Set while this generation is slow, whether a node is named for it or not."""
     incident: Incident | None = None
+    closed: ClosedIncident | None = None
+    """The last incident, if ends of ranks led to it, and as long as it may be diagnosed anew."""
     code: CodeState = CodeState()
 
     def __post_init__(self) -> None:

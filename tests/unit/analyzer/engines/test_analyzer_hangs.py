@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from holdfast import events
 from holdfast.events import (
     CollectiveTrace,
@@ -43,6 +45,23 @@ def test_a_rank_that_is_stopped_is_named_once_every_node_has_answered() -> None:
     for _ in range(10):
         scene.second()
     assert len(scene.of(HangFound)) == 1 and len(scene.wanted) == 1, "it is emitted once"
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "symptom"),
+    [
+        ("fuse_get_req", "filesystem_mount"),
+        ("rpc_wait_bit_killable", "filesystem_mount"),
+        ("folio_wait_bit_common", ""),  # of a disk, or of a mount
+        ("uvm_va_space_down_write", ""),  # of the driver
+        ("", ""),
+    ],
+)
+def test_a_rank_that_waits_for_a_mount_names_it(waits_in: str, symptom: str) -> None:
+    scene = hanging()
+    scene.answer(state="D", waits_in=waits_in)
+    (found,) = scene.of(HangFound)
+    assert (found.ranks, found.is_machine, found.symptom) == ((2,), True, symptom)
 
 
 def test_a_rank_in_its_own_code_is_named_and_no_machine_is_at_fault() -> None:

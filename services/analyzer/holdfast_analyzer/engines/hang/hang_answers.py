@@ -13,6 +13,7 @@ import msgspec
 from holdfast.engines.hang.convincing import convincing_group
 from holdfast.engines.hang.event_times import from_event_times
 from holdfast.engines.hang.hang_verdict import HangVerdict, judge_hang
+from holdfast.engines.hang.kernel_waits import named_by_kernel
 from holdfast.engines.hang.stacks.process_state import StateReader
 from holdfast.engines.hang.stacks.stack_groups import StackGroup
 from holdfast.events import CollectiveTrace, StackDump
@@ -118,6 +119,8 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks under suspicion only work."""
     is_machine: bool
     """Each of the ranks shows a fault of its machine."""
+    symptom: str
+    """What the ranks wait for inside the kernel names it; "" if nothing does."""
     group: tuple[str, ...]
     """Machines of a group that may be evicted as a whole, the most suspect first."""
     some_wait: bool
@@ -190,6 +193,7 @@ def judge(
         # A rank that waits in a collective may burn CPU there: only CPU time outside of collectives is work.
         is_excused=bool(busy) and (not ranks or busy >= set(ranks)),
         is_machine=bool(ranks) and all(rank in shows_fault or node_of_rank.get(rank) in unanswered for rank in ranks),
+        symptom=named_by_kernel(own) or "",
         group=convincing_group(verdict, looked_at, node_of_rank) if not (busy or shows_fault or unanswered) else (),
         some_wait=any(
             process.kind == "rank" and reader.read(process).activity.doing == "others" for process in processes

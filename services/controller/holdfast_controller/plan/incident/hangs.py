@@ -52,6 +52,7 @@ def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
     step = max(event.step, state.step)
     return Failure(
         symptom=Symptom.HANG,
+        named=event.symptom,
         root=Root.INFRASTRUCTURE if is_certain else Root.UNKNOWN,
         generation=state.generation,
         step=step,

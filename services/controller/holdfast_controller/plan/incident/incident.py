@@ -285,3 +285,12 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     def restarts(self) -> int:
         """Number of restarts for failures of the job itself: without pauses for a service elsewhere, and outages."""
         return self.attempts - len(self.paused) - self.excused
+
+
+class ClosedIncident(msgspec.Struct, frozen=True, kw_only=True):
+    """The incident that was closed last: what is reported late may still show why its ranks ended."""
+
+    incident: Incident
+    closed_at: datetime
+    outcome: str
+    exits: tuple[RankExit, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.events import Inspection, TelemetryAnomaly, Withheld
 from holdfast_controller.plan.doubt import doubts, hints, shared_faults
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.evidence.conclusion import conclude_closed
 from holdfast_controller.plan.incident import alerts, rank_exit
 from holdfast_controller.plan.incident.incident import Rung
 from holdfast_controller.plan.incident.ladder import INSPECTIONS
@@ -21,6 +22,7 @@ def inspected(draft: JobDraft, event: Inspection) -> None:
     doubts.drop_refuted(draft)
     if event.state == "alert":
         assert event.node is not None
+        conclude_closed(draft, event.node)
         rank_exit.reconsider(draft, event.node)
         if event.node not in draft.state.nodes:
             return
