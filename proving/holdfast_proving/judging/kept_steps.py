@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
-from holdfast_proving.world.checkpoints import CERTIFIED_AFTER, Restore, cycle_steps
+from holdfast_proving.scenario.scenario import JobPlan
+from holdfast_proving.world.checkpoints import CERTIFIED_AFTER, Restore, cycle_steps, saved_every
 
 COPIED_WITHIN_S = 60.0
 """A step that is older is in the memory of another machine, or on its way back from there."""
@@ -18,7 +19,7 @@ def lost_steps(history: History) -> Iterator[Complaint]:
     """Complain about starts that went back further than to the newest sound step that still existed whole."""
     for training in history.cluster.trainings:
         for restore in training.checkpoints.restores:
-            allowed = rewind_steps(training.plan.step_s) if _is_spoiled(history, restore) else 0
+            allowed = _rewind_steps(training.plan, restore) if _is_spoiled(history, restore) else 0
             if restore.step < restore.whole - allowed:
                 text = f"it went on from step {restore.step}, and step {restore.whole} was there"
                 yield Complaint(wrong=Wrong.STEPS_THROWN_AWAY, at_s=restore.at_s, job=restore.job, text=text)
@@ -56,6 +57,12 @@ def lost_copies(history: History) -> Iterator[Complaint]:
 def rewind_steps(step_s: float) -> int:
     """Return how far a job may go back before bad numbers: to the last but one step that was kept to go back to."""
     return CERTIFIED_AFTER + 2 * cycle_steps(step_s)
+
+
+def _rewind_steps(plan: JobPlan, restore: Restore) -> int:
+    """Return how far the start may go back before bad numbers; a step on the disk may have had no certificate yet."""
+    is_early = plan.keeps == "disk" and restore.whole >= restore.made - CERTIFIED_AFTER
+    return max(rewind_steps(plan.step_s), saved_every(plan) if is_early else 0)
 
 
 def _is_spoiled(history: History, restore: Restore) -> bool:

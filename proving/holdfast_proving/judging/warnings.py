@@ -27,11 +27,14 @@ def certain(history: History) -> Iterator[Complaint]:
 
 def repeated(history: History) -> Iterator[Complaint]:
     """Complain about alerts that may pass, of a fault that hinders the job, which came again and again in vain."""
+    hindered: dict[int, float] = {}
+    for showing in history.ledger.showings:
+        hindered.setdefault(showing.fault, showing.at_s)
     seen: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for at_s, event in _right(history):
         faults = history.ledger.of_machine(event.node or "", at_s)
-        # A job that trains well loses nothing by a fault that only its alerts show.
-        if event.confidence != "tolerate" or all(fault.kind.effect == "alert" for fault in faults):
+        # A job that trains well loses nothing by a fault that only its alerts show, or has shown so far.
+        if event.confidence != "tolerate" or not any(hindered.get(it.number, at_s) < at_s for it in faults):
             continue
         times = seen[event.node or "", event.check, event.device]
         times[:] = [*(it for it in times if at_s - it < WINDOW_S), at_s]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.events import CheckpointSaved, CopiesMeasured, ShardsFetched
 from holdfast.orders.backup import BackupOrder
 from holdfast_ckpt.plan.lead_time import lead_steps
+from holdfast_proving.scenario.scenario import JobPlan
 from holdfast_proving.world.memory import Memory
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ def watch_s(step_s: float) -> float:
 def cycle_steps(step_s: float) -> int:
     """Return about how many steps after a step to go back to the next one takes its place."""
     return (lead_steps(step_s) or 1) + CERTIFIED_AFTER + 3
+
+
+def saved_every(plan: JobPlan) -> int:
+    """Return how many steps a job that keeps nothing in memory makes from one step on the disk to the next."""
+    return max(1, round(plan.disk_every_s / plan.step_s))
 
 
 class Restore(NamedTuple):
@@ -96,11 +102,12 @@ class Checkpoints:
 
     def obey(self, order: BackupOrder) -> None:
         """Follow the order of the ckpt coordinator to one machine."""
-        if not self._keeps_in_memory or not self._machines[order.node].is_on:
+        if not self._keeps_in_memory:
             return
         self.memory.obey(order.node, order)
         run = self._training.run
-        if run is None or not run.is_stepping or order.generation != run.generation:
+        is_on = self._machines[order.node].is_on
+        if not is_on or run is None or not run.is_stepping or order.generation != run.generation:
             return
         if order.node_rank == 0:
             self._expect_save(run)
@@ -185,7 +192,7 @@ class Checkpoints:
         if plan.keeps == "nothing":
             return 0
         if plan.keeps == "disk":
-            return max(1, round(plan.disk_every_s / plan.step_s))
+            return saved_every(plan)
         order = self.memory.of(self._members[0]).order
         return order.persist_every if order is not None and order.generation == run.generation else 0
 

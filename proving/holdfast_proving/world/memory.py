@@ -44,15 +44,19 @@ class Memory:
         self._training = training
         self._machines = machines
         self._nodes: dict[str, NodeMemory] = {}
+        self._keys: dict[str, BackupOrder] = {}
+        """The newest order to each machine: one that was away reads it when it starts."""
 
     def clear(self) -> None:
         self._nodes.clear()
+        self._keys.clear()
 
     def of(self, machine: str) -> NodeMemory:
         """Return what a machine keeps: nothing that is older than its last loss of power."""
         life, known = self._machines[machine].life, self._nodes.get(machine)
         if known is None or known.life != life:
             known = self._nodes[machine] = NodeMemory(life)
+            known.order = self._keys.get(machine)
         return known
 
     def is_lost(self, machine: str) -> bool:
@@ -61,7 +65,12 @@ class Memory:
         return known is not None and known.life != self._machines[machine].life
 
     def obey(self, machine: str, order: BackupOrder) -> None:
-        """Follow a newer order from now on."""
+        """Follow a newer order from now on, or once the machine is back."""
+        last = self._keys.get(machine)
+        if last is None or order.age > last.age:
+            self._keys[machine] = order
+        if not self._machines[machine].is_on:
+            return
         here = self.of(machine)
         if here.order is not None and order.age <= here.order.age:
             return
