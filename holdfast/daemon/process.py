@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
+from holdfast.daemon.gate import wait_at_gate
 from holdfast.network.guard import private_address, require_private
 from holdfast.network.tls import TlsFilesRefused
 from holdfast.network.trust import AddressRefused
@@ -93,6 +94,7 @@ def run(
         order_key=order_key,
         order_keys=order_keys,
     )
+    wait_at_gate()
     sys.exit(asyncio.run(_until_stopped(main, daemon)))
 
 

@@ -16,6 +16,7 @@ from holdfast.embedded.processes.child_process import describe_exit
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.services import ClusterPlan
 from holdfast.embedded.supervisor import ClusterOptions, Supervisor
+from holdfast.node.kernel import die_with_parent
 
 Tell = Callable[[str], None]
 
@@ -46,17 +47,21 @@ def run_foreground(
 
 
 def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Tell, *, wait: bool) -> int:
-    """Run a cluster in a separate process, which outlives this one and its terminal. Return its pid. With `wait`,
-    returns when all of it is ready; without, as soon as it holds the directory. Raises StartFailed if it exits before.
-    Call it while this process has one thread.
+    """Run a cluster in a separate process, which outlives this one and its terminal, unless it is `for_one_run`. Return
+    its pid. With `wait`, returns when all of it is ready; without, as soon as it holds the directory. Raises
+    StartFailed if it exits before. Call it while this process has one thread.
     """
     layout.create(plan.passage_gid)
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
+        if options.for_one_run:
+            # An orderly stop: whatever ends the command ends its cluster.
+            die_with_parent(parent, signal.SIGTERM)
         _become_daemon(layout, plan, options, writing)
     os.close(writing)
     try:

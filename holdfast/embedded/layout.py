@@ -103,6 +103,8 @@ class ClusterLayout:
         self.nodes = self.root / "nodes"
         self.faults = self.root / "faults"
         self.addresses = self.root / "addresses"
+        self.service_gate = self.root / "gate.services"
+        self.agent_gate = self.root / "gate.agents"
 
     def log(self, child: str) -> Path:
         return self.logs / f"{child}.log"

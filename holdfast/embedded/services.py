@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from holdfast.daemon.gate import GATE_VARIABLE
 from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.daemon.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.daemon.process import leave_limit_s
@@ -16,12 +17,17 @@ from holdfast.embedded.configuration import CONFIG_VARIABLE, FILE_SUFFIX, Config
 from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
+from holdfast.embedded.servers.postgres import START_S_MAX as DATABASE_START_S_MAX
 from holdfast.network.trust import PLAIN_TEXT
 from holdfast.orders.signatures import SIGNERS
 from holdfast.settings.load import Setting, variable_of
 
 NATS_VARIABLE = "HOLDFAST_NATS_URL"
 DATABASE_VARIABLE = "HOLDFAST_DATABASE_URL"
+
+SERVICE_START_S_MAX = 60.0
+AGENT_START_S_MAX = 60.0
+"""Limits of starts. Services wait for the servers, agents for the services: see `holdfast.daemon.gate`."""
 
 KILL_AFTER_S = 5.0
 """Time after a daemon's own limit for stopping until it is killed."""
@@ -38,9 +44,11 @@ def service_specs(configuration: Configuration, layout: ClusterLayout) -> list[C
             | {
                 NATS_VARIABLE + FILE_SUFFIX: str(layout.bus_address(service)),
                 DATABASE_VARIABLE + FILE_SUFFIX: str(layout.database_address(service)),
+                GATE_VARIABLE: str(layout.service_gate),
             }
             | ({PRIVATE_VARIABLE + FILE_SUFFIX: str(layout.order_key(service))} if service in SIGNERS else {}),
             directory=layout.root,
+            start_limit_s=DATABASE_START_S_MAX + SERVICE_START_S_MAX,
             stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
         )
         for service in SERVICES
@@ -83,8 +91,10 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
             PUBLIC_VARIABLE + FILE_SUFFIX: str(layout.order_keys),
             variable_of("network.tls_refused"): str(layout.refused_nodes),
             NODE_VARIABLE: str(layout.node(node)),
+            GATE_VARIABLE: str(layout.agent_gate),
         },
         directory=layout.root,
+        start_limit_s=DATABASE_START_S_MAX + SERVICE_START_S_MAX + AGENT_START_S_MAX,
         stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,
         # If the supervisor dies, the agents stop their ranks instead of leaving them unsupervised.
         death_signal=signal.SIGTERM,
@@ -103,6 +113,7 @@ def base_environment() -> dict[str, str]:
         NODE_VARIABLE,
         READY_FD_VARIABLE,
         NURSERY_VARIABLE,
+        GATE_VARIABLE,
     }
     environment = {name: value for name, value in os.environ.items() if name not in foreign}
     for name, value in environment.items():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.daemon.gate import Gate
 from holdfast.embedded import fabric
 from holdfast.embedded.control import (
     AddNode,
@@ -55,6 +56,8 @@ class ClusterOptions:
     """All users get new passwords."""
     namespaces: bool = False
     """Each node gets a separate network."""
+    for_one_run: bool = False
+    """Database and bus are not kept after the end: nothing waits for a disk."""
 
 
 class Supervisor:
@@ -154,14 +157,20 @@ class Supervisor:
 
     async def _start(self, on_ready: Callable[[ClusterInfo], None]) -> None:
         try:
+            # All load their modules at once, which takes longest; then services need the servers, and agents both.
+            service_gate, agent_gate = Gate(self._layout.service_gate), Gate(self._layout.agent_gate)
             early = self._launch(self._services, self._plan.early(self._layout, self._info))
+            services = self._launch(self._services, self._plan.services(self._layout, self._info))
+            agents = self._launch(self._nodes, map(self._agent, self._info.nodes))
             await self._start_servers()
-            await self._bring_up(self._services, self._plan.services(self._layout, self._info))
-            for child in early:
+            service_gate.open()
+            for child in (*services, *early):
                 await child.until_ready()
             retiring = self._access.keep_retiring(lambda: self._info.nodes, self._services.keys())
             self._runs.append(self._tasks.create_task(retiring, name="retired keys"))
-            await self._bring_up(self._nodes, map(self._agent, self._info.nodes))
+            agent_gate.open()
+            for child in agents:
+                await child.until_ready()
         except EmbeddedError as failure:
             self._failure = failure
             self._stop_asked.set()
@@ -170,10 +179,17 @@ class Supervisor:
             on_ready(self._info)
 
     async def _start_servers(self) -> None:
+        nats = self._launch(self._servers, [self._access.nats(self._info.nodes)])
         directory, port = self._layout.postgres, self._info.ports.postgres
         self._identity = choose_identity(programs() / "postgres", directory)
         password = self._access.credentials.postgres
-        await initialise(directory, password=password, identity=self._identity, log=self._layout.log("postgres"))
+        await initialise(
+            directory,
+            password=password,
+            identity=self._identity,
+            log=self._layout.log("postgres"),
+            durable=not self._options.for_one_run,
+        )
         clear_stale_pid(directory)
         await self._bring_up(self._servers, [self._postgres()])
         await self._access.settle_admin()
@@ -185,7 +201,8 @@ class Supervisor:
         except UnknownRevision as error:
             raise EmbeddedError(str(error)) from error
         self._report("database up to date")
-        await self._bring_up(self._servers, [self._access.nats(self._info.nodes)])
+        for child in nats:
+            await child.until_ready()
         watch = restart_after_write_errors(
             self._servers["nats"], self._info.nats_monitor_url, self._layout.nats, self._report
         )
@@ -199,6 +216,7 @@ class Supervisor:
             port=port,
             password=known.postgres,
             identity=self._identity,
+            durable=not self._options.for_one_run,
             password_before=known.postgres_before,
         )
 
@@ -230,10 +248,14 @@ class Supervisor:
         await _stop(self._nodes)
         for node in self._nodes:
             await asyncio.to_thread(clear_node, self._layout, node)
+        if self._options.for_one_run:
+            for child in (*self._services.values(), *self._servers.values()):
+                child.kill()
         await _stop(self._services)
         for server in ("nats", "postgres"):
             await _stop({name: child for name, child in self._servers.items() if name == server})
-        self._report("stopped; the data is kept, and `holdfast up` resumes from here")
+        kept = "" if self._options.for_one_run else "; the data is kept, and `holdfast up` resumes from here"
+        self._report(f"stopped{kept}")
 
     async def _answer(self, request: AnyRequest) -> Reply:
         match request:

@@ -21,11 +21,11 @@ def _prctl(option: int, value: int | bytes) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent (pid from before the fork) ends, or now if it has ended."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel end this process when its parent (pid from before the fork) ends, or now if it has ended."""
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)
+        os._exit(128 + number)
 
 
 def become_subreaper() -> None:

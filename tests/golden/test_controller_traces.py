@@ -12,6 +12,7 @@ from holdfast.engines.checks.references import AnswerKey
 from holdfast.engines.record.history import NodeRecord
 from holdfast.events import Eviction
 from holdfast.events.parts.job import JobSpec
+from holdfast.events.parts.launch import Launch
 from holdfast.ids import derived_id
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.ladder import LadderPolicy
@@ -74,6 +75,9 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 cwd="/",
                 directory="/jobs/job",
             )
+            if "max_restarts" in given.fields:
+                launch = Launch(max_restarts=int(given.fields["max_restarts"]))
+                spec = msgspec.structs.replace(spec, launch=launch)
             if "only" in given.fields:
                 spec = msgspec.structs.replace(spec, only_nodes=tuple(given.fields["only"].split(",")))
             if "checks" in given.fields:

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, VERSION_VARIABLE, relocate_search_path
 from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.events.parts.job import JobSpec
+from holdfast.events.parts.launch import RESTARTS_UNBOUNDED
 from holdfast.node.rank_variables import RESERVED, RESTORE_STEP, STORE_PREFIX
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.replay import VARIABLE as REPLAY_VARIABLE
@@ -58,24 +59,26 @@ def rank_environment(
     job = placement.job
     local_rank = rank - placement.ranks.start
     world_size = job.nnodes * job.nproc_per_node
+    is_virtual = job.launch.virtual_local_rank and placement.purpose != "checks"
     environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1"} | public_environment(base)
     known = _OF_CHECKS if placement.purpose == "checks" else job.env.keys() - RESERVED
     environment |= {name: value for name, value in job.env.items() if name in known}
     environment |= {
         "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
+        "LOCAL_RANK": "0" if is_virtual else str(local_rank),
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(job.nproc_per_node),
         "GROUP_RANK": str(placement.node_rank),
         "GROUP_WORLD_SIZE": str(job.nnodes),
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(world_size),
-        "ROLE_NAME": "default",
+        "ROLE_NAME": job.launch.role,
         "MASTER_ADDR": placement.master_addr,
         "MASTER_PORT": str(placement.master_port),
-        "TORCHELASTIC_RUN_ID": job.name,
-        "TORCHELASTIC_RESTART_COUNT": str(max(0, order.generation - 1)),
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": job.launch.run_id or job.name,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt(order)),
+        "TORCHELASTIC_MAX_RESTARTS": str(_restarts_max(job)),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": job.launch.signals,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": str(files.error),
         "HOLDFAST_JOB": job.name,
@@ -86,6 +89,8 @@ def rank_environment(
         "HOLDFAST_REPORTS": str(files.reports),
         "HOLDFAST_VAULT": str(files.vault),
     }
+    if is_virtual:
+        environment["CUDA_VISIBLE_DEVICES"] = _own_device(environment.get("CUDA_VISIBLE_DEVICES"), local_rank)
     if placement.submitted_at is not None:
         environment["HOLDFAST_JOB_SUBMITTED_MS"] = str(round(placement.submitted_at.timestamp() * 1000))
     if job.mesh:
@@ -112,6 +117,21 @@ def rank_environment(
     if placement.replay is not None:
         environment |= _REPRODUCIBLE | {REPLAY_VARIABLE: placement.replay.encode()}
     return environment
+
+
+def attempt(order: NodeOrder) -> int:
+    """Return the number of restarts before this generation, whatever they were for."""
+    return max(0, order.generation - 1)
+
+
+def _restarts_max(job: JobSpec) -> int:
+    return RESTARTS_UNBOUNDED if job.launch.max_restarts is None else job.launch.max_restarts
+
+
+def _own_device(visible: str | None, local_rank: int) -> str:
+    """Return the device of a rank that sees no other; torchrun chooses the same one."""
+    devices = [device.strip() for device in visible.split(",")] if visible else []
+    return devices[local_rank] if local_rank < len(devices) else str(local_rank)
 
 
 def store_prefix(job: JobSpec, generation: int) -> str:

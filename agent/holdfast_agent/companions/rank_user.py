@@ -22,6 +22,7 @@ from holdfast.node import own_users, reach
 from holdfast.node.job_user import JobUser
 from holdfast.node.own_users import IdRange
 from holdfast.orders.node import NodeOrder, Placement
+from holdfast_agent.companions.start_command import log_directory
 from holdfast_agent.files.directories import Directories
 
 PROBE_S_MAX = 3.0
@@ -83,6 +84,8 @@ class RankUsers:
             log.warning("the job's directory does not answer", job=job, directory=str(directory), user=chosen.name)
         begin(job, order.fence, chosen.user)
         self._chosen = job, chosen
+        if chosen.user is not None and (logs := log_directory(placement)):
+            _give_log_directory(Path(logs), chosen.user, run_as.ids)
         return chosen
 
     def _of_directory(
@@ -139,6 +142,19 @@ class RankUsers:
         # The probe has the way in that ranks would have.
         self._directories.begin_generation(order.job or "", order.fence, user)
         _require_reachable(placement, self._directories.root, script, user)
+
+
+def _give_log_directory(directory: Path, user: JobUser, ids: IdRange) -> None:
+    """Make the directory that --log-dir asks for, for the job's user. If it cannot be made, the zygote reports that."""
+
+    def give() -> None:
+        if own_users.owner(directory, ids) is None:
+            own_users.give(directory, user)
+
+    try:
+        within(give, ANSWER_S_MAX)
+    except (TimeoutError, OSError, own_users.NotOwned, own_users.Exchanged) as error:
+        log.warning("the directory of logs is not made", directory=str(directory), reason=str(error))
 
 
 def _require_reachable(placement: Placement, state: Path, script: str, user: JobUser) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from holdfast.code.relocation import relocate
+from holdfast.events.parts.launch import STREAMS
 from holdfast.node.job_user import JobUser
 from holdfast.orders.node import NodeOrder, Placement
-from holdfast_agent.companions.environment import rank_environment
+from holdfast_agent.companions.environment import attempt, rank_environment
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.zygote.wire import RankPlan, StartRanks
 
@@ -20,6 +22,26 @@ def script_of(placement: Placement, code_place: Callable[[str, str], Path]) -> s
     if not version or job.is_module:
         return job.script
     return relocate(job.script, job.code_root, str(code_place(job.name, version)), job.cwd)
+
+
+def log_directory(placement: Placement) -> str:
+    """Return the directory for files of the ranks' output on this node; "" if the job wants none."""
+    job = placement.job
+    if not job.launch.log_dir or placement.purpose != "train":
+        return ""
+    return job.launch.log_dir + (f"_{placement.node_rank}" if job.nnodes > 1 else "")
+
+
+def _output(order: NodeOrder, placement: Placement, rank: int) -> dict[str, Any]:
+    """Return where the output of a rank goes besides its log."""
+    launch, local_rank = placement.job.launch, rank - placement.ranks.start
+    if placement.purpose != "train":
+        return {}
+    directory, wanted = log_directory(placement), launch.copied(local_rank)
+    folder = Path(directory) / f"attempt_{attempt(order)}" / str(local_rank)
+    names = {"out": "stdout.log", "err": "stderr.log"}
+    copies = {stream: str(folder / name) for stream, name in names.items() if directory and wanted & STREAMS[stream]}
+    return {"shown": int(launch.shown(rank, local_rank)), "copies": copies}
 
 
 def start_command(
@@ -57,6 +79,8 @@ def start_command(
                 log_stem=str(stem),
                 error_file=str(files.error),
                 user=user,
+                is_program=job.launch.no_python and is_jobs,
+                **_output(order, placement, rank),
             )
         )
     return StartRanks(fence=order.fence, order=order.encode(), ranks=tuple(plans))

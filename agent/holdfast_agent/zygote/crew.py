@@ -18,12 +18,14 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from holdfast.events.parts.launch import STREAMS
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.node.kernel import ignores, is_stopped, own_children
 from holdfast.node.ranks_file import open_ranks_file
 from holdfast_agent.plan.log_alerts import LogAlerts
 from holdfast_agent.plan.log_signatures import Scanner, Signature
+from holdfast_agent.zygote.copy_file import CopyFile
 from holdfast_agent.zygote.logs import Output, RotatingFile, Tail
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
 from holdfast_agent.zygote.reserve import Reserve, fork_rank
@@ -166,7 +168,13 @@ class Crew:
         forked = self._reserve.take(slot, plans) or fork_rank(slot, plans)
         tail = Tail()
         outputs = {
-            stream: Output(pipe, RotatingFile(Path(f"{slot.log_stem}.{stream}")), tail, self._scanner(slot, stream))
+            stream: Output(
+                pipe,
+                RotatingFile(Path(f"{slot.log_stem}.{stream}")),
+                tail,
+                self._scanner(slot, stream),
+                CopyFile(Path(slot.copies[stream]), slot.user) if stream in slot.copies else None,
+            )
             for stream, pipe in (("out", forked.output), ("err", forked.errors))
         }
         rank = _Rank(slot, fence, forked.pid, outputs, tail)
@@ -195,7 +203,8 @@ class Crew:
 
     def _set_follower(self, rank: _Rank) -> None:
         for stream, output in rank.outputs.items():
-            output.follower = self._line_sink(rank, stream) if rank.slot.rank in self._followed else None
+            is_followed = rank.slot.rank in self._followed or rank.slot.shown & STREAMS[stream]
+            output.follower = self._line_sink(rank, stream) if is_followed else None
 
     def _line_sink(self, rank: _Rank, stream: str) -> Callable[[list[str]], None]:
         number, fence = rank.slot.rank, rank.fence

@@ -85,6 +85,8 @@ def _run(slot: RankSlot, plans: int, parent: int) -> NoReturn:
             become(plan.user, parent)
             _require_reachable(plan, plan.user)
         os.chdir(plan.cwd)
+        if plan.is_program:
+            os.execvpe(plan.script, (plan.script, *plan.args), plan.environment)
         if plan.start == "exec":
             _execute(plan)
         _freshen()
@@ -101,7 +103,9 @@ def _run(slot: RankSlot, plans: int, parent: int) -> NoReturn:
 
 def _require_reachable(plan: RankPlan, user: JobUser) -> None:
     """Raise JobUserRefused if the rank's user cannot reach what the rank needs; warn of what it may need."""
-    needed = {"working directory": (plan.cwd, os.X_OK)} | ({} if plan.is_module else {"script": (plan.script, os.R_OK)})
+    needed = {"working directory": (plan.cwd, os.X_OK)} | (
+        {} if plan.is_module else {"script": (plan.script, os.X_OK if plan.is_program else os.R_OK)}
+    )
     if plan.start == "exec":
         needed["Python"] = (sys.executable, os.X_OK)
     for what, (path, mode) in needed.items():

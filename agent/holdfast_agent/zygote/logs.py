@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from holdfast_agent.plan.log_signatures import Scanner
+from holdfast_agent.zygote.copy_file import CopyFile
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
 FILES_MAX = 5
@@ -108,7 +109,14 @@ LineSink = Callable[[list[str]], None]
 class Output:
     """One output pipe of a rank."""
 
-    def __init__(self, descriptor: int, file: RotatingFile, tail: Tail, scanner: Scanner | None = None) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        file: RotatingFile,
+        tail: Tail,
+        scanner: Scanner | None = None,
+        copy: CopyFile | None = None,
+    ) -> None:
         os.set_blocking(descriptor, False)
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -119,6 +127,7 @@ class Output:
         self._file = file
         self._tail = tail
         self._scanner = scanner
+        self._copy = copy
         self._partial = b""
         self.follower: LineSink | None = None
 
@@ -134,6 +143,8 @@ class Output:
                 return False
             self._file.write(data)
             self._tail.add(data)
+            if self._copy is not None:
+                self._copy.write(data)
             if self._scanner is not None:
                 self._scanner.feed(data, time.monotonic())
             if self.follower is not None:
@@ -146,6 +157,8 @@ class Output:
         self._flush()
         os.close(self.descriptor)
         self._file.close()
+        if self._copy is not None:
+            self._copy.close()
 
     def _split(self, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")

@@ -30,6 +30,9 @@ def write(command: StartRanks) -> tuple[StartPlanned, int]:
             log_stem=plan.log_stem,
             error_file=plan.error_file,
             plan=part,
+            user=plan.user,
+            shown=plan.shown,
+            copies=plan.copies,
         )
         for plan, part in zip(command.ranks, parts, strict=True)
     )

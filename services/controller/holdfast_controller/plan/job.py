@@ -181,6 +181,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     incident: Incident | None = None
     closed: ClosedIncident | None = None
     """The last incident, if ends of ranks led to it, and as long as it may be diagnosed anew."""
+    settled_restarts: int = 0
+    """Restarts for failures in incidents that are closed."""
     code: CodeState = CodeState()
 
     def __post_init__(self) -> None:
@@ -259,6 +261,12 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def witnesses_missing(self) -> int:
         return self.suspect_test.witnesses_missing(self.nodes) if self.suspect_test else 0
+
+    @property
+    def restarts_left(self) -> int | None:
+        """Restarts for failures that the job's bound leaves to its incident; None: it has no bound."""
+        bound = self.spec.launch.max_restarts
+        return None if bound is None else max(0, bound - self.settled_restarts)
 
     @property
     def trained_generation(self) -> int:

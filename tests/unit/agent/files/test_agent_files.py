@@ -16,6 +16,7 @@ import pytest
 from holdfast.bus import Message, StreamPosition
 from holdfast.events import CheckpointSaved
 from holdfast.events.parts.job import JobSpec
+from holdfast.events.parts.launch import Launch
 from holdfast.node.frames import Frames, WireError, decode, framed
 from holdfast.node.rank_variables import RESERVED, STORE_PREFIX
 from holdfast.orders.node import NodeOrder, Placement
@@ -237,6 +238,14 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     assert found.keys() >= RESERVED
     assert "of another job" not in found.values()
     assert public_environment(base) == {"PATH": "/bin", "HOLDFAST_NODE_DIR": "/n"}
+    assert (found["TORCHELASTIC_MAX_RESTARTS"], found["ROLE_NAME"]) == ("2147483647", "default")
+    launch = Launch(run_id="42", role="trainer", max_restarts=3, signals="SIGTERM", virtual_local_rank=True)
+    launched = msgspec.structs.replace(placement, job=msgspec.structs.replace(job, launch=launch))
+    found = rank_environment(base | {"CUDA_VISIBLE_DEVICES": "4, 6"}, order, launched, 3, files)
+    wanted = {"TORCHELASTIC_RUN_ID": "42", "ROLE_NAME": "trainer", "TORCHELASTIC_MAX_RESTARTS": "3"}
+    wanted |= {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "6"}
+    assert wanted.items() <= found.items()
+    assert rank_environment(base, order, launched, 3, files)["CUDA_VISIBLE_DEVICES"] == "1"
     anywhere = msgspec.structs.replace(placement, restore_at_most=None)
     found = rank_environment({"HOLDFAST_RESTORE_STEP": "0"}, order, anywhere, 3, files)
     assert "HOLDFAST_RESTORE_STEP" not in found, "it would cut at each restart what was trained since"

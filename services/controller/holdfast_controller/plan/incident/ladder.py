@@ -103,6 +103,8 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """False if the failure shows that a group was evicted for it in vain."""
     record: RecordFinding | None = None
     """The finding in the record of the failed node, over incidents and jobs."""
+    restarts_max: int | None = None
+    """Restarts that the job's --max-restarts leaves to this incident; None: it has no such bound."""
 
 
 def user_error(failure: Failure) -> RankError | None:
@@ -134,9 +136,13 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
     return _for_crash(incident, failure, options, policy)
 
 
-def within_limits(choice: RungChoice, incident: Incident, failure: Failure, policy: LadderPolicy) -> RungChoice:
+def within_limits(
+    choice: RungChoice, incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy
+) -> RungChoice:
     """Return the choice, or to stop if it would be one restart too many."""
     restarts = choice.rung in (Rung.REATTEMPT, Rung.ROLLBACK, Rung.CHECKS, Rung.REPLAY, Rung.EVICT)
+    if restarts and options.restarts_max is not None and incident.restarts >= options.restarts_max:
+        return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; --max-restarts allows no further restart")
     if not restarts or incident.restarts < policy.attempts_max:
         return choice
     reason = f"{failure.text}; gave up after {incident.restarts} restarts within one incident"
@@ -164,7 +170,7 @@ def next_rung(incident: Incident, failure: Failure, taken: Rung, options: Ladder
         )
     then = msgspec.structs.replace(incident, attempts=incident.attempts + 1)
     choice = choose(blame(then, again, options.members), again, options, policy)
-    return within_limits(choice, then, again, policy).rung
+    return within_limits(choice, then, again, options, policy).rung
 
 
 def _for_user_error(incident: Incident, failure: Failure, error: RankError, options: LadderOptions) -> RungChoice:

@@ -92,7 +92,8 @@ def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
 
 def proceed(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     """Take the rung, or stop the job if it would be one restart too many."""
-    _take(draft, failure, within_limits(choice, draft.incident, failure, draft.rules.ladder))
+    options = _options(draft, failure)
+    _take(draft, failure, within_limits(choice, draft.incident, failure, options, draft.rules.ladder))
 
 
 def choose_rung(draft: JobDraft, incident: Incident, failure: Failure) -> RungChoice:
@@ -132,6 +133,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         can_replay=can_replay(state),
         may_guess=may_guess(state, failure),
         record=_record(draft, failure) if rules.mechanisms.record == "act" else None,
+        restarts_max=state.restarts_left,
     )
 
 

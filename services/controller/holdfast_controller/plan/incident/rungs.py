@@ -56,7 +56,7 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
     if choice.rung is Rung.EVICT and failure.symptom not in ABSENT and not may_evict(draft, choice):
         reason = f"{choice.reason}; the eviction was withheld"
         choice = msgspec.structs.replace(choice, rung=Rung.REATTEMPT, nodes=(), reason=reason)
-        choice = within_limits(choice, incident, failure, policy)
+        choice = within_limits(choice, incident, failure, options, policy)
     if choice.asks_first and choice.rung is Rung.EVICT and len(draft.state.spares) < len(choice.nodes):
         _ask_first(draft, failure, choice)
         return

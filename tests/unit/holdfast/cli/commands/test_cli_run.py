@@ -77,7 +77,7 @@ def test_options_are_spelt_as_torchrun_spells_them_and_the_scripts_are_its_own(a
     assert asked[-1].args == ("--nproc_per_node", "8", "--name", "a_b", "-x")
 
 
-@pytest.mark.parametrize("option", ["--rdzv_backend=c10d", "--nproc=2", "-x"])
+@pytest.mark.parametrize("option", ["--rdzv_back=c10d", "--nproc=2", "-x"])
 def test_an_option_that_is_not_there_is_named(asked: Asked, option: str) -> None:
     assert "No such option" in asked.refusal(option)
 

@@ -1,0 +1,91 @@
+"""The cluster that `holdfast run` starts for one job where none is found, and takes down with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from holdfast.cli.connect.addresses import both_elsewhere
+from holdfast.cli.connect.directory import cluster_errors, is_named
+from holdfast.embedded.control import is_running
+from holdfast.embedded.layout import ClusterInfo, ClusterLayout
+
+RUNS = "runs"
+"""Directory of such clusters, below that of a lasting one."""
+
+
+def is_missing(directory: Path, nats_url: str | None, database_url: str | None) -> bool:
+    """Return True if nothing names a cluster, and none runs in the directory that is found from here."""
+    if is_named() or both_elsewhere(nats_url, database_url) is not None:
+        return False
+    layout = ClusterLayout(directory)
+    return not (layout.root.is_dir() and is_running(layout))
+
+
+@contextlib.contextmanager
+def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[ClusterInfo]:
+    """Start a cluster for this job, and end it with the block; only its logs stay. Raises click.ClickException."""
+    # Imported here: most runs find a cluster.
+    from holdfast.embedded.configuration import find_configuration
+    from holdfast.embedded.launch import run_detached
+    from holdfast.embedded.services import cluster_plan
+    from holdfast.embedded.supervisor import ClusterOptions
+    from holdfast.store.migrate import migrate
+
+    layout = ClusterLayout(_place(directory, job))
+    options = ClusterOptions(nodes=nodes, for_one_run=True)
+    count = f"{nodes} node{'' if nodes == 1 else 's'}"
+    shown = click.format_filename(layout.root)
+    click.echo(f"[holdfast] starting a cluster of {count} for this run, in {shown}; it ends with the run", err=True)
+    with cluster_errors():
+        plan = cluster_plan(migrate, find_configuration(os.environ))
+        supervisor = run_detached(layout, plan, options, lambda line: None, wait=True)
+    try:
+        yield layout.info()
+    finally:
+        _end(supervisor)
+        _remove(layout)
+
+
+def _place(directory: Path, job: str) -> Path:
+    """Return a directory for the cluster's state: where that of a lasting one would be, else a temporary one."""
+    place = directory / RUNS / job
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place.parent):
+            return place
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix=f"holdfast-{job}-"))
+
+
+def _end(supervisor: int) -> None:
+    """Stop the cluster in order; Ctrl-C while it stops kills what is left."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(supervisor, signal.SIGTERM)
+        try:
+            os.waitpid(supervisor, 0)
+        except KeyboardInterrupt:
+            os.kill(supervisor, signal.SIGTERM)
+            os.waitpid(supervisor, 0)
+
+
+def _remove(layout: ClusterLayout) -> None:
+    """Remove all but the logs and what `holdfast logs` finds them by."""
+    for path in (layout.postgres, layout.nats, layout.addresses):
+        shutil.rmtree(path, ignore_errors=True)
+    for node in layout.nodes.glob("*"):
+        for path in node.iterdir():
+            if path.name == "logs":
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    layout.secrets_file.unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""The meaning of torchrun's flags for a job: its nodes and ranks, its launch, and what is to be said at the start."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli.torchrun.flags import FLAGS
+from holdfast.events.parts.launch import Launch
+
+_NODES = re.compile(r"([0-9]{1,7})(?::([0-9]{1,7}))?")
+_RANKS = re.compile(r"[0-9]{1,7}")
+
+
+def node_range(nnodes: str) -> tuple[int, int]:
+    """Return the fewest and the most nodes that the job may start with. Raises click.BadParameter."""
+    found = _NODES.fullmatch(nnodes)
+    fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 0 < fewest <= most:
+        raise click.BadParameter(f"{nnodes!r} is no number of nodes: use N from 1, or MIN:MAX", param_hint=["--nnodes"])
+    return fewest, most
+
+
+def ranks_per_node(nproc_per_node: str) -> int:
+    """Return the number of ranks on each node; the names of devices count those of this machine, as PyTorch does.
+
+    Raises click.BadParameter.
+    """
+    if _RANKS.fullmatch(nproc_per_node):
+        ranks = int(nproc_per_node)
+    elif nproc_per_node == "cpu":
+        ranks = len(os.sched_getaffinity(0))
+    else:
+        # Imported for these only: it takes more than a second.
+        from torch.distributed.run import determine_local_world_size
+
+        try:
+            ranks = determine_local_world_size(nproc_per_node)
+        except (ValueError, RuntimeError) as error:
+            raise click.BadParameter(str(error), param_hint=["--nproc-per-node"]) from error
+    if ranks < 1:
+        raise click.BadParameter(f"{nproc_per_node!r} is no number of ranks", param_hint=["--nproc-per-node"])
+    return ranks
+
+
+def launch_of(flags: Mapping[str, Any], given: Set[str], job: str) -> Launch:
+    """Return the launch that the flags ask for. Raises click.UsageError."""
+    if flags["no_python"] and flags["module"] and not flags["run_path"]:
+        raise click.UsageError("--no-python and --module exclude each other")
+    run_id = flags["rdzv_id"] if "rdzv_id" in given and not flags["standalone"] else ""
+    try:
+        return Launch(
+            run_id=run_id,
+            role=flags["role"],
+            max_restarts=flags["max_restarts"] if "max_restarts" in given else None,
+            signals=flags["signals_to_handle"],
+            virtual_local_rank=flags["virtual_local_rank"],
+            no_python=flags["no_python"] and not flags["run_path"],
+            log_dir=_log_dir(flags, run_id or job),
+            redirects=flags["redirects"],
+            tee=flags["tee"],
+            shown_ranks=_shown_ranks(flags["local_ranks_filter"]),
+        )
+    except ValueError as error:
+        raise click.UsageError(f"--tee or --redirects: {error}") from error
+
+
+def started_elsewhere(flags: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """Return why another command starts the job, where a script calls the launcher on every node; else ""."""
+    if flags["node_rank"] and flags["rdzv_backend"] == "static":
+        return (
+            f"--node-rank {flags['node_rank']}: the command of node 0 starts the job on all nodes; nothing to do here"
+        )
+    tasks, task = environment.get("SLURM_STEP_NUM_TASKS", "1"), environment.get("SLURM_PROCID", "0")
+    if node_range(flags["nnodes"])[1] > 1 and tasks != "1" and task != "0":
+        return f"task {task} of the Slurm step: task 0 starts the job on all nodes; nothing to do here"
+    return ""
+
+
+def notices(given: Set[str]) -> list[str]:
+    """Return a line for each thing that Holdfast does in another way than the flags that are given ask for."""
+    named: dict[str, list[str]] = {}
+    for flag in FLAGS:
+        if flag.parameter in given and flag.instead:
+            named.setdefault(flag.instead, []).append(f"--{flag.name}")
+    return [f"{', '.join(names)}: {instead}" for instead, names in named.items()]
+
+
+def _log_dir(flags: Mapping[str, Any], run_id: str) -> str:
+    """Return a new directory of this run, which agents make; "" if no files are wanted."""
+    wanted = flags["log_dir"]
+    if wanted == os.devnull or (wanted is None and flags["redirects"] == flags["tee"] == "0"):
+        return ""
+    above = Path(wanted) if wanted else Path(tempfile.gettempdir()) / "holdfast_logs"
+    if above.is_file():
+        raise click.BadParameter(f"{wanted} is a file", param_hint=["--log-dir"])
+    return str(above.absolute() / f"{run_id}_{secrets.token_hex(4)}")
+
+
+def _shown_ranks(text: str) -> tuple[int, ...]:
+    if not text:
+        return ()
+    if not all(_RANKS.fullmatch(part.strip()) for part in text.split(",")):
+        raise click.BadParameter(f"{text!r} is no list of ranks such as 0,1,2", param_hint=["--local-ranks-filter"])
+    return tuple(sorted({int(part) for part in text.split(",")}))
