@@ -15,6 +15,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.joined import NEAR, joined_cause
 from holdfast_controller.plan.incident.incident import Cause, Proof
+from holdfast_controller.plan.record.noting import note_cause
 
 
 def conclude(draft: JobDraft, cause: Cause | None) -> None:
@@ -52,6 +53,7 @@ def conclude_closed(draft: JobDraft, node: str) -> None:
 
 
 def _publish(draft: JobDraft, cause: Cause, incident: str) -> None:
+    note_cause(draft, cause)
     draft.emit(
         IncidentDiagnosed,
         incident=incident,

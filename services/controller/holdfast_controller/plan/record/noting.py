@@ -18,7 +18,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX, of_generation
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
-from holdfast_controller.plan.incident.incident import Failure
+from holdfast_controller.plan.incident.incident import Cause, Failure
 
 OF_HARDWARE = frozenset(
     {
@@ -88,6 +88,18 @@ def note_failure(draft: JobDraft, failure: Failure) -> None:
         better = msgspec.structs.replace(known, kind=kind, text=failure.text[:TEXT_MAX], **fields)
         _keep(draft, record.replacing(known, better))
     _compare_within_generation(draft, failure, kind)
+
+
+def note_cause(draft: JobDraft, cause: Cause) -> None:
+    """Note that a failure which counts against its node has a cause that is not the machine, as was found out later."""
+    if cause.node is None or cause.symptom not in USED_UP:
+        return
+    record = record_of(draft, cause.node)
+    known = record.mark_of(draft.state.job, cause.generation)
+    if known is not None and known.kind in COMPARED:
+        text = cause.reason[:TEXT_MAX]
+        explained = msgspec.structs.replace(known, kind=MarkKind.EXPLAINED, symptom=str(cause.symptom), text=text)
+        _keep(draft, record.replacing(known, explained))
 
 
 def note_cleared(draft: JobDraft, node: str, why: str, **fields: object) -> None:

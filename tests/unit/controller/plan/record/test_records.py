@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.engines.record.history import MARKS_MAX, Mark, MarkKind, NodeRecord
-from holdfast.events import NodeLost, NodeReleaseRequested, NodesGranted, NodesRequested, ProcessExited
+from holdfast.events import Inspection, NodeLost, NodeReleaseRequested, NodesGranted, NodesRequested, ProcessExited
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
@@ -100,6 +100,15 @@ def test_a_job_that_uses_up_the_memory_is_noted_and_does_not_count() -> None:
     lack = RankException(type="OSError", message="[Errno 12] Cannot allocate memory", traceback="t")
     cluster.exit("b", exit_code=1, exception=lack)
     assert all(not counts for _, counts in cluster.marks("b"))
+
+
+def test_a_kill_that_the_kernels_line_explains_later_no_longer_counts() -> None:
+    cluster = Cluster()
+    cluster.exit("b", signal=9)
+    assert cluster.marks("b") == [(MarkKind.KILLED, True)]
+    line = {"check": "kernel", "state": "alert", "confidence": "hint", "symptom": "cpu_oom", "is_momentary": True}
+    cluster.send(Inspection, node="b", job="job", generation=1, device="python3[77]", **line)
+    assert cluster.marks("b") == [(MarkKind.EXPLAINED, False)]
 
 
 def test_silence_is_noted_and_does_not_count() -> None:
