@@ -461,7 +461,7 @@ comment on view historian.telemetry is 'resource use of each rank: cores, memory
 
 create view controller.node_history as
 select r.key as node, r.chance, r.last_at as chance_at, (m.mark->>'at')::timestamptz as at, m.mark->>'kind' as kind,
-       m.mark->>'kind' in ('crash', 'killed', 'hardware', 'alert', 'hang', 'slow') and m.mark->>'struck' is null as counts,
+       m.mark->>'kind' in ('crash', 'killed', 'hardware', 'witnessed', 'alert', 'hang', 'slow') and m.mark->>'struck' is null as counts,
        m.mark->>'job' as job, m.mark->>'incident' as incident, m.mark->>'symptom' as symptom,
        m.mark->>'device' as device, m.mark->>'peer' as peer, m.mark->>'rack' as rack,
        coalesce(m.mark->>'struck', m.mark->>'text') as text, m.mark->>'event' as event

@@ -143,8 +143,9 @@ class EvictionRevoked(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Withheld(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """A rung that was not taken: `mechanism` only observes, the circuit breaker (`breaker`) is open, or no node is free
-    to replace the one that would leave (`no_replacement`)."""
+    """A rung that was not taken: `mechanism` only observes, the circuit breaker (`breaker`) is open, no node is free to
+    replace the one that would leave (`no_replacement`), or nothing but ranks accuses it, as it did others of this job
+    lately (`accusations`)."""
 
     mechanism: str
     rung: str

@@ -41,5 +41,9 @@ class RecordPolicy(Section, frozen=True, kw_only=True):
     evict_min: Annotated[float, _SHARE] = 0.7
     """Chance from which a failure of a machine that checks have found nothing wrong with evicts it."""
 
+    accused_share_max: Annotated[float, Within(0.0, 1.0)] = 0.01
+    """Share of a job's nodes that may be on the blocklist at once for what its ranks did or printed, without a witness;
+    at least as many as the circuit breaker allows a small job. A script can do either on any machine."""
+
     avoid_min: Annotated[float, _SHARE] = 0.5
     """Chance from which a job gets the machine only if no other one is free."""

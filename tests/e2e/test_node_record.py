@@ -1,4 +1,7 @@
-"""A node that breaks again and again, each time in a new incident: by its record it is checked, then evicted."""
+"""A node that breaks again and again, each time in a new incident: by its record it is checked, then evicted.
+
+Nothing but what its rank prints accuses it: it comes back once that rank prints the same on the next node.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,13 @@ def test_a_node_that_breaks_again_is_checked_then_evicted_and_no_standby(remembe
     assert shown["chance"] > 0.7 and shown["counts"]["evicted"] == 1
     assert [row["kind"] for row in shown["history"] if row["counts"]] == ["hardware"] * crashes
     assert f"{victim} is evicted" in remembering.command("nodes", victim).stdout
+
+    # Nothing but words accuses it, and they follow their rank: the next node prints them too.
+    broken.touch()
+    job.until("the incident is over", partial(_are_closed, remembering, job.name, crashes + 1))
+    (revoked,) = remembering.events(job, "eviction_revoked")
+    assert revoked["node"] == victim and "fails in the same way on" in revoked["reason"]
+    remembering.until("it is a standby again", lambda: remembering.nodes()[victim]["state"] == "standby")
     job.finish()
     check_record(remembering, job)
 

@@ -10,6 +10,7 @@ from holdfast.code.manifest import Manifest, ManifestEntry, digest_of, manifest_
 from holdfast.engines.checks.checks_program import checks_of
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.engines.record.history import NodeRecord
+from holdfast.engines.record.records import NodeRecords
 from holdfast.events import Eviction
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import Launch
@@ -50,7 +51,7 @@ TRACES = sorted((Path(__file__).parent / "controller").glob("*.trace"))
 def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
     versions = {name: version_of(tree) for name, tree in TREES.items()}
     references: dict[AnswerKey, str] = {}
-    records: dict[str, NodeRecord] = {}
+    records = NodeRecords()
     planner = _planner({}, references, records)
     state: JobState | None = None
     hearing_since: datetime | None = START
@@ -127,7 +128,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             assert row_of(JobState, storable_json(before), [change]) == state
         lines = [told(event) for event in outcome.events] + [ordered(order) for order in outcome.orders]
         records.update({record.node: record for record in outcome.noted})
-        assert msgspec.json.decode(msgspec.json.encode(records), type=dict[str, NodeRecord]) == records
+        assert msgspec.json.decode(msgspec.json.encode(dict(records)), type=dict[str, NodeRecord]) == records
         for learned in outcome.learned:
             references[learned.key] = learned.digest
             lines.append(f"= remembered: {learned.key}: {learned.digest}, as {', '.join(learned.nodes)} reported")
@@ -152,7 +153,7 @@ def _suspect_test(given: Input) -> JobDecision:
     return outcome
 
 
-def _planner(set_: dict[str, str], references: dict[AnswerKey, str], records: dict[str, NodeRecord]) -> Planner:
+def _planner(set_: dict[str, str], references: dict[AnswerKey, str], records: NodeRecords) -> Planner:
     """One under the default policy, but for what a trace sets in its first line."""
     ladder = {name: value for name, value in set_.items() if name in LadderPolicy.__struct_fields__}
     mechanisms = {name: value for name, value in set_.items() if name in MechanismPolicy.__struct_fields__}

@@ -8,11 +8,12 @@ explanation by the ratio of its likelihood to that of the second; a failure on a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.engines.record.history import COMPARED, SORTS, Mark, MarkKind, NodeRecord
+from holdfast.engines.record.records import NodeRecords
 from holdfast.settings.record import RecordPolicy
 
 KILL_WEIGHT = 0.5
@@ -29,6 +30,11 @@ class Elsewhere(NamedTuple):
     failures: tuple[datetime, ...] = ()
     accusations: tuple[datetime, ...] = ()
     """Those in which a rank's own output named hardware: if several machines have them, the job may print it."""
+
+    def until(self, at: datetime) -> Elsewhere:
+        """Return what had happened by then."""
+        failures, accusations = (tuple(it for it in times if it <= at) for times in self)
+        return Elsewhere(failures, accusations)
 
 
 NOTHING_ELSEWHERE = Elsewhere()
@@ -133,7 +139,7 @@ def present_chance(record: NodeRecord, now: datetime, policy: RecordPolicy) -> f
     return chance_of(faded(record.log_odds, logit(policy.prior), now - record.as_of, policy))
 
 
-def elsewhere(record: NodeRecord, records: Mapping[str, NodeRecord]) -> Elsewhere:
+def elsewhere(record: NodeRecord, records: NodeRecords) -> Elsewhere:
     """Return the failures of the same sorts on other machines, in the jobs in which this one failed.
 
     Failures of a machine that was evicted for them, and not cleared, were that machine's.
@@ -143,7 +149,7 @@ def elsewhere(record: NodeRecord, records: Mapping[str, NodeRecord]) -> Elsewher
         return NOTHING_ELSEWHERE
     found = [
         mark
-        for other in records.values()
+        for other in records.of_jobs(jobs)
         if other.node != record.node
         for mark in _unsettled(other.marks)
         if mark.job in jobs

@@ -18,7 +18,9 @@ class MarkKind(StrEnum):
     KILLED = "killed"
     """A rank was killed, or vanished: a broken device does neither."""
     HARDWARE = "hardware"
-    """A rank's own output names broken hardware."""
+    """A rank's own output names broken hardware. A script can print anything."""
+    WITNESSED = "witnessed"
+    """The same, and something that no script can forge confirms it."""
     ALERT = "alert"
     """An inspection was sure about it."""
     HANG = "hang"
@@ -46,16 +48,22 @@ COMPARED = frozenset({MarkKind.CRASH, MarkKind.KILLED, MarkKind.HANG, MarkKind.S
 SORTS = (
     frozenset({MarkKind.KILLED}),
     frozenset({MarkKind.SLOW}),
-    frozenset({MarkKind.CRASH, MarkKind.HANG, MarkKind.HARDWARE, MarkKind.ALERT}),
+    frozenset({MarkKind.CRASH, MarkKind.HANG, MarkKind.HARDWARE, MarkKind.WITNESSED, MarkKind.ALERT}),
 )
 """Failures that one trait of a job may bring about on several of its nodes. A kill here is no reason for a crash there.
 """
 
-AGAINST = COMPARED | {MarkKind.HARDWARE, MarkKind.ALERT}
+BY_RANKS = COMPARED | {MarkKind.HARDWARE}
+"""Failures that rest on what ranks did or printed, as a script may do on any machine."""
+
+AGAINST = BY_RANKS | {MarkKind.WITNESSED, MarkKind.ALERT}
 """Failures that count against the node."""
 
-SURE = frozenset({MarkKind.HARDWARE, MarkKind.ALERT, MarkKind.CHECKS_FAILED, MarkKind.CONFIRMED})
-"""Marks that point to the machine by themselves."""
+SURE = frozenset({MarkKind.WITNESSED, MarkKind.ALERT, MarkKind.CHECKS_FAILED, MarkKind.CONFIRMED})
+"""Marks that point to the machine by themselves: no script can forge them."""
+
+JUDGED = frozenset({MarkKind.EVICTED, MarkKind.CONFIRMED, MarkKind.CLEARED, MarkKind.RELEASED})
+"""Evictions, and what became of them."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,6 +82,10 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peer: str = ""
     """The other end, where a link is suspected."""
     rack: str = ""
+    epoch: int = 0
+    """Of an eviction: the epoch at which the job held the node."""
+    is_accusation: bool = False
+    """Of an eviction: it rests on nothing but what ranks did or printed."""
     text: str = ""
     event: str = ""
     """Id of the event that reports it."""
@@ -97,6 +109,12 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def as_of(self) -> datetime | None:
         return self.marks[-1].at if self.marks else None
+
+    @property
+    def accusation(self) -> Mark | None:
+        """The last eviction, if it rests on nothing but what ranks did and nothing has proved it right or wrong."""
+        last = next((mark for mark in reversed(self.marks) if mark.kind in JUDGED), None)
+        return last if last is not None and last.is_accusation else None
 
     def mark_of(self, job: str, generation: int) -> Mark | None:
         """Return the failure that was noted for this generation of a job."""

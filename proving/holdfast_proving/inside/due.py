@@ -29,6 +29,8 @@ def due_of_jobs(jobs: Iterable[JobState], now: datetime, policy: LadderPolicy) -
             found.append(now if slow.is_due(state, now, EPOCH, policy) else due_at)
         if state.replacement_due_at:
             found.append(state.replacement_due_at)
+        if state.hints_due_at:
+            found.append(now)
         if state.doubts:
             found += [now] if doubts.is_due(state, now, EPOCH) else [doubt.due_at for doubt in state.doubts.values()]
         if any(shared_faults.is_over(state, key, now, policy) for key in state.shared):

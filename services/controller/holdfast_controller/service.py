@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
 from itertools import islice, takewhile
 from typing import Any
@@ -13,6 +13,7 @@ from holdfast.daemon.service_shell import Decider
 from holdfast.effects import Effect, RowWrite
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.engines.record.history import NodeRecord
+from holdfast.engines.record.records import NodeRecords
 from holdfast.events import AnyEvent, IncidentClosed, NodeReleaseRequested, OrderRefused, SharedFaultOver
 from holdfast.orders.any_order import AnyOrder
 from holdfast.orders.code import CodeOrder
@@ -70,7 +71,7 @@ class Controller(Decider):
         retention: RetentionPolicy | None = None,
     ) -> None:
         self._references: dict[AnswerKey, str] = {}
-        self.records: dict[str, NodeRecord] = {}
+        self.records = NodeRecords()
         rules = msgspec.structs.replace(rules, references=self._references, records=self.records)
         self.planner = Planner(rules, retention)
         self.jobs: dict[str, JobState] = {}
@@ -98,9 +99,7 @@ class Controller(Decider):
         if isinstance(event, OrderRefused) and event.epoch < self._newest_epoch(event.node):
             # Its job does not know yet that it lost the node to another job: the newer order is not forged.
             concerned = []
-        return _merge(
-            [self._decided(self.jobs[job], self.planner.event(self.jobs[job], event, now), now) for job in concerned]
-        )
+        return _merge(self._decided(concerned, lambda planner, state: planner.event(state, event, now), now))
 
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker):
@@ -110,9 +109,9 @@ class Controller(Decider):
         return self._effect(state, self.planner.request(state, request, now, self._used_names.get(job)), now)
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
-        waiting = [state for state in self._live() if state.waits_for_time]
-        passed = [self._decided(state, self.planner.time(state, now, hearing_since), now) for state in waiting]
-        return _merge([*passed, Effect(rows=self._forgotten(now))])
+        waiting = [state.job for state in self._live() if state.waits_for_time]
+        passed = _merge(self._decided(waiting, lambda planner, state: planner.time(state, now, hearing_since), now))
+        return _merge([passed, Effect(rows=self._forgotten(now, {row.key for row in passed.rows}))])
 
     def adopt(self, effect: Effect) -> None:
         for row in effect.rows:
@@ -158,7 +157,7 @@ class Controller(Decider):
         """Return the newest epoch at which a job holds this node, or held it to its end."""
         return max((member.epoch for state in self.jobs.values() if (member := state.member(node))), default=0)
 
-    def _forgotten(self, now: datetime) -> tuple[RowWrite, ...]:
+    def _forgotten(self, now: datetime, written: Set[str]) -> tuple[RowWrite, ...]:
         old = takewhile(lambda job: self.planner.is_forgotten(self._ended[job], now), self._ended)
         jobs = tuple(
             row
@@ -170,16 +169,29 @@ class Controller(Decider):
         )
         outdated = takewhile(lambda node: is_outdated(self.records[node], now, self.planner.retention), self.records)
         records = islice(outdated, FORGOTTEN_AT_ONCE_MAX)
-        return (*jobs, *(RowWrite(table=RECORDS, key=node, row=None) for node in records))
+        return (*jobs, *(RowWrite(table=RECORDS, key=node, row=None) for node in records if node not in written))
 
     def _live(self) -> list[JobState]:
         return [state for state in self.jobs.values() if not state.is_over]
 
-    def _decided(self, before: JobState, decision: JobDecision, now: datetime) -> Effect:
-        """Return the effect of a decision, with a test of suspects if it evicts several nodes together."""
-        effect = self._effect(before, decision, now)
-        tests = suspect_test.follow_up(decision.events, decision.state or before, now, self.planner.rules)
-        return effect if tests is None else _merge([effect, self._effect(None, tests, now)])
+    def _decided(
+        self, jobs: Iterable[str], decide: Callable[[Planner, JobState], JobDecision], now: datetime
+    ) -> list[Effect]:
+        """Return the effects of decisions about these jobs; what one notes about a node, those after it know.
+
+        With it goes a test of suspects for each decision that evicts several nodes together.
+        """
+        records = NodeRecords(on_top_of=self.records)
+        planner = self.planner.knowing(records)
+        effects = []
+        for state in map(self.jobs.__getitem__, jobs):
+            decision = decide(planner, state)
+            records.update({record.node: record for record in decision.noted})
+            effects.append(self._effect(state, decision, now))
+            tests = suspect_test.follow_up(decision.events, decision.state or state, now, planner.rules)
+            if tests is not None:
+                effects.append(self._effect(None, tests, now))
+        return effects
 
     def _effect(self, before: JobState | None, decision: JobDecision, now: datetime) -> Effect:
         if decision.refusal:

@@ -19,6 +19,7 @@ from holdfast.events import (
     FirstStep,
     Inspection,
     NodeLost,
+    ProcessExited,
     RanksFinished,
     RanksStarted,
     ReplayResult,
@@ -33,7 +34,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt import hints
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident
-from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.job import JobState, Slowdown
 from holdfast_controller.plan.phase import (
     Awaited,
     Checking,
@@ -66,7 +67,8 @@ LAST = 50
 
 
 def event(kind: type[Any], node: str, **fields: Any) -> Any:
-    return kind(id=uuid7(), at=NOW, source=f"agent/{node}", job="job", node=node, generation=2, **fields)
+    fields = {"generation": 2, **fields}
+    return kind(id=uuid7(), at=NOW, source=f"agent/{node}", job="job", node=node, **fields)
 
 
 def result(node: str) -> Any:
@@ -77,6 +79,12 @@ def result(node: str) -> Any:
 def alert(node: str) -> Any:
     fields = {"state": "alert", "confidence": "tolerate", "symptom": "infiniband_error", "is_momentary": True}
     return event(Inspection, node, check="link", device="mlx5_0", **fields)
+
+
+def killed(node: str) -> Any:
+    """Return the end of a rank of the generation before, which arrives late."""
+    fields = {"rank": int(node.rpartition("-")[2]), "local_rank": 0, "signal": 9, "exited_at": NOW}
+    return event(ProcessExited, node, generation=1, step=7, steps_done=7, **fields)
 
 
 def replayed(node: str) -> Any:
@@ -98,6 +106,7 @@ EVENTS: dict[str, tuple[JobPhase | Callable[[int], JobPhase], Callable[[str], An
     "first_step": (STARTED, lambda node: event(FirstStep, node, step=0, completed_at=NOW)),
     "inspection": (RUNNING, alert),
     "ranks_finished": (RUNNING, lambda node: event(RanksFinished, node, ranks=(0,))),
+    "process_exited": (RUNNING, killed),
     "node_lost": (STOPPING, lambda node: event(NodeLost, node, silent_s=9.0, epoch=1, last_heard_at=NOW)),
 }
 
@@ -188,6 +197,28 @@ def hints_of_a_hang(nodes: int) -> int:
 
 def test_hints_about_all_nodes_are_compared_in_proportion_to_their_number() -> None:
     assert hints_of_a_hang(200) < 5 * hints_of_a_hang(50)
+
+
+def test_hints_about_a_slow_job_are_compared_once_however_many_come_at_once() -> None:
+    scene = Scene(MANY, RUNNING)
+    slowdown = Slowdown(generation=2, since=NOW, lost_share=0.5, text="it is slow", event=uuid7())
+    scene.controller.jobs["job"] = scene.state.update(slowdown=slowdown, incident=None)
+    heat = {"state": "alert", "confidence": "hint", "symptom": "mfu_decline"}
+    compared = 0
+
+    def count(frame: Any, what: str, _: Any) -> None:
+        nonlocal compared
+        compared += what == "call" and frame.f_code is hints.reasons_to_be_slow.__code__
+
+    sys.setprofile(count)
+    try:
+        for name in scene.names:
+            scene.controller.adopt(scene.controller.on_event(event(Inspection, name, check="gpu", **heat), NOW))
+        for _ in range(3):
+            scene.controller.adopt(scene.controller.on_time(NOW, NOW))
+    finally:
+        sys.setprofile(None)
+    assert compared == 1 and scene.state.slow is None
 
 
 async def test_all_that_is_stored_grows_with_the_number_of_results() -> None:

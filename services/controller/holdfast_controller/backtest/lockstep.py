@@ -6,17 +6,17 @@ not known. So the comparison rests until the job trains again without an inciden
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from holdfast.engines.record.history import NodeRecord
+from holdfast.engines.record.records import NO_RECORDS, NodeRecords
 from holdfast.events import AnyEvent, Event
 from holdfast.settings.ladder import LadderPolicy
 from holdfast_controller.backtest.inputs import Input
-from holdfast_controller.plan.draft import NO_RECORDS, JobDecision, Rules
+from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.generation import STEP_RECORD_S
 from holdfast_controller.plan.incident import slow
 from holdfast_controller.plan.job import JobState
@@ -175,13 +175,12 @@ class _Lockstep:
             self._other = _with_records(self._other, self._recorded.rules.records)
 
 
-def _with_records(planner: Planner, records: Mapping[str, NodeRecord] = NO_RECORDS) -> Planner:
+def _with_records(planner: Planner, records: NodeRecords = NO_RECORDS) -> Planner:
     """Return the planner with records of nodes that only its own decisions change."""
-    return Planner(msgspec.structs.replace(planner.rules, records=dict(records)), planner.retention)
+    return planner.knowing(NodeRecords(records))
 
 
 def _remember(planner: Planner, decision: JobDecision | None) -> None:
-    assert isinstance(planner.rules.records, dict)
     planner.rules.records.update({record.node: record for record in decision.noted} if decision else {})
 
 
@@ -193,6 +192,7 @@ def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
         *(() if state.replacement else (doubt.due_at for doubt in state.doubts.values())),
         state.code.pending.until if state.code.pending else None,
         state.replacement_due_at,
+        state.hints_due_at,
     ]
     return min((time for time in times if time), default=None)
 

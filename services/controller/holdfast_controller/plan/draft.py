@@ -12,6 +12,7 @@ import msgspec
 from holdfast.code.manifest import Manifest
 from holdfast.engines.checks.references import NO_REFERENCES, Reference, References
 from holdfast.engines.record.history import NodeRecord
+from holdfast.engines.record.records import NO_RECORDS, NodeRecords
 from holdfast.events import Event, IncidentClosed, NodesReleased, NodesRequested, SharedFaultOver
 from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
@@ -31,7 +32,6 @@ from holdfast_controller.plan.record.finding import avoided
 
 SOURCE = "controller"
 NO_MANIFESTS: Mapping[str, Manifest] = MappingProxyType({})
-NO_RECORDS: Mapping[str, NodeRecord] = MappingProxyType({})
 E = TypeVar("E", bound=Event)
 
 
@@ -48,7 +48,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     references: References = NO_REFERENCES
     """Answers of tests that machines agreed on."""
     record: RecordPolicy = RecordPolicy()
-    records: Mapping[str, NodeRecord] = NO_RECORDS
+    records: NodeRecords = NO_RECORDS
     """Records of nodes, over all jobs."""
 
 
@@ -76,8 +76,8 @@ class JobDraft:
         self.now = now
         self.rules = rules
         self.learned: tuple[Reference, ...] = ()
-        self.noted: dict[str, NodeRecord] = {}
-        """Records of nodes that this decision changes."""
+        self.records = NodeRecords(on_top_of=rules.records)
+        """Records of nodes, with the changes that this decision makes."""
         self._events: list[Event] = []
         self._orders: list[NodeOrder] = []
         self._closed: list[Incident] = []
@@ -179,8 +179,7 @@ class JobDraft:
     def _avoided(self) -> tuple[str, ...]:
         if self.rules.mechanisms.record == "observe":
             return ()
-        records = {**self.rules.records, **self.noted}
-        return avoided(records.values(), self.now, self.rules.record)
+        return avoided(self.records.values(), self.now, self.rules.record)
 
     def release(self, held: tuple[Grant, ...], reason: str, *, withdraws_claim: bool = False) -> None:
         """Give nodes back; at the end of the job also withdraw the request for more."""
@@ -216,5 +215,5 @@ class JobDraft:
             closed=tuple(self._closed),
             closed_shared=tuple(self._closed_shared),
             learned=self.learned,
-            noted=tuple(self.noted.values()),
+            noted=self.records.changes(),
         )

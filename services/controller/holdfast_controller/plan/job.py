@@ -95,6 +95,8 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the event that reported it."""
     is_refuted: bool = False
     """True once tests found every node as fast as the others."""
+    hinted_at: datetime | None = None
+    """When the first inspection came that hints were not compared after; None if they were after all."""
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +175,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     guesses: tuple[GroupGuess, ...] = ()
     """Groups that were evicted lately because one of their nodes blocked the others."""
     breaker_open_since: datetime | None = None
+    distrusted_since: datetime | None = None
+    """When one of its ranks was found to print about one node after another that it is broken."""
     suspect_test: SuspectTest | None = None
     slow: SlowNode | None = None
     """Set while a node that slows the job down is not replaced yet."""
@@ -210,13 +214,24 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     def waits_for_time(self) -> bool:
         """True if something may follow from the passing of time alone."""
         return bool(
-            self.deadline or self.code.pending or self.slow or self.doubts or self.shared or self.replacement_due_at
+            self.deadline
+            or self.code.pending
+            or self.slow
+            or self.doubts
+            or self.shared
+            or self.replacement_due_at
+            or self.hints_due_at
         )
 
     @property
     def replacement_due_at(self) -> datetime | None:
         """When a job that hangs stops waiting for nodes in the place of a group."""
         return self.replacement.until if self.replacement else None
+
+    @property
+    def hints_due_at(self) -> datetime | None:
+        """When hints about a slow job are to be compared; None: there is no new one."""
+        return self.slowdown.hinted_at if self.slowdown else None
 
     @property
     def purpose(self) -> Purpose:

@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast.engines.checks.checks_program import are_checks
+from holdfast.engines.record.records import NodeRecords
 from holdfast.events import (
     AnyEvent,
     BadNumber,
@@ -87,7 +90,7 @@ def _nothing(_: JobDraft, __: JobState) -> None:
 
 def _inspected(draft: JobDraft, event: Inspection) -> None:
     inspection.inspected(draft, event)
-    slow.suspect_hinted(draft)
+    slow.inspected(draft)
 
 
 class JobKind(NamedTuple):
@@ -195,6 +198,10 @@ class Planner:
         self.rules = rules
         self.retention = retention or RetentionPolicy()
 
+    def knowing(self, records: NodeRecords) -> Planner:
+        """Return the planner with these records of nodes."""
+        return Planner(msgspec.structs.replace(self.rules, records=records), self.retention)
+
     def request(
         self, state: JobState | None, request: AnyRequest, now: datetime, forgotten: datetime | None = None
     ) -> JobDecision:
@@ -230,6 +237,10 @@ class Planner:
             until = state.code.pending.until or now
             draft = JobDraft(state, named_id(until, state.job, "update", state.generation), now, self.rules)
             updates.restart_for_update(draft)
+            return draft.decision()
+        if state.hints_due_at:
+            draft = JobDraft(state, "", now, self.rules)
+            slow.suspect_hinted(draft)
             return draft.decision()
         if state.slow and slow.is_due(state, now, hearing_since, self.rules.ladder):
             draft = JobDraft(state, named_id(state.slow.since, state.job, "slow", state.generation), now, self.rules)

@@ -18,6 +18,10 @@ class Names(tuple[str, ...]):
     def places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self)}
 
+    @cached_property
+    def as_set(self) -> frozenset[str]:
+        return frozenset(self)
+
     def __contains__(self, name: object) -> bool:
         return name in self.places
 

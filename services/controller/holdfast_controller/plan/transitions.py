@@ -50,7 +50,7 @@ def become_claiming(draft: JobDraft, leaving: Iterable[str], reason: str) -> Non
 
 def fill(state: JobState, members: tuple[Grant | None, ...]) -> dict[str, object]:
     """Return what changes when these are the members: those who join a job that has run are newcomers to it."""
-    joining = frozenset(member.node for member in members if member) - frozenset(state.nodes)
+    joining = frozenset(member.node for member in members if member) - state.nodes.as_set
     return {"members": members, "newcomers": state.newcomers | joining if state.has_run else frozenset()}
 
 
@@ -110,7 +110,7 @@ def become_running(draft: JobDraft, starting: Starting) -> None:
     if draft.state.has_run and starting.ordered_at:
         draft.update(restart_s=(draft.now - starting.ordered_at).total_seconds())
     if draft.state.incident:
-        draft.update(incident=judge_outage(draft.incident, frozenset(draft.state.nodes)))
+        draft.update(incident=judge_outage(draft.incident, draft.state.nodes.as_set))
     draft.state = draft.state.enter(
         Running(since=draft.now, step_seen_at=draft.now, finished=starting.finished),
         first_step_s=max(took_s, draft.state.first_step_s or 0.0),

@@ -76,10 +76,10 @@ def _conclude(draft: JobDraft) -> None:
     draft.emit(ChecksEnded, suspects=suspects, took_s=took_s, reason=_summary(verdict))
     failure = checks.failure
     note_checks(draft, verdict.cleared, suspects)
-    incident = msgspec.structs.replace(state.incident, checked=frozenset(state.nodes))
+    incident = msgspec.structs.replace(state.incident, checked=state.nodes.as_set)
     draft.update(incident=incident)
     draft.state = hints.answered(draft.state, verdict.cleared)
-    choice = named_by_checks(failure, suspects, frozenset(state.nodes))
+    choice = named_by_checks(failure, suspects, state.nodes.as_set)
     choice = choice or named_by_link(incident, failure, verdict.links, state.nodes)
     if choice is None:
         choice = choose_rung(draft, incident, failure)

@@ -135,7 +135,7 @@ def _conclude(draft: JobDraft, replay: ReplayProgress, located: ReplaySuspects) 
         reason=located.reason,
     )
     failure = replay.failure
-    incident = msgspec.structs.replace(state.incident, replayed=frozenset(state.nodes))
+    incident = msgspec.structs.replace(state.incident, replayed=state.nodes.as_set)
     draft.update(incident=incident)
     result = f"{located.reason}: one of {', '.join(candidates)}" if candidates else located.reason
     choice = named_by_replay(failure, suspects, result, one_of=located.one_of)

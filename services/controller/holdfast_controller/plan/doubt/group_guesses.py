@@ -65,7 +65,7 @@ def suspects_tested(draft: JobDraft, event: SuspectsTested) -> None:
 
 
 def _refutes(state: JobState, failure: Failure, guess: GroupGuess) -> bool:
-    if failure.generation <= guess.generation or guess.nodes.keys() & set(state.nodes):
+    if failure.generation <= guess.generation or guess.nodes.keys() & state.nodes.as_set:
         return False
     is_of_incident = state.incident is not None and state.incident.id == guess.incident
     return is_of_incident or bool(guess.places & _places(state, failure.group))

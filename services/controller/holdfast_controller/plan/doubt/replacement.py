@@ -114,8 +114,8 @@ def _is_wanted(draft: JobDraft, replacement: Replacement) -> bool:
     state, failure = draft.state, replacement.failure
     if replacement.until is not None:
         is_same = isinstance(state.phase, LIVE) and failure.generation == state.generation
-        return is_same and set(replacement.leaving) <= set(state.nodes) and state.step <= failure.step
-    is_present = isinstance(state.phase, Running) and set(replacement.leaving) <= set(state.nodes)
+        return is_same and set(replacement.leaving) <= state.nodes.as_set and state.step <= failure.step
+    is_present = isinstance(state.phase, Running) and set(replacement.leaving) <= state.nodes.as_set
     # Slowness is that of one generation.
     return is_present and (not failure.group or failure.generation == state.generation)
 

@@ -27,7 +27,7 @@ def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Inci
         return msgspec.structs.replace(incident, unjudged=incident.unjudged | {failure.node: generations})
     if shows := trait(failure):
         # The nodes of an earlier generation are not recorded: the remaining ones count, and the one that failed.
-        here = members | {failure.node}
+        here = members if failure.node in members else members | {failure.node}
         seen = incident.recurrences.get(shows, Recurrence(by={}, each_time=here))
         by = seen.by | {failure.generation: seen.by.get(failure.generation, frozenset()) | {failure.node}}
         shown = incident.recurrences | {shows: Recurrence(by=by, each_time=seen.each_time & here)}

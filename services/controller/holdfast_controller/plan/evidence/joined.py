@@ -114,7 +114,7 @@ def _by_alert(exits: tuple[RankExit, ...], alerts: Mapping[str, tuple[Alert, ...
         generation=ended.generation,
         node=ended.node,
         rank=ended.rank,
-        proof=Proof.NOTHING if alert.confidence == "hint" else Proof.PROVEN,
+        proof=Proof.NOTHING if alert.confidence == "hint" or alert.shared else Proof.PROVEN,
         confidence=_CONFIDENCE[alert.confidence],
         rule=f"check {alert.check}",
         summary=alert.text,
@@ -136,8 +136,8 @@ def _by_diagnosis(
     here = tuple(one for one in exits if one.node == node)
     same = tuple(one for one in exits if one.rule == found.rule)
     is_alone = bool(same) and all(one.node == node for one in same)
-    witnesses = tuple(alert for alert in alerts if _is_witness(alert, found.symptom))
-    proof, root, witness = Proof.NOTHING, found.root, ""
+    witnesses = tuple(alert for alert in alerts if is_witness(alert, found.symptom))
+    proof, root, witness, is_misfit = Proof.NOTHING, found.root, "", False
     accuses = any(one.accuses for one in same)
     accused = _accused(state, found.rule) | {one.node for one in same} if accuses else frozenset[str]()
     if is_alone and witnesses and (accuses or any(alert.confidence != "hint" for alert in witnesses)):
@@ -148,7 +148,7 @@ def _by_diagnosis(
     elif accuses:
         proof = Proof.CLAIMED
     elif is_alone and node and (witness := _misfit(state, node, same)):
-        proof, root = Proof.PROVEN, Root.INFRASTRUCTURE
+        proof, root, is_misfit = Proof.PROVEN, Root.INFRASTRUCTURE, True
     used = [one.event for one in here if one.is_telling] + [alert.event for alert in alerts]
     return Cause(
         symptom=found.symptom,
@@ -162,6 +162,7 @@ def _by_diagnosis(
         summary=found.summary,
         accused=accused,
         witness=witness,
+        is_misfit=is_misfit,
         advice=found.advice,
         lines=tuple(_line(one, exits) for one in found.evidence),
         events=tuple(dict.fromkeys(used or [one.event for one in exits])),
@@ -172,12 +173,19 @@ def _accused(state: JobState, rule: str) -> frozenset[str]:
     return state.incident.accused.get(rule, frozenset()) if state.incident else frozenset()
 
 
-def _is_witness(alert: Alert, symptom: Symptom) -> bool:
-    """Return True if an alert names the same part of the machine. Hints about CUDA are left by sound machines too."""
+def is_witness(alert: Alert, symptom: Symptom) -> bool:
+    """Return True if an alert names the same part of the machine. Hints about CUDA are left by sound machines too.
+
+    What nodes share is no part of it: such an alert waits for those of other nodes (`[ladder] alerts_wait_s`).
+    """
+    if alert.shared:
+        return False
     seen, claimed = row_of(alert.symptom), symptom.row
+    # Not every symptom has a row: two without one are not about the same part for that.
+    is_same = alert.symptom == symptom or (bool(claimed) and seen == claimed)
     if alert.confidence == "hint":
-        return seen == claimed != Symptom.CUDA_ERROR.row
-    return seen == claimed or {seen, claimed} <= _DEVICE_ROWS
+        return is_same and claimed != Symptom.CUDA_ERROR.row
+    return is_same or {seen, claimed} <= _DEVICE_ROWS
 
 
 def _misfit(state: JobState, node: str, same: tuple[RankExit, ...]) -> str:

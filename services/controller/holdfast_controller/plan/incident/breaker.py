@@ -25,9 +25,13 @@ def judgements(nodes: Sequence[str], now: datetime) -> tuple[datetime, ...]:
 
 
 def evictions_max(nnodes: int, policy: LadderPolicy) -> int:
-    """Return the number of judgements that are allowed; a small job may not lose all of its nodes to them."""
-    least = min(policy.evictions_min, max(SMALL_JOB_MAX, nnodes - 1))
-    return max(least, int(policy.evictions_share_max * nnodes))
+    """Return the number of judgements that are allowed."""
+    return max(least(nnodes, policy), int(policy.evictions_share_max * nnodes))
+
+
+def least(nnodes: int, policy: LadderPolicy) -> int:
+    """Return the number that is allowed in any case; a small job may not lose all of its nodes to them."""
+    return min(policy.evictions_min, max(SMALL_JOB_MAX, nnodes - 1))
 
 
 def opens(evictions: tuple[datetime, ...], nnodes: int, now: datetime, policy: LadderPolicy) -> bool:

@@ -35,7 +35,8 @@ class Proof(StrEnum):
     CLAIMED = "claimed"
     """Only what a rank printed names the machine, and a script can print anything."""
     PROVEN = "proven"
-    """Something that no script can forge names the machine as well: its kernel, its devices, or all other nodes."""
+    """Something else names the machine as well: its kernel or its devices, which no script can forge, or all other
+    nodes."""
 
 
 class RankExit(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +76,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose ranks accuse their machine of it, in this generation and earlier ones of the incident."""
     witness: str = ""
     """Evidence that confirms it, and that no script can forge."""
+    is_misfit: bool = False
+    """True if nothing proves it but that ranks on other nodes do not report it."""
     advice: str
     lines: tuple[str, ...]
     """Lines of evidence, each with its source."""
@@ -151,6 +154,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def proof(self) -> Proof:
         """Return the strength of all evidence together against `node`."""
         return self.cause.proof if self.cause and self.node and self.cause.node == self.node else Proof.NOTHING
+
+    @property
+    def is_witnessed(self) -> bool:
+        """True if something that no script can forge proves that `node` is at fault."""
+        return self.proof is Proof.PROVEN and self.cause is not None and not self.cause.is_misfit
 
     @property
     def is_shared(self) -> bool:

@@ -74,6 +74,8 @@ class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
     """True if at least one of the nodes is at fault and it is not known which: they are tested beside training."""
     asks_first: bool = False
     """True if the nodes leave only once others are granted in their place."""
+    is_accusation: bool = False
+    """True if nothing but what ranks did or printed speaks against the nodes."""
     link: tuple[str, str] | None = None
     """The broken connection that the nodes are evicted for."""
     mechanism: str = FAILURES
@@ -205,13 +207,13 @@ def _for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, op
     if bad_step.certified is None:
         reason = f"{failure.text}; no step is certified as clean, so there is none to restore"
         return RungChoice(rung=Rung.STOP, reason=reason)
-    if options.can_check and options.members - incident.checked:
+    if options.can_check and _are_some_left(options, incident.checked):
         return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
     earlier = [known for known in incident.bad_steps if known.generation != bad_step.generation]
     if options.can_roll_back and (earlier or options.code_failures):
         why = "bad numbers again, no machine is known to be at fault, and the code is new"
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
-    if earlier and options.can_replay and options.members - incident.replayed:
+    if earlier and options.can_replay and _are_some_left(options, incident.replayed):
         return RungChoice(rung=Rung.REPLAY, reason=failure.text)
     if any(known.step == bad_step.step for known in earlier):
         why = f"bad numbers at the same step {bad_step.step} twice: data, code or settings are at fault, no machine"
@@ -232,7 +234,10 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         )
     if failure.cause and failure.proof is Proof.PROVEN and node:
         reason = f"{failure.text}; {failure.cause.witness}"
-        return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), mechanism=INSPECTIONS)
+        is_accusation = not failure.is_witnessed
+        return RungChoice(
+            rung=Rung.EVICT, reason=reason, nodes=(node,), mechanism=INSPECTIONS, is_accusation=is_accusation
+        )
     if options.doubted:
         known = options.doubted[0]
         return RungChoice(
@@ -254,7 +259,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
     is_due = is_again or failure.proof is Proof.CLAIMED or bool(options.hints)
-    if options.can_check and is_due and options.members - incident.checked:
+    if options.can_check and is_due and _are_some_left(options, incident.checked):
         return _checks(failure, options.hints)
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
@@ -263,14 +268,20 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         is_code = options.can_roll_back and options.is_all_of_code
         if times >= policy.failures_of_node_max and not is_code:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
-            return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,))
-    was_checked = incident.checked >= options.members or not options.can_check
+            return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), is_accusation=True)
+    was_checked = not (options.can_check and _are_some_left(options, incident.checked))
     if failure.group and options.may_guess and not options.can_roll_back and was_checked and is_again:
         return _for_group(failure)
     if options.can_roll_back and restarts > policy.reattempts_before_checks:
         why = "the job failed again, no machine is known to be at fault, and the code is new"
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
+
+
+def _are_some_left(options: LadderOptions, tried: frozenset[str]) -> bool:
+    """Return True if some members are not among those that were tried."""
+    # Usually nobody joined since: ten thousand nodes are then not compared at the end of each of their ranks.
+    return tried is not options.members and not options.members <= tried
 
 
 def _for_group(failure: Failure, *, asks_first: bool = False) -> RungChoice:
@@ -312,11 +323,13 @@ def _by_record(
             rung=Rung.EVICT,
             reason=reason,
             nodes=(failure.node,),
-            one_of=not record.is_sure,
+            # What tests did not find before they will not find beside training either.
+            one_of=not (record.is_sure or (record.is_accused_alone and record.was_checked)),
+            is_accusation=not record.is_sure,
             mechanism=RECORD,
             evidence=record.evidence,
         )
-    if record.calls_for_checks and options.can_check and options.members - incident.checked:
+    if record.calls_for_checks and options.can_check and _are_some_left(options, incident.checked):
         suite = suite_for(failure.symptom_name)
         return RungChoice(rung=Rung.CHECKS, reason=reason, suite=suite, mechanism=RECORD, evidence=record.evidence)
     return None
@@ -342,7 +355,7 @@ def _for_what_follows_the_job(
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if len(seen.by) < policy.same_failures_max:
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
-    if options.can_replay and options.members - incident.replayed:
+    if options.can_replay and _are_some_left(options, incident.replayed):
         return RungChoice(rung=Rung.REPLAY, reason=failure.text)
     nodes = sorted(frozenset().union(*seen.by.values()))
     reason = (

@@ -34,8 +34,9 @@ from holdfast_controller.plan.incident.replay_scope import can_replay
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Starting
+from holdfast_controller.plan.record.accusations import refute
 from holdfast_controller.plan.record.finding import RecordFinding, finding
-from holdfast_controller.plan.record.noting import note_failure, record_of, records_of
+from holdfast_controller.plan.record.noting import is_one_of_many, note_failure, record_of
 
 ENDS = frozenset({Symptom.KILLED_BY_SIGNAL, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
 """Symptoms which only show that a rank ended, without a reason."""
@@ -123,7 +124,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
     known = alerts.suspicions(state, failure.node, draft.now, rules.ladder)
     acts = rules.mechanisms.inspections == "act"
     return LadderOptions(
-        members=frozenset(state.nodes),
+        members=state.nodes.as_set,
         alerts=tuple(alert for alert in known if acts and _counts(state, failure, alert)),
         hints=hints.about(state, failure, draft.now, rules.ladder) if acts else (),
         doubted=tuple(noted.failure for node, noted in state.doubts.items() if acts and _is_open(state, node, noted)),
@@ -142,7 +143,7 @@ def _record(draft: JobDraft, failure: Failure) -> RecordFinding | None:
     counts = failure.symptom in FIRST_HAND_OF_NODE or failure.is_of_own_link
     if failure.node is None or not counts or failure.may_be_outage:
         return None
-    return finding(record_of(draft, failure.node), records_of(draft), draft.now, draft.rules.record)
+    return finding(record_of(draft, failure.node), draft.records, draft.now, draft.rules.record)
 
 
 def _explained(draft: JobDraft, failure: Failure) -> Failure:
@@ -249,8 +250,11 @@ def _open(draft: JobDraft, failure: Failure, incident_id: str) -> None:
 
 def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
     """Count the failure in the incident, and return the rung that follows."""
-    incident = blame(draft.incident, failure, frozenset(draft.state.nodes))
+    incident = draft.incident
+    if not is_one_of_many(draft, failure):
+        incident = blame(incident, failure, draft.state.nodes.as_set)
     note_failure(draft, failure)
+    refute(draft, failure)
     choice = choose_rung(draft, incident, failure)
     if (error := user_error(failure)) and is_of_present_code(draft.state, failure.generation):
         incident = msgspec.structs.replace(incident, user_error=error)

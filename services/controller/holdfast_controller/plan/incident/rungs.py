@@ -30,6 +30,7 @@ from holdfast_controller.plan.incident.ladder import (
 )
 from holdfast_controller.plan.incident.replay_scope import first_phase
 from holdfast_controller.plan.phase import JobOutcome
+from holdfast_controller.plan.record.accusations import ACCUSATIONS, accused_max, is_full
 from holdfast_controller.plan.record.noting import note, note_cleared, strike_incident
 from holdfast_controller.plan.transitions import (
     become_checking,
@@ -102,8 +103,14 @@ def _ask_first(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
 
 
 def may_evict(draft: JobDraft, choice: RungChoice) -> bool:
-    """Return True if the circuit breaker allows it to evict these nodes; otherwise emit that, and keep it open."""
+    """Return True if the circuit breaker allows it to evict these nodes, and if the job may still accuse any; otherwise
+    emit that. A breaker that opens stays open."""
     state, policy = draft.state, draft.rules.ladder
+    if choice.is_accusation and is_full(draft):
+        why = f"{choice.reason}; nothing but its own ranks has cost this job {accused_max(draft)} nodes lately"
+        for node in choice.nodes:
+            draft.emit(Withheld, mechanism=ACCUSATIONS, rung=choice.rung, node=node, reason=why)
+        return False
     if not breaker.opens(state.evictions, state.spec.nnodes, draft.now, policy):
         if state.breaker_open_since is None:
             return True
@@ -190,7 +197,17 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
         )
         if failure.symptom not in ABSENT:
             peer = next((end for end in choice.link or () if end != member.node), "")
-            note(draft, member.node, MarkKind.EVICTED, choice.reason, peer=peer)
+            note(
+                draft,
+                member.node,
+                MarkKind.EVICTED,
+                choice.reason,
+                peer=peer,
+                epoch=member.epoch,
+                is_accusation=choice.is_accusation,
+                symptom=failure.symptom_name,
+                rank=failure.rank,
+            )
         if (shows := trait(failure)) and not is_proven:
             evicted[member.node] = Evicted(epoch=member.epoch, trait=shows)
     if choice.mechanism == REPLAYS:

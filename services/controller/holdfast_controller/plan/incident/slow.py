@@ -55,8 +55,18 @@ def slowed_down(draft: JobDraft, event: FailSlowOnset | MfuDeclined) -> None:
         suspect_hinted(draft)
 
 
+def inspected(draft: JobDraft) -> None:
+    """Note that a node of a slow job was inspected. All hints are compared at the next look at the time, once: of ten
+    thousand nodes all may report heat within a second."""
+    slowdown = draft.state.slowdown
+    if slowdown is not None and not slowdown.is_refuted and slowdown.hinted_at is None:
+        draft.update(slowdown=msgspec.structs.replace(slowdown, hinted_at=draft.now))
+
+
 def suspect_hinted(draft: JobDraft) -> None:
     """Suspect the one node of a slow job that has a reason to be slow."""
+    if draft.state.slowdown and draft.state.hints_due_at:
+        draft.update(slowdown=msgspec.structs.replace(draft.state.slowdown, hinted_at=None))
     state, policy, slowdown = draft.state, draft.rules.ladder, draft.state.slowdown
     is_present = slowdown is not None and slowdown.generation == state.generation and not slowdown.is_refuted
     if slowdown is None or not is_present or (state.slow and state.slow.generation == state.generation):
@@ -102,7 +112,7 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
         suspects = hot
     if len(suspects) > max(policy.slow_suspects_max, int(policy.slow_group_share_max * state.spec.nnodes)):
         return
-    if not suspects or not set(suspects) <= set(state.nodes) or len(suspects) >= max(2, len(state.nodes)):
+    if not suspects or not set(suspects) <= state.nodes.as_set or len(suspects) >= max(2, len(state.nodes)):
         # Whether to restart without several machines at once, or without all, is for people to decide.
         return
     lost_share = 1.0 - 1.0 / event.slowdown
@@ -201,7 +211,7 @@ def is_due(state: JobState, now: datetime, hearing_since: datetime, policy: Ladd
 
 
 def _is_present(state: JobState, slow: SlowNode) -> bool:
-    return slow.generation == state.generation and set(slow.suspects) <= set(state.nodes)
+    return slow.generation == state.generation and set(slow.suspects) <= state.nodes.as_set
 
 
 def replace_slow_nodes(draft: JobDraft) -> None:

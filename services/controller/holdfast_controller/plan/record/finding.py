@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 import msgspec
 
 from holdfast.engines.record.chance import chance_of, elsewhere, log_odds, present_chance
 from holdfast.engines.record.history import SURE, Mark, MarkKind, NodeRecord
+from holdfast.engines.record.records import NodeRecords
 from holdfast.settings.record import RecordPolicy
 
 FAILURES_MIN = 2
@@ -25,24 +26,25 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
     calls_for_checks: bool
     calls_for_eviction: bool
     was_checked: bool
-    """True if checks have found nothing wrong with it."""
+    """True if checks have lately found nothing wrong with it."""
     is_sure: bool
-    """True if an entry points to the machine without comparison. Otherwise the node is tested after its eviction."""
+    """True if a recent entry points to the machine that no script can forge."""
+    is_accused_alone: bool
+    """True if its ranks printed lately and repeatedly that its hardware is broken, and those of no other node did."""
     text: str
     evidence: tuple[str, ...]
     """Ids of the events that it rests on."""
 
 
-def finding(
-    record: NodeRecord, records: Mapping[str, NodeRecord], now: datetime, policy: RecordPolicy
-) -> RecordFinding | None:
+def finding(record: NodeRecord, records: NodeRecords, now: datetime, policy: RecordPolicy) -> RecordFinding | None:
     """Return the finding in the record, which contains the present failure; None if there is none."""
     failures = [mark for mark in record.marks if mark.counts]
     if len(failures) < FAILURES_MIN:
         return None
     around = elsewhere(record, records)
     odds = log_odds(record, around, now, policy)
-    passed = _last(record.marks, MarkKind.CHECKS_PASSED)
+    since = now - timedelta(days=policy.half_life_days)
+    passed = next((it for it in reversed(record.marks) if it.kind is MarkKind.CHECKS_PASSED and it.at > since), None)
     before = None
     if passed is not None:
         until = msgspec.structs.replace(record, marks=tuple(it for it in record.marks if it.at <= passed.at))
@@ -50,13 +52,15 @@ def finding(
     # Checks that find nothing lower the odds. They are repeated once further failures have raised them by as much.
     is_news = before is None or odds >= before - math.log(policy.missed_by_checks)
     chance = chance_of(odds)
+    printed = sum(mark.kind is MarkKind.HARDWARE and mark.at > since for mark in failures)
     can_break = any(mark.kind is not MarkKind.KILLED for mark in failures)
     return RecordFinding(
         chance=chance,
         calls_for_checks=chance >= policy.check_min and is_news,
         calls_for_eviction=chance >= policy.evict_min and can_break,
         was_checked=passed is not None,
-        is_sure=not around.accusations and any(mark.kind in SURE and not mark.struck for mark in record.marks),
+        is_sure=any(mark.kind in SURE and mark.at > since and not mark.struck for mark in record.marks),
+        is_accused_alone=not around.accusations and printed >= FAILURES_MIN,
         text=_describe(record.node, failures, chance, now),
         evidence=tuple(mark.event for mark in failures if mark.event)[-EVIDENCE_MAX:],
     )
@@ -67,10 +71,6 @@ def avoided(records: Iterable[NodeRecord], now: datetime, policy: RecordPolicy) 
     chances = ((present_chance(record, now, policy), record.node) for record in records)
     worst = sorted(((-chance, node) for chance, node in chances if chance >= policy.avoid_min))
     return tuple(node for _, node in worst[:AVOIDED_MAX])
-
-
-def _last(marks: tuple[Mark, ...], kind: MarkKind) -> Mark | None:
-    return next((mark for mark in reversed(marks) if mark.kind is kind), None)
 
 
 def _describe(node: str, failures: list[Mark], chance: float, now: datetime) -> str:

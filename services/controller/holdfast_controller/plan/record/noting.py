@@ -6,13 +6,21 @@ they are not a node's fault.
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 
 import msgspec
 
 from holdfast.engines.record.chance import elsewhere, log_odds
-from holdfast.engines.record.history import AGAINST, COMPARED, TEXT_MAX, Mark, MarkKind, NodeRecord
+from holdfast.engines.record.history import (
+    AGAINST,
+    BY_RANKS,
+    COMPARED,
+    TEXT_MAX,
+    Mark,
+    MarkKind,
+    NodeRecord,
+)
 from holdfast.events.parts.ranks import Suspect
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
@@ -36,16 +44,19 @@ USED_UP = frozenset({Symptom.CPU_OOM, Symptom.PROCESS_LIMIT})
 
 KILLED_BY = ("signal 9",)
 
-STRENGTH = (MarkKind.EXPLAINED, MarkKind.KILLED, MarkKind.CRASH, MarkKind.HANG, MarkKind.HARDWARE)
+STRENGTH = (
+    MarkKind.EXPLAINED,
+    MarkKind.KILLED,
+    MarkKind.CRASH,
+    MarkKind.HANG,
+    MarkKind.HARDWARE,
+    MarkKind.WITNESSED,
+)
 """Kinds of failures, the weakest evidence first; a stronger one replaces it in the same generation."""
 
 
-def records_of(draft: JobDraft) -> Mapping[str, NodeRecord]:
-    return ChainMap(draft.noted, draft.rules.records)  # type: ignore[arg-type]
-
-
 def record_of(draft: JobDraft, node: str) -> NodeRecord:
-    return records_of(draft).get(node) or NodeRecord(node=node)
+    return draft.records.get(node) or NodeRecord(node=node)
 
 
 def note(draft: JobDraft, node: str, kind: MarkKind, text: str = "", **fields: object) -> None:
@@ -71,7 +82,9 @@ def note(draft: JobDraft, node: str, kind: MarkKind, text: str = "", **fields: o
 def note_failure(draft: JobDraft, failure: Failure) -> None:
     """Note a failure of a node, once for each generation; stronger evidence about the generation replaces it."""
     kind = _kind_of(failure)
-    if kind is None or failure.node is None or _is_one_of_many(draft, failure):
+    if kind is MarkKind.HARDWARE and _is_distrusted(draft):
+        kind = MarkKind.EXPLAINED
+    if kind is None or failure.node is None or is_one_of_many(draft, failure):
         return
     record = record_of(draft, failure.node)
     known = record.mark_of(draft.state.job, failure.generation)
@@ -85,7 +98,8 @@ def note_failure(draft: JobDraft, failure: Failure) -> None:
     if known is None:
         note(draft, failure.node, kind, failure.text, **fields)
     elif kind in STRENGTH and known.kind in STRENGTH and STRENGTH.index(kind) > STRENGTH.index(known.kind):
-        better = msgspec.structs.replace(known, kind=kind, text=failure.text[:TEXT_MAX], **fields)
+        struck = known.struck if kind in COMPARED else ""
+        better = msgspec.structs.replace(known, kind=kind, text=failure.text[:TEXT_MAX], struck=struck, **fields)
         _keep(draft, record.replacing(known, better))
     _compare_within_generation(draft, failure, kind)
 
@@ -120,19 +134,20 @@ def note_checks(draft: JobDraft, passed: Iterable[str], failed: Iterable[Suspect
 
 
 def strike_incident(draft: JobDraft, nodes: Iterable[str], why: str) -> None:
-    """Strike what the open incident counted by comparison against these nodes: something else explains it."""
+    """Strike what ranks did in the open incident and counted against these nodes: something else explains it."""
     incident = draft.incident.id
     for node in nodes:
-        _strike(draft, node, lambda mark: mark.kind in COMPARED and mark.incident == incident, why)
+        strike(draft, node, lambda mark: mark.kind in BY_RANKS and mark.incident == incident, why)
 
 
 def strike_alerts(draft: JobDraft, node: str, alerts: Iterable[str], why: str) -> None:
     """Strike the marks of these alerts, which are given by their events."""
     events = frozenset(alerts)
-    _strike(draft, node, lambda mark: mark.event in events, why)
+    strike(draft, node, lambda mark: mark.event in events, why)
 
 
-def _strike(draft: JobDraft, node: str, concerns: Callable[[Mark], bool], why: str) -> None:
+def strike(draft: JobDraft, node: str, concerns: Callable[[Mark], bool], why: str) -> None:
+    """Strike the marks of a node that are described by `concerns`: they do not count any more."""
     record = record_of(draft, node)
     marks = tuple(_struck(mark, why) if mark.counts and concerns(mark) else mark for mark in record.marks)
     if marks != record.marks:
@@ -143,7 +158,13 @@ def _struck(mark: Mark, why: str) -> Mark:
     return msgspec.structs.replace(mark, struck=why[:TEXT_MAX])
 
 
-def _is_one_of_many(draft: JobDraft, failure: Failure) -> bool:
+def _is_distrusted(draft: JobDraft) -> bool:
+    """Return True if the job prints that its hardware is broken wherever it runs."""
+    since = draft.state.distrusted_since
+    return since is not None and draft.now - since < timedelta(days=draft.rules.record.half_life_days)
+
+
+def is_one_of_many(draft: JobDraft, failure: Failure) -> bool:
     """Return True for the end of a rank that is not kept, since very many ended in that generation.
 
     One of them counts, and comparing each with all others would take the square of their number.
@@ -168,6 +189,8 @@ def _kind_of(failure: Failure) -> MarkKind | None:
         return None
     if failure.named in USED_UP or failure.is_shared:
         return MarkKind.EXPLAINED
+    if failure.is_witnessed:
+        return MarkKind.WITNESSED
     if failure.named in OF_HARDWARE or failure.proof:
         return MarkKind.HARDWARE
     if symptom is Symptom.HANG:
@@ -184,11 +207,10 @@ def _compare_within_generation(draft: JobDraft, failure: Failure, kind: MarkKind
     """
     assert failure.node is not None
     job, generation = draft.state.job, failure.generation
-    records = records_of(draft)
     others = [
         (record, mark)
-        for node in draft.state.nodes
-        if node != failure.node and (record := records.get(node)) is not None
+        for record in draft.records.of_jobs((job,))
+        if record.node != failure.node
         if (mark := record.mark_of(job, generation)) is not None and mark.counts
     ]
     if not others or kind not in AGAINST:
@@ -201,7 +223,7 @@ def _compare_within_generation(draft: JobDraft, failure: Failure, kind: MarkKind
         _keep(draft, own.replacing(mine, _struck(mine, why)))
     for record, mark in others:
         both_killed = kind is MarkKind.KILLED and mark.kind is MarkKind.KILLED
-        if mark.kind in COMPARED and (both_killed or kind is MarkKind.HARDWARE):
+        if mark.kind in COMPARED and (both_killed or kind not in COMPARED):
             why = f"{failure.node} failed in the same generation"
             _keep(draft, record.replacing(mark, _struck(mark, why)))
 
@@ -214,6 +236,5 @@ def _device(draft: JobDraft, failure: Failure) -> str:
 
 def _keep(draft: JobDraft, record: NodeRecord) -> None:
     """Keep a record in the decision, with its odds as they are now."""
-    others = records_of(draft)
-    odds = log_odds(record, elsewhere(record, others), draft.now, draft.rules.record)
-    draft.noted[record.node] = msgspec.structs.replace(record, log_odds=odds)
+    odds = log_odds(record, elsewhere(record, draft.records), draft.now, draft.rules.record)
+    draft.records[record.node] = msgspec.structs.replace(record, log_odds=odds)

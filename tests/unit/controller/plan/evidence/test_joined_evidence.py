@@ -12,9 +12,9 @@ from holdfast.events import ProcessExited
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import RankException
 from holdfast.settings.ladder import LadderPolicy
-from holdfast.symptoms import Root, Symptom
+from holdfast.symptoms import Root, Symptom, row_of
 from holdfast_controller.plan.code.code_state import CodeState, CodeVerdict, CodeVersion
-from holdfast_controller.plan.evidence.joined import MISFITS, joined_cause
+from holdfast_controller.plan.evidence.joined import MISFITS, is_witness, joined_cause
 from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX, rank_exit, with_exit
 from holdfast_controller.plan.incident.classify import diagnose
 from holdfast_controller.plan.incident.incident import Alert, Proof, RankExit
@@ -47,7 +47,9 @@ def ended(rank: int, error: str = "", *, signal: int | None = None, log: str = "
     return rank_exit(event, diagnose(event), LadderPolicy())
 
 
-def alert(symptom: Symptom, confidence: str = "hint", *, at_s: float = 0.0, lines: tuple[str, ...] = ()) -> Alert:
+def alert(
+    symptom: Symptom, confidence: str = "hint", *, at_s: float = 0.0, lines: tuple[str, ...] = (), shared: str = ""
+) -> Alert:
     return Alert(
         at=NOW + timedelta(seconds=at_s),
         check="kernel",
@@ -59,6 +61,7 @@ def alert(symptom: Symptom, confidence: str = "hint", *, at_s: float = 0.0, line
         stands=False,
         is_momentary=True,
         lines=lines,
+        shared=shared,
     )
 
 
@@ -84,12 +87,26 @@ def job(*exits: RankExit, alerts: dict[str, tuple[Alert, ...]] | None = None) ->
         ((alert(Symptom.DISK_FAULT, "evict"),), Proof.CLAIMED),
         ((alert(Symptom.CUDA_ERROR),), Proof.CLAIMED),
         ((alert(Symptom.GPU_MEMORY_ERROR, at_s=-3600.0),), Proof.CLAIMED),
+        # What nodes share has to wait for what other nodes report.
+        ((alert(Symptom.GPU_MEMORY_ERROR, "evict", shared="file system nfs1:/data"),), Proof.CLAIMED),
     ],
 )
 def test_a_rank_alone_proves_nothing_of_its_machine(known: tuple[Alert, ...], proof: Proof) -> None:
     cause = joined_cause(job(ended(2, ECC), ended(0, PEER), alerts={"node-1": known}), 1)
     assert cause is not None and (cause.symptom, cause.node, cause.rank) == (Symptom.ECC_ERROR, "node-1", 2)
     assert cause.proof is proof
+
+
+def test_symptoms_without_a_row_are_about_the_same_part_only_if_they_are_the_same() -> None:
+    plugin = alert(Symptom.PLUGIN_FAILED, "evict")
+    assert not row_of(Symptom.PLUGIN_FAILED) and not row_of(Symptom.INFRASTRUCTURE_ERROR)
+    assert is_witness(plugin, Symptom.PLUGIN_FAILED) and not is_witness(plugin, Symptom.INFRASTRUCTURE_ERROR)
+
+
+def test_what_nodes_share_is_no_proof_against_a_node_whose_rank_was_killed() -> None:
+    known = {"node-1": (alert(Symptom.FILESYSTEM_MOUNT, "evict", shared="file system nfs1:/data"),)}
+    cause = joined_cause(job(ended(2, signal=7), alerts=known), 1)
+    assert cause is not None and (cause.symptom, cause.proof) == (Symptom.FILESYSTEM_MOUNT, Proof.NOTHING)
 
 
 def test_what_another_node_reports_is_no_witness() -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.engines.record.history import MARKS_MAX, Mark, MarkKind, NodeRecord
-from holdfast.events import Inspection, NodeLost, NodeReleaseRequested, NodesGranted, NodesRequested, ProcessExited
-from holdfast.events.parts.job import Grant, JobSpec
+from holdfast.events import Inspection, NodeDeparted, NodeLost, NodeReleaseRequested, NodesRequested
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
-from holdfast.requests import SubmitJob
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.group_guesses import refute
@@ -26,43 +24,7 @@ from holdfast_controller.plan.record.keeping import is_outdated
 from holdfast_controller.plan.record.noting import note, note_cleared
 from holdfast_controller.service import Controller
 from holdfast_controller.store import RECORDS, TABLES
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-ECC = RankException(type="RuntimeError", message="CUDA error: uncorrectable ECC error encountered", traceback="t")
-
-
-class Cluster:
-    """A controller with one job of four nodes that makes no step between its failures."""
-
-    def __init__(self, nodes: tuple[str, ...] = ("a", "b", "c", "d")) -> None:
-        self.now = NOW
-        self.controller = Controller(Rules())
-        spec = JobSpec(
-            name="job", script="train.py", nnodes=len(nodes), nproc_per_node=2, cwd="/", directory="/jobs/job"
-        )
-        self.events: list[object] = []
-        self._adopt(self.controller.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec), self.now))
-        (asked,) = (event for event in self.events if isinstance(event, NodesRequested))
-        grants = tuple(Grant(node=node, epoch=1, address="10.0.0.1", store_ports=(29500,), rack="r1") for node in nodes)
-        self.send(NodesGranted, job="job", claim=asked.id, grants=grants)
-
-    def send(self, kind: type, **fields: object) -> None:
-        self.now += timedelta(seconds=1)
-        event = kind(id=uuid7(), at=self.now, source="test", **fields)
-        self._adopt(self.controller.on_event(event, self.now))
-
-    def exit(self, node: str, generation: int | None = None, **fields: object) -> None:
-        generation = self.controller.jobs["job"].generation if generation is None else generation
-        fields = {"rank": 0, "local_rank": 0, "step": 5, "steps_done": 5, "exited_at": self.now, **fields}
-        self.send(ProcessExited, node=node, job="job", generation=generation, **fields)
-
-    def marks(self, node: str) -> list[tuple[MarkKind, bool]]:
-        record = self.controller.records.get(node)
-        return [(mark.kind, mark.counts) for mark in record.marks] if record else []
-
-    def _adopt(self, effect: object) -> None:
-        self.controller.adopt(effect)  # type: ignore[arg-type]
-        self.events += effect.events  # type: ignore[attr-defined]
+from tests.scenes.failing_job import ECC, NOW, FailingJob
 
 
 @pytest.mark.parametrize(
@@ -74,7 +36,7 @@ class Cluster:
     ],
 )
 def test_each_way_to_end_has_its_mark(end: dict[str, Any], kind: MarkKind) -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.exit("b", **end)
     assert cluster.marks("b") == [(kind, True)]
     (mark,) = cluster.controller.records["b"].marks
@@ -90,20 +52,20 @@ def test_each_way_to_end_has_its_mark(end: dict[str, Any], kind: MarkKind) -> No
     ],
 )
 def test_what_is_no_machines_fault_is_not_noted(end: dict[str, Any]) -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.exit("b", **end)
     assert cluster.controller.records == {}
 
 
 def test_a_job_that_uses_up_the_memory_is_noted_and_does_not_count() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     lack = RankException(type="OSError", message="[Errno 12] Cannot allocate memory", traceback="t")
     cluster.exit("b", exit_code=1, exception=lack)
     assert all(not counts for _, counts in cluster.marks("b"))
 
 
 def test_a_kill_that_the_kernels_line_explains_later_no_longer_counts() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.exit("b", signal=9)
     assert cluster.marks("b") == [(MarkKind.KILLED, True)]
     line = {"check": "kernel", "state": "alert", "confidence": "hint", "symptom": "cpu_oom", "is_momentary": True}
@@ -112,13 +74,20 @@ def test_a_kill_that_the_kernels_line_explains_later_no_longer_counts() -> None:
 
 
 def test_silence_is_noted_and_does_not_count() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.send(NodeLost, node="b", job="job", epoch=1, last_heard_at=NOW, silent_s=11.0)
     assert cluster.marks("b") == [(MarkKind.LOST, False)]
 
 
+def test_two_jobs_that_note_one_node_in_one_decision_both_do() -> None:
+    cluster = FailingJob()
+    cluster.submit("other", ("b", "e"))
+    cluster.send(NodeDeparted, node="b", instance=uuid7())
+    assert [mark.job for mark in cluster.controller.records["b"].marks] == ["job", "other"]
+
+
 def test_a_generation_counts_once_and_by_its_best_evidence() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.exit("b", signal=11)
     cluster.exit("b", generation=1, signal=11, rank=1)
     assert cluster.marks("b") == [(MarkKind.CRASH, True)]
@@ -127,14 +96,14 @@ def test_a_generation_counts_once_and_by_its_best_evidence() -> None:
 
 
 def test_kills_on_several_nodes_at_once_count_against_none() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     for node in "abcd":
         cluster.exit(node, generation=1, signal=9)
     assert [cluster.marks(node) for node in "abcd"] == [[(MarkKind.KILLED, False)]] * 4
 
 
 def test_of_several_crashes_the_first_counts() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.exit("b", generation=1, signal=11)
     cluster.exit("c", generation=1, signal=6)
     assert cluster.marks("b") == [(MarkKind.CRASH, True)] and cluster.marks("c") == [(MarkKind.CRASH, False)]
@@ -144,7 +113,7 @@ def test_of_several_crashes_the_first_counts() -> None:
 
 def test_of_very_many_ends_in_one_generation_as_many_are_noted_as_are_kept() -> None:
     nodes = tuple(f"node-{number}" for number in range(3 * EXITS_MAX))
-    cluster = Cluster(nodes)
+    cluster = FailingJob(nodes)
     for rank, node in enumerate(nodes):
         cluster.exit(node, generation=1, signal=11, rank=rank)
     assert len(cluster.controller.records) == EXITS_MAX
@@ -152,7 +121,7 @@ def test_of_very_many_ends_in_one_generation_as_many_are_noted_as_are_kept() -> 
 
 
 def test_a_group_that_was_evicted_in_vain_is_cleared_once() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     state = cluster.controller.jobs["job"]
     incident = Incident(id=uuid7(), opened_at=NOW, symptom=Symptom.HANG, failed_step=5)
     guess = GroupGuess(incident=incident.id, generation=1, at=NOW, nodes={"y": 1, "z": 1}, places=frozenset({0, 1}))
@@ -161,7 +130,7 @@ def test_a_group_that_was_evicted_in_vain_is_cleared_once() -> None:
         note(draft, node, MarkKind.EVICTED)
     refute(draft, Failure(symptom=Symptom.HANG, generation=2, step=5, text="it hangs again"))
     note_cleared(draft, "z", "it passed the tests that followed its eviction")
-    kinds = [[mark.kind for mark in record.marks] for record in draft.noted.values()]
+    kinds = [[mark.kind for mark in record.marks] for record in draft.records.values()]
     assert kinds == [[MarkKind.EVICTED, MarkKind.CLEARED]] * 2
 
 
@@ -173,14 +142,14 @@ def _lemon(at: datetime = NOW) -> NodeRecord:
 
 
 def test_a_claim_names_the_nodes_to_avoid() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.controller.records["z"] = _lemon()
     cluster.send(NodeLost, node="b", job="job", epoch=1, last_heard_at=NOW, silent_s=11.0)
     assert [event.avoid for event in cluster.events if isinstance(event, NodesRequested)] == [(), ("z",)]
 
 
 def test_a_record_outlives_the_job_and_the_process() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.exit("b", signal=11)
     again = Controller(Rules())
     kept: dict[str, Any] = {table.name: {} for table in TABLES} | {RECORDS.name: dict(cluster.controller.records)}
@@ -189,7 +158,7 @@ def test_a_record_outlives_the_job_and_the_process() -> None:
 
 
 def test_a_release_by_a_person_is_noted_once() -> None:
-    cluster = Cluster()
+    cluster = FailingJob()
     cluster.controller.records["z"] = _lemon()
     released = NodeReleaseRequested(id=uuid7(), at=NOW, source="standby", node="z", reason="released by ada")
     for _ in range(2):

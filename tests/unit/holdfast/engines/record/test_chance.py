@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.engines.record.chance import NOTHING_ELSEWHERE, Elsewhere, chance_of, elsewhere, log_odds
 from holdfast.engines.record.history import MARKS_MAX, Mark, MarkKind, NodeRecord
+from holdfast.engines.record.records import NodeRecords
 from holdfast.settings.record import RecordPolicy
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,14 +97,14 @@ def test_failures_elsewhere_are_those_of_the_same_job_until_another_machine_is_e
     other = msgspec.structs.replace(same, node="other", marks=(msgspec.structs.replace(same.marks[0], job="another"),))
     evicted = record(crash, crash, MarkKind.EVICTED, node="evicted")
     cleared = record(crash, MarkKind.EVICTED, MarkKind.CLEARED, node="cleared")
-    records = {it.node: it for it in (own, same, other, evicted, cleared)}
+    records = NodeRecords({it.node: it for it in (own, same, other, evicted, cleared)})
     assert len(elsewhere(own, records).failures) == 3
 
 
 def _evicted(seed: int, nodes: int, per_day: float, days: int) -> int:
     """Return how many nodes a job that crashes on any of its nodes would lose to their records."""
     chances, now, end = Random(seed), NOW, NOW + days * DAY
-    records: dict[str, NodeRecord] = {}
+    records = NodeRecords()
     lost = set()
     while (now := now + chances.expovariate(per_day) * DAY) < end:
         node = f"n{chances.randrange(nodes)}"
@@ -128,7 +129,7 @@ FALSE_MAX = {2: 3, 8: 3, 32: 3}
 
 
 def test_one_bad_machine_of_a_job_that_also_crashes_elsewhere_is_found() -> None:
-    records: dict[str, NodeRecord] = {}
+    records = NodeRecords()
     times: Sequence[str] = ("x", "x", "y", "x", "x", "z", "x", "x")
     found = 0.0
     for number, node in enumerate(times):
@@ -143,7 +144,7 @@ def test_one_bad_machine_of_a_job_that_also_crashes_elsewhere_is_found() -> None
 @pytest.mark.parametrize("other", [MarkKind.KILLED, MarkKind.SLOW])
 def test_only_failures_of_the_same_sort_show_that_the_job_fails_anywhere(other: MarkKind) -> None:
     here, there = record(MarkKind.CRASH, MarkKind.CRASH), record(*[other] * 5, node="y")
-    assert chance(here, elsewhere(here, {"y": there})) == chance(here)
-    assert chance(here, elsewhere(here, {"y": record(MarkKind.HANG, node="y")})) < chance(here)
+    assert chance(here, elsewhere(here, NodeRecords({"y": there}))) == chance(here)
+    assert chance(here, elsewhere(here, NodeRecords({"y": record(MarkKind.HANG, node="y")}))) < chance(here)
     alike = record(other, other)
-    assert chance(alike, elsewhere(alike, {"y": there})) < chance(alike)
+    assert chance(alike, elsewhere(alike, NodeRecords({"y": there}))) < chance(alike)

@@ -1,0 +1,83 @@
+"""Evictions that rest on nothing but what ranks did or printed. A script can do either on a machine of its choice.
+
+So they are bounded for each job and time, and a node comes back once the job does without it what it was evicted for:
+if the same rank fails in the same way on another node, or if so many others print the like that its record would not
+have called for its eviction. A job whose words follow its rank is not believed for `[record] half_life_days`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from holdfast.engines.record.chance import elsewhere, log_odds, logit
+from holdfast.engines.record.history import TEXT_MAX, Mark, MarkKind, NodeRecord
+from holdfast.events import EvictionRevoked
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident import breaker
+from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
+from holdfast_controller.plan.incident.incident import Failure
+from holdfast_controller.plan.record.noting import note_cleared, strike
+
+ACCUSATIONS = "accusations"
+"""Mechanism that withholds an eviction: the job has accused as many nodes as it may."""
+
+
+def is_full(draft: JobDraft) -> bool:
+    """Return True if the job has cost the pool as many nodes as it may without a witness."""
+    block = timedelta(seconds=draft.rules.timeouts.block_s)
+    out = sum(draft.now - mark.at < block for _, mark in draft.records.accused_by(draft.state.job))
+    return out >= accused_max(draft)
+
+
+def accused_max(draft: JobDraft) -> int:
+    nnodes = draft.state.spec.nnodes
+    return max(breaker.least(nnodes, draft.rules.ladder), int(draft.rules.record.accused_share_max * nnodes))
+
+
+def refute(draft: JobDraft, failure: Failure) -> None:
+    """Take nodes off the blocklist that were evicted for what the job now does without them."""
+    is_of_node = failure.symptom in FIRST_HAND_OF_NODE or failure.is_of_own_link
+    if not is_of_node or failure.node is None or failure.is_witnessed:
+        return
+    for record, mark in draft.records.accused_by(draft.state.job):
+        if record.node in draft.state.nodes or failure.generation <= mark.generation:
+            continue
+        if _is_same(failure, mark):
+            why = f"rank {failure.rank} fails in the same way on {failure.node}: {failure.text}"
+            _distrust(draft, record.node, failure.node, why)
+        elif not _still_holds(draft, record, mark):
+            why = f"the job prints the like on other nodes, now on {failure.node}: {failure.text}"
+        else:
+            continue
+        draft.emit(EvictionRevoked, node=record.node, epoch=mark.epoch, reason=why)
+        note_cleared(draft, record.node, why)
+
+
+def _is_same(failure: Failure, mark: Mark) -> bool:
+    return failure.rank is not None and (failure.rank, failure.symptom_name) == (mark.rank, mark.symptom)
+
+
+def _distrust(draft: JobDraft, first: str, second: str, why: str) -> None:
+    """Strike what the job's ranks printed on both nodes, if they printed it on both; from now on it is no evidence."""
+    job = draft.state.job
+    printed = [
+        {mark.job for mark in record.marks if mark.kind is MarkKind.HARDWARE}
+        for node in (first, second)
+        if (record := draft.records.get(node)) is not None
+    ]
+    if not all(job in jobs for jobs in printed):
+        return
+    draft.update(distrusted_since=draft.now)
+    for node in (first, second):
+        strike(draft, node, lambda mark: mark.kind is MarkKind.HARDWARE and mark.job == job, why[:TEXT_MAX])
+
+
+def _still_holds(draft: JobDraft, record: NodeRecord, eviction: Mark) -> bool:
+    """Return False if the record called for the eviction, and would not have with what other nodes print by now."""
+    policy = draft.rules.record
+    around = elsewhere(record, draft.records)
+    if around.until(eviction.at).accusations == around.accusations:
+        return True
+    enough = logit(policy.evict_min)
+    was_called_for = log_odds(record, around.until(eviction.at), eviction.at, policy) >= enough
+    return not was_called_for or log_odds(record, around, draft.now, policy) >= enough

@@ -1,0 +1,102 @@
+"""A controller with a job whose ranks fail, and the records that follow."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from holdfast.effects import Effect
+from holdfast.engines.checks.suites import END
+from holdfast.engines.record.history import MarkKind
+from holdfast.events import (
+    DiagnosticResult,
+    Event,
+    FirstStep,
+    NodesGranted,
+    NodesRequested,
+    ProcessExited,
+    Progress,
+    RanksStarted,
+)
+from holdfast.events.parts.job import Grant, JobSpec
+from holdfast.events.parts.ranks import RankException, RankProgress
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import SubmitJob
+from holdfast_controller.plan.draft import Rules
+from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.phase import Checking, Claiming
+from holdfast_controller.service import Controller
+
+E = TypeVar("E", bound=Event)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ECC = RankException(type="RuntimeError", message="CUDA error: uncorrectable ECC error encountered", traceback="t")
+
+
+class FailingJob:
+    """A controller with one job, of four nodes by default, that makes no step between its failures."""
+
+    def __init__(self, nodes: tuple[str, ...] = ("a", "b", "c", "d"), rules: Rules | None = None) -> None:
+        self.now = NOW
+        self.controller = Controller(rules or Rules())
+        self.events: list[Any] = []
+        self.submit("job", nodes)
+
+    @property
+    def state(self) -> JobState:
+        return self.controller.jobs["job"]
+
+    def submit(self, name: str, nodes: tuple[str, ...]) -> None:
+        spec = JobSpec(
+            name=name, script="train.py", nnodes=len(nodes), nproc_per_node=2, cwd="/", directory=f"/jobs/{name}"
+        )
+        self._adopt(self.controller.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec), self.now))
+        self.grant(*nodes, job=name)
+
+    def grant(self, *nodes: str, job: str = "job", rack: str = "r1") -> None:
+        asked = [event for event in self.events if isinstance(event, NodesRequested) and event.job == job][-1]
+        grants = (Grant(node=node, epoch=1, address="10.0.0.1", store_ports=(29500,), rack=rack) for node in nodes)
+        self.send(NodesGranted, job=job, claim=asked.id, grants=tuple(grants))
+
+    def send(self, kind: type, **fields: Any) -> None:
+        self.now += timedelta(seconds=1)
+        event = kind(id=uuid7(), at=self.now, source="test", **fields)
+        self._adopt(self.controller.on_event(event, self.now))
+
+    def exit(self, node: str, generation: int | None = None, **fields: Any) -> None:
+        generation = self.state.generation if generation is None else generation
+        fields = {"rank": 0, "local_rank": 0, "step": 5, "steps_done": 5, "exited_at": self.now, **fields}
+        self.send(ProcessExited, node=node, job="job", generation=generation, **fields)
+
+    def print_ecc(self, node: str, rank: int) -> None:
+        """Let a rank end with the words of broken memory; checks of the nodes pass, and the job trains again."""
+        self.exit(node, rank=rank, exit_code=1, exception=ECC, step=self.state.step + 1)
+        if isinstance(self.state.phase, Checking):
+            for test in ("gemm", END):
+                for member in self.state.nodes:
+                    self._of(DiagnosticResult, member, run="r", test=test, status="passed")
+        self.train()
+
+    def train(self) -> None:
+        """Let the job run, if it has all of its nodes, past the step at which it failed."""
+        if isinstance(self.state.phase, Claiming):
+            return
+        step = self.state.step + 1
+        for node in self.state.nodes:
+            self._of(RanksStarted, node, ranks=(), took_s=0.1)
+        for node in self.state.nodes:
+            self._of(FirstStep, node, step=step, completed_at=self.now)
+        self._of(Progress, self.state.nodes[0], ranks=(RankProgress(rank=0, step=step + 1, phase="forward"),))
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def marks(self, node: str) -> list[tuple[MarkKind, bool]]:
+        record = self.controller.records.get(node)
+        return [(mark.kind, mark.counts) for mark in record.marks] if record else []
+
+    def _of(self, kind: type, node: str, **fields: Any) -> None:
+        self.send(kind, node=node, job="job", generation=self.state.generation, **fields)
+
+    def _adopt(self, effect: Effect) -> None:
+        self.controller.adopt(effect)
+        self.events += effect.events

@@ -1,0 +1,106 @@
+"""Evictions that rest on what ranks did or printed: bounded, and taken back once the job does it without the node."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from holdfast.engines.record.history import MarkKind
+from holdfast.events import Eviction, EvictionRevoked, Inspection, Withheld
+from holdfast.fresh_ids import uuid7
+from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast_controller.plan.draft import JobDraft, Rules
+from holdfast_controller.plan.record.accusations import ACCUSATIONS
+from holdfast_controller.plan.record.noting import strike_incident
+from tests.scenes.failing_job import ECC, FailingJob
+
+
+def print_until_evicted(job: FailingJob, node: str, rank: int) -> int:
+    """Return after how many crashes the node is gone."""
+    for crashes in range(1, 9):
+        job.print_ecc(node, rank)
+        if node not in job.state.nodes:
+            return crashes
+    raise AssertionError(f"{node} stays")
+
+
+def test_what_a_script_prints_about_one_node_evicts_it_once_tests_have_passed_and_no_test_brings_it_back() -> None:
+    job = FailingJob(("a", "b"))
+    assert print_until_evicted(job, "b", 2) == 3
+    (eviction,) = job.of(Eviction)
+    assert eviction.node == "b" and not eviction.together
+    assert (MarkKind.CHECKS_PASSED, False) in job.marks("b")
+    record = job.controller.records["b"]
+    assert record.accusation is not None and record.accusation.epoch == eviction.epoch
+
+
+def test_a_node_that_was_never_tested_is_tested_after_its_eviction() -> None:
+    job = FailingJob(("a", "b"), Rules(mechanisms=MechanismPolicy(stop_time_checks="observe")))
+    for _ in range(3):
+        job.print_ecc("b", 2)
+    (eviction,) = job.of(Eviction)
+    assert eviction.together == ("b",)
+
+
+def test_words_that_follow_their_rank_bring_the_node_back_and_are_believed_no_more() -> None:
+    job = FailingJob(("a", "b"))
+    print_until_evicted(job, "b", 2)
+    job.grant("c")
+    job.train()
+    job.print_ecc("c", 2)
+    (revoked,) = job.of(EvictionRevoked)
+    assert (revoked.node, revoked.epoch) == ("b", 1)
+    assert not any(counts for node in "bc" for _, counts in job.marks(node))
+    for _ in range(5):
+        job.print_ecc("c", 2)
+        job.now += timedelta(hours=1)
+    assert "c" in job.state.nodes and (MarkKind.EXPLAINED, False) in job.marks("c")
+
+
+def test_words_of_other_ranks_on_other_nodes_bring_it_back_in_a_small_job_only() -> None:
+    for others, is_revoked in ((3, True), (999, False)):
+        job = FailingJob(("z", *(f"n{number}" for number in range(others))))
+        print_until_evicted(job, "z", 0)
+        job.grant("spare")
+        job.train()
+        job.print_ecc("n1", 4)
+        assert bool(job.of(EvictionRevoked)) is is_revoked, others
+
+
+def test_a_witness_on_the_next_node_shows_that_both_are_broken() -> None:
+    job = FailingJob(("a", "b"))
+    print_until_evicted(job, "b", 2)
+    job.grant("c")
+    job.train()
+    alert = {"check": "gpu", "state": "alert", "confidence": "tolerate", "symptom": "gpu_memory_error"}
+    job.send(Inspection, node="c", job="job", device="0000:3b:00", **alert)
+    job.exit("c", rank=2, exit_code=1, exception=ECC)
+    assert [event.node for event in job.of(Eviction)] == ["b", "c"] and not job.of(EvictionRevoked)
+    assert job.controller.records["c"].accusation is None
+
+
+def test_a_script_that_prints_on_node_after_node_costs_three_of_them_in_a_day() -> None:
+    job = FailingJob(tuple(f"n{number}" for number in range(8)))
+    for number in range(8):
+        # The breaker counts the hour, and is not what holds it back here.
+        job.now += timedelta(hours=2)
+        for _ in range(4):
+            if f"n{number}" in job.state.nodes:
+                # Each time another rank: none follows the job.
+                job.exit(f"n{number}", rank=2 * number, signal=11, step=job.state.step + 1)
+                job.exit(f"n{number}", rank=2 * number, signal=11, step=job.state.step + 1)
+                job.print_ecc(f"n{number}", 2 * number)
+        if job.state.vacancies:
+            job.grant(f"spare-{number}")
+            job.train()
+    held = [record.node for record in job.controller.records.values() if record.accusation]
+    assert len(held) == 3
+    assert {event.mechanism for event in job.of(Withheld)} == {ACCUSATIONS}
+
+
+def test_what_a_rollback_answers_was_no_fault_of_a_node_whatever_its_ranks_printed() -> None:
+    job = FailingJob()
+    job.exit("b", rank=2, exit_code=1, exception=ECC)
+    draft = JobDraft(job.state, uuid7(), job.now, job.controller.planner.rules)
+    strike_incident(draft, ("b",), "the code was rolled back for it")
+    (mark,) = draft.records["b"].marks
+    assert mark.kind is MarkKind.HARDWARE and not mark.counts
