@@ -164,7 +164,7 @@ def test_attach_to_a_job_that_is_over_says_why_and_ends_with_its_code(scene: Sce
 
 def test_incidents(scene: Scene) -> None:
     lines = holdfast(scene, "incidents").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [scene.open[:13], scene.recovered[:13]]
+    assert [line.split()[1] for line in lines[1:]] == [scene.open[:13], scene.recovered[:13]]
     assert "0.150" in lines[2]
     (row,) = data(holdfast(scene, "incidents", "--job", "gpt", "--json"))
     assert (row["incident"], row["outcome"], row["nodes_evicted"]) == (scene.recovered, "recovered", [])
@@ -183,6 +183,18 @@ def test_show_a_recovered_incident_by_the_beginning_of_its_id(scene: Scene) -> N
     assert "Rank 1 on n2: end of its log\n  step 6\n  step 7\n" in result.stdout
 
 
+def test_incidents_have_numbers_that_people_can_type(scene: Scene) -> None:
+    listed = data(holdfast(scene, "incidents", "--json"))
+    assert listed[0]["number"] == len(listed) > 1 and {row["number"] for row in listed} == {*range(1, len(listed) + 1)}
+    for row in listed:
+        shown = data(holdfast(scene, "show", str(row["number"]), "--json"))
+        assert shown["incident"]["incident"] == row["incident"]
+    assert data(holdfast(scene, "show", "last", "--json"))["incident"]["incident"] == listed[0]["incident"]
+    assert "no incident has the number or begins with 99" in holdfast(scene, "show", "99").stderr
+    with_number = holdfast(scene, "incidents").stdout.splitlines()
+    assert with_number[0].split()[0] == "NUMBER" and with_number[1].split()[0] == str(len(listed))
+
+
 def test_show_the_evidence_of_an_exception(scene: Scene) -> None:
     result = holdfast(scene, "show", scene.open)
     assert "Rank 0 on n1: traceback\n  Traceback:\n    line \\x1b[31mred\n" in result.stdout
@@ -196,7 +208,7 @@ def test_show_the_evidence_of_an_exception(scene: Scene) -> None:
 
 
 def test_show_says_when_an_id_is_unknown_ambiguous_or_none(scene: Scene) -> None:
-    assert "no incident begins with ffff" in holdfast(scene, "show", "ffff").stderr
+    assert "no incident has the number or begins with ffff" in holdfast(scene, "show", "ffff").stderr
     ambiguous = holdfast(scene, "show", "0").stderr
     assert scene.open in ambiguous and scene.recovered in ambiguous
     assert "is not the id of an incident" in holdfast(scene, "show", "100%").stderr
@@ -214,7 +226,7 @@ def test_explain_has_each_rung_its_evidence_and_what_would_have_come_next(scene:
     (rung,) = data(holdfast(scene, "explain", scene.open, "--json"))["rungs"]
     assert rung["evidence"][0]["exception"] == "ValueError: bad batch"
     assert "No decision was recorded." in holdfast(scene, "explain", scene.recovered).stdout
-    assert "no incident begins with ffff" in holdfast(scene, "explain", "ffff").stderr
+    assert "no incident has the number or begins with ffff" in holdfast(scene, "explain", "ffff").stderr
 
 
 def test_breakers(scene: Scene) -> None:

@@ -124,9 +124,12 @@ def _print_line(line: str) -> None:
 
 def _print_next_steps(layout: ClusterLayout, info: ClusterInfo, *, end: str) -> None:
     count = len(info.nodes)
+    # One stays free, to replace a node that fails.
+    nnodes = max(1, count - 1)
+    kept = "" if count == 1 else " (one node stays free, as standby)"
     click.echo(
         f"\nHoldfast is up with {count} node{'' if count == 1 else 's'}.\n"
-        f"  run a job     {as_typed('run', layout.root)} --nnodes {count} --nproc-per-node 1 train.py\n"
+        f"  run a job     {as_typed('run', layout.root)} --nnodes {nnodes} --nproc-per-node 1 train.py{kept}\n"
         f"  show it       {as_typed('status', layout.root)}\n"
         f"  stop it       {end}\n"
     )

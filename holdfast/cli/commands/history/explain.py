@@ -10,7 +10,7 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.incident_ids import checked_prefix, full_id
+from holdfast.cli.incident_ids import checked_incident, full_id
 from holdfast.cli.output.tables import cell, json_text
 
 _RECORD = """
@@ -47,19 +47,19 @@ def explain(incident: str, directory: Path, database_url: str | None, as_json: b
     """Explain an INCIDENT: each decision with its evidence, and the decision had the same happened again.
 
     \b
-        holdfast explain 0199a5c2
+        holdfast explain last
 
-    INCIDENT is an id or the beginning of one.
+    INCIDENT is its number in `holdfast incidents`, last, an id or the beginning of one.
 
     `holdfast incidents` lists incidents; `holdfast show` has the whole timeline with seconds per phase.
     """
-    prefix = checked_prefix(incident)
-    found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, prefix))
+    name = checked_incident(incident)
+    found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, name))
     click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found)))
 
 
-async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
-    key = await full_id(connection, prefix)
+async def _fetch(connection: Connection, name: str) -> dict[str, Any]:
+    key = await full_id(connection, name)
     row = await connection.fetchrow(_RECORD, key)
     if row is None:
         raise click.ClickException(f"the controller has deleted {key}; `holdfast show` has its events")

@@ -10,14 +10,17 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
+from holdfast.cli.incident_ids import NUMBERED
 from holdfast.cli.output.tables import cell, json_text, render, seconds
 from holdfast.cli.values import WholeNumber
 
-_INCIDENTS = """
-select c.key as incident, c.job, c.opened_at, c.closed_at, c.symptom, c.summary, h.node, h.rank, h.nodes_evicted,
-       c.attempts, coalesce(c.outcome, 'open') as outcome, h.lost_steps,
+_INCIDENTS = f"""
+with numbered as ({NUMBERED})
+select n.number, c.key as incident, c.job, c.opened_at, c.closed_at, c.symptom, c.summary,
+       h.node, h.rank, h.nodes_evicted, c.attempts, coalesce(c.outcome, 'open') as outcome, h.lost_steps,
        h.seconds_to_recover
 from (select * from controller.incidents where $1::text is null or job = $1 order by opened_at desc limit $2) c
+join numbered n on n.key = c.key
 left join lateral (select * from historian.incidents h where h.incident = c.key::uuid limit 1) h on true
 order by c.opened_at desc
 """
@@ -39,6 +42,8 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
 
     \b
         holdfast incidents --job llama-7
+
+    `holdfast show NUMBER` shows one; numbers count all recorded incidents, the oldest first.
     """
 
     async def fetch(connection: Connection) -> list[asyncpg.Record]:
@@ -53,6 +58,7 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
         click.echo(
             render(
                 [
+                    "NUMBER",
                     "INCIDENT",
                     "JOB",
                     "OPENED",
@@ -66,6 +72,7 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
                 ],
                 [
                     (
+                        row["number"],
                         short_id(row["incident"]),
                         row["job"],
                         row["opened_at"],

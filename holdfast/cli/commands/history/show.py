@@ -10,7 +10,7 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.incident_ids import checked_prefix, full_id
+from holdfast.cli.incident_ids import checked_incident, full_id
 from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
 
 _RECORD = "select * from controller.incidents where key = $1"
@@ -53,18 +53,18 @@ def show(incident: str, directory: Path, database_url: str | None, as_json: bool
     """Show an INCIDENT: phases, timeline, decisions, evidence.
 
     \b
-        holdfast show 0199a5c2
-        holdfast show 0199a5c2 --full
+        holdfast show last
+        holdfast show 3 --full
 
-    INCIDENT is an id or the beginning of one.
+    INCIDENT is its number in `holdfast incidents`, last, an id or the beginning of one.
     """
-    prefix = checked_prefix(incident)
-    found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, prefix))
+    name = checked_incident(incident)
+    found = read(reader_url(directory, database_url), lambda connection: _fetch(connection, name))
     click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found, full)))
 
 
-async def _fetch(connection: Connection, prefix: str) -> dict[str, Any]:
-    key = await full_id(connection, prefix)
+async def _fetch(connection: Connection, name: str) -> dict[str, Any]:
+    key = await full_id(connection, name)
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         truth = await connection.fetchrow(_RECORD, key)
         recorded = await connection.fetchrow(_INCIDENT, key)

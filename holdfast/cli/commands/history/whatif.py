@@ -16,7 +16,7 @@ from holdfast.cli.connect.addresses import as_of_now, reader_url
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.network import private_url
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.incident_ids import checked_prefix, full_id
+from holdfast.cli.incident_ids import checked_incident, full_id
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import cell, json_text
 
@@ -85,8 +85,8 @@ def whatif(
     url = reader_url(directory, database_url)
     only = None
     if incident:
-        prefix = checked_prefix(incident)
-        only, job = read(url, lambda connection: _incident(connection, prefix))
+        name = checked_incident(incident)
+        only, job = read(url, lambda connection: _incident(connection, name))
     found = _backtest(url, _flags(job, since, policy, was))
     if job and not found["jobs"]:
         raise click.ClickException(f"the record has no training job named {job}; `holdfast incidents` lists incidents")
@@ -98,8 +98,8 @@ def whatif(
         sys.exit(3)
 
 
-async def _incident(connection: Connection, prefix: str) -> tuple[str, str]:
-    key = await full_id(connection, prefix)
+async def _incident(connection: Connection, name: str) -> tuple[str, str]:
+    key = await full_id(connection, name)
     job = await connection.fetchval(_JOB, key)
     if job is None:
         raise click.ClickException(f"the events of incident {key} are no longer in the record")

@@ -45,7 +45,8 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
             draft.request_nodes("fewer nodes were granted than are missing")
         return
     names = ", ".join(grant.node for grant in event.grants)
-    become_starting(draft, f"{names} joined; all {state.spec.nnodes} nodes are present")
+    count = state.spec.nnodes
+    become_starting(draft, f"{names} joined" + (f"; all {count} nodes are present" if count > 1 else ""))
 
 
 def usable(state: JobState, event: NodesGranted) -> list[Grant]:
