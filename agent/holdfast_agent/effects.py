@@ -63,7 +63,8 @@ class Effects:
             case actions.Fork() if action.order.placement is not None:
                 return self._start(action.order)
             case actions.Stop():
-                return StopRanks(number=action.number, grace_s=self._timeouts.stop_grace_s, at_once=action.at_once)
+                grace_s = self._timeouts.grace_s(is_urgent=action.is_urgent)
+                return StopRanks(number=action.number, grace_s=grace_s, at_once=action.at_once)
             case actions.OpenStore() if action.order.placement is not None:
                 return StartStore(fence=action.order.fence, port=action.order.placement.master_port)
             case actions.CloseStores():

@@ -23,8 +23,12 @@ class Timeouts(Section, frozen=True, kw_only=True):
     node_lost_s: Annotated[float, Within(0.15, _DAY_S)] = 6.0
     """Silence after which a node counts as lost, while heartbeats of other nodes arrive."""
 
-    stop_grace_s: Annotated[float, Within(0.05, 600, "a stop of the cluster waits for it")] = 2.0
-    """Time between SIGTERM and SIGKILL for a rank that is stopped."""
+    stop_grace_s: Annotated[float, Within(0.05, 600, "a stop of the cluster waits for it")] = 30.0
+    """Time between SIGTERM and SIGKILL for a rank that is stopped on purpose (torchrun's is the same): a handler may
+    save in it."""
+
+    failed_grace_s: Annotated[float, Within(0.05, 600)] = 2.0
+    """The same for ranks that outlive a failure, which a restart waits for; never longer than `stop_grace_s`."""
 
     start_s: Annotated[float, Within(0.1, _DAY_S)] = 60.0
     """Time from an order until the node's agent reports that the ranks run."""
@@ -68,6 +72,10 @@ class Timeouts(Section, frozen=True, kw_only=True):
                 f"{longer} = {getattr(self, longer):g} must be at least {multiple:g} x {shorter} "
                 f"(= {multiple * getattr(self, shorter):g}): {reason}"
             )
+
+    def grace_s(self, *, is_urgent: bool) -> float:
+        """Return the seconds between SIGTERM and SIGKILL for ranks that are stopped."""
+        return min(self.failed_grace_s, self.stop_grace_s) if is_urgent else self.stop_grace_s
 
     def first_step_limit_s(self, step_s: float | None, longest_s: float | None = None) -> float:
         """Return the limit in seconds from running ranks to the first step of a generation.

@@ -25,6 +25,8 @@ class Stop(Action, frozen=True, kw_only=True):
     number: int
     at_once: tuple[int, ...]
     """Ranks that get SIGKILL without a grace period."""
+    is_urgent: bool = False
+    """The ranks broke down, and the job waits for its restart: the grace period is short."""
 
 
 class FetchCode(Action, frozen=True, kw_only=True):

@@ -27,21 +27,21 @@ def reconcile(draft: PlanDraft, in_collective: tuple[int, ...] = ()) -> None:
         return
     draft.reason = f"order {order.fence} replaces the present ranks" if crew else "the order asks for no ranks"
     failed = order.incident is not None or (crew is not None and any(code != 0 for code in crew.ended.values()))
-    stop_ranks(draft, at_once=in_collective if failed else ())
+    stop_ranks(draft, at_once=in_collective if failed else (), is_urgent=failed)
 
 
-def stop_ranks(draft: PlanDraft, at_once: tuple[int, ...] = ()) -> None:
-    """Stop all ranks; those in `at_once` without a grace period."""
+def stop_ranks(draft: PlanDraft, at_once: tuple[int, ...] = (), *, is_urgent: bool = False) -> None:
+    """Stop all ranks; those in `at_once` without a grace period, others with a short one if it `is_urgent`."""
     number = draft.state.stops + 1
     draft.update(stops=number, stop=number, stop_began=draft.now)
-    draft.actions.append(Stop(number=number, at_once=at_once))
+    draft.actions.append(Stop(number=number, at_once=at_once, is_urgent=is_urgent))
 
 
 def condemn(draft: PlanDraft, reason: str) -> None:
     """Stop all ranks without an order, and report them as lost for this reason."""
     draft.reason = reason
     draft.update(condemned=reason)
-    stop_ranks(draft)
+    stop_ranks(draft, is_urgent=True)
 
 
 def code_of(order: NodeOrder | None) -> str | None:

@@ -95,6 +95,11 @@ def derived_limits(timeouts: Timeouts, step_s: float | None) -> list[dict[str, s
             "seconds": f"{timeouts.stop_grace_s:g}",
             "because": "SIGTERM, then SIGKILL after stop_grace_s",
         },
+        {
+            "limit": "after a failure, rank killed after",
+            "seconds": f"{timeouts.grace_s(is_urgent=True):g}",
+            "because": "SIGTERM, then SIGKILL after failed_grace_s",
+        },
     ]
 
 

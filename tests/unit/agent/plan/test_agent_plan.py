@@ -134,14 +134,14 @@ def test_an_idle_order_stops_and_says_so_even_if_nothing_ran() -> None:
 def test_ranks_that_wait_for_a_dead_one_get_no_grace() -> None:
     healthy = running()
     healthy.order(order(2), in_collective=(0, 1))
-    assert healthy.did(Stop)[0].at_once == ()
+    assert healthy.did(Stop) == [Stop(number=1, at_once=(), is_urgent=False)], "a handler may save in its grace"
     broken = running()
     broken.end(1, signal=9)
     broken.order(order(2), in_collective=(0,))
-    assert broken.did(Stop)[0].at_once == (0,)
+    assert broken.did(Stop) == [Stop(number=1, at_once=(0,), is_urgent=True)]
     elsewhere = running()
     elsewhere.order(order(2, incident=INCIDENT), in_collective=(0, 1))
-    assert elsewhere.did(Stop)[0].at_once == (0, 1)
+    assert elsewhere.did(Stop) == [Stop(number=1, at_once=(0, 1), is_urgent=True)]
 
 
 def test_an_end_by_signal_is_evidence_once() -> None:

@@ -62,5 +62,5 @@ def test_one_that_runs_goes_before_what_is_set_here_unless_that_is_the_address_o
 
 
 def test_with_none_that_runs_and_with_a_file_it_is_what_a_process_would_have(cluster: ClusterInfo) -> None:
-    assert shown()["timeouts.stop_grace_s"] == ["2", "default"]
-    assert shown("--dir", ".holdfast", "--config", "/dev/null")["timeouts.stop_grace_s"] == ["2", "default"]
+    assert shown()["timeouts.stop_grace_s"] == ["30", "default"]
+    assert shown("--dir", ".holdfast", "--config", "/dev/null")["timeouts.stop_grace_s"] == ["30", "default"]
