@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.companions.backups import Backups
+from holdfast_agent.companions.code_place import CodePlaces
 from holdfast_agent.companions.rank_user import RankUser, RankUsers
 from holdfast_agent.companions.start_command import script_of, start_command
 from holdfast_agent.companions.zygote_link import ZygoteLink
@@ -37,6 +38,7 @@ class Effects:
         self._watcher = watcher
         self._backups = backups
         self._rank_users = RankUsers(directories)
+        self._code_places = CodePlaces(code)
         self.rank_user: tuple[Fence, RankUser] = (NO_FENCE, RankUser(None))
         """User of the ranks of the order that was started last."""
 
@@ -80,4 +82,5 @@ class Effects:
         self._retention.begin(order.job or "")
         rank_user = self._rank_users.choose(order, script_of(order.placement, self._code.place))
         self.rank_user = order.fence, rank_user
-        return start_command(order, self._directories, self._code.place, rank_user.user)
+        code = self._code_places.place(order.placement, rank_user.user)
+        return start_command(order, self._directories, code, rank_user.user)

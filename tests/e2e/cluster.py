@@ -95,8 +95,9 @@ class Cluster:
         nproc: int = 2,
         name: str | None = None,
         options: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
     ) -> Job:
-        """`holdfast run` in the background."""
+        """`holdfast run` in the background; `environment`: variables of the command besides the cluster's."""
         job = Job(
             [HOLDFAST, "run", "--dir", str(self.directory)],
             # Of our own jobs the version has no more than them: the repository around them changes while tests run.
@@ -110,7 +111,7 @@ class Cluster:
             scratch=self.directory / "scratch" / f"{len(self.jobs)}",
             shape=(nnodes, nproc),
             name=name or f"job-{len(self.jobs)}",
-            environment=self._environment,
+            environment=self._environment | (environment or {}),
             look=self.look,
         )
         self.jobs.append(job)

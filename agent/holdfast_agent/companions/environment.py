@@ -55,7 +55,8 @@ def rank_environment(
     files: RankFiles,
     code: Path | None = None,
 ) -> dict[str, str]:
-    """Return all variables of one rank. `base` is the agent's environment, `code` the directory of the code version."""
+    """Return all variables of one rank. `base` is the agent's environment, `code` the directory in which they run the
+    code version, None if that is the source tree's."""
     job = placement.job
     local_rank = rank - placement.ranks.start
     world_size = job.nnodes * job.nproc_per_node
@@ -97,7 +98,7 @@ def rank_environment(
         environment["HOLDFAST_MESH"] = job.mesh
     environment[ROOT_VARIABLE] = job.code_root if code else ""
     environment[DIRECTORY_VARIABLE] = str(code) if code else ""
-    environment[VERSION_VARIABLE] = (placement.code_version or "") if code else ""
+    environment[VERSION_VARIABLE] = (placement.code_version or "") if placement.purpose != "checks" else ""
     if code and (search := environment.get("PYTHONPATH")):
         entries = relocate_search_path(search.split(":"), job.code_root, str(code), job.cwd, os.path.exists)
         environment["PYTHONPATH"] = ":".join(entries)

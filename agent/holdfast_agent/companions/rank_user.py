@@ -213,6 +213,8 @@ def _needed(placement: Placement, state: Path, script: str) -> Iterator[tuple[st
     yield "working directory", job.cwd, os.R_OK | os.X_OK
     if not job.is_module:
         yield "script", script, os.R_OK
+    if os.path.lexists(job.python):
+        yield "job's Python", job.python, os.X_OK
     yield "Python's library", os.__file__, os.R_OK
     yield "package holdfast", str(holdfast.__file__), os.R_OK
     found = importlib.util.find_spec("torch")

@@ -11,7 +11,9 @@ from holdfast.code.relocation import relocate
 from holdfast.events.parts.launch import STREAMS
 from holdfast.node.job_user import JobUser
 from holdfast.orders.node import NodeOrder, Placement
+from holdfast_agent.companions.code_place import CodePlace
 from holdfast_agent.companions.environment import attempt, rank_environment
+from holdfast_agent.companions.interpreter import Interpreter, interpreter_of, library
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.zygote.wire import RankPlan, StartRanks
 
@@ -44,22 +46,23 @@ def _output(order: NodeOrder, placement: Placement, rank: int) -> dict[str, Any]
     return {"shown": int(launch.shown(rank, local_rank)), "copies": copies}
 
 
-def start_command(
-    order: NodeOrder, directories: Directories, code_place: Callable[[str, str], Path], user: JobUser | None
-) -> StartRanks:
-    """Return the command. `code_place` returns a code version's directory; the working directory is the submitter's."""
+def start_command(order: NodeOrder, directories: Directories, code: CodePlace, user: JobUser | None) -> StartRanks:
+    """Return the command. `code`: where ranks run their version; the working directory is the submitter's."""
     placement = order.placement
     assert placement is not None
-    job, version, purpose = placement.job, placement.code_version, placement.purpose
+    job, purpose = placement.job, placement.purpose
     # Checks run as the agent's user: from its own packages, and not from where the job's author may put others.
     is_jobs = purpose != "checks"
-    code = code_place(job.name, version) if version and is_jobs else None
-    script = script_of(placement, code_place)
+    script = job.script
+    if code.moved_to is not None and not job.is_module:
+        script = relocate(job.script, job.code_root, str(code.moved_to), job.cwd)
     if purpose != "train":
         directories.begin_checks(job.name, order.fence, purpose)
     plans = []
     # Decoded once: `os.environ` decodes each name and value at every look.
     base = dict(os.environ)
+    python = interpreter_of(job, base, order.node) if is_jobs else Interpreter(job.start, "", ())
+    packages = str(library(directories.root)) if python.path else ""
     variables = {name: job.env.get(name, value) for name, value in (user.variables() if user else {}).items()}
     for rank in placement.ranks:
         files = directories.rank_files(job.name, order.fence, rank, purpose)
@@ -70,15 +73,20 @@ def start_command(
             RankPlan(
                 rank=rank,
                 local_rank=rank - placement.ranks.start,
-                environment=rank_environment(base, order, placement, rank, files, code) | variables,
+                environment=rank_environment(base, order, placement, rank, files, code.moved_to) | variables,
                 cwd=job.cwd if is_jobs else "/",
                 script=script,
                 args=job.args,
                 is_module=job.is_module,
-                start=job.start,
+                start=python.start,
                 log_stem=str(stem),
                 error_file=str(files.error),
                 user=user,
+                python=python.path,
+                library=packages,
+                cover=code.cover,
+                # Once on each node.
+                notes=python.notes if rank == placement.ranks.start else (),
                 is_program=job.launch.no_python and is_jobs,
                 **_output(order, placement, rank),
             )

@@ -96,9 +96,16 @@ class CodeStore:
         self._in_place: set[str] = set()
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._ordered: list[str] = []
+        self._last_manifest: tuple[str, Manifest] = ("", Manifest(entries=()))
 
     def place(self, job: str, version: str) -> Path:
         return self._root / job / version
+
+    def manifest(self, version: str) -> Manifest:
+        """Return the manifest of a version that is in place. Raises OSError or InvalidManifest."""
+        if self._last_manifest[0] != version:
+            self._last_manifest = version, decode(self._content(version))
+        return self._last_manifest[1]
 
     def order(self, order: NodeOrder) -> None:
         """Fetch the code of an order that waits for it."""

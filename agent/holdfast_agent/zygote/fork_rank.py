@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +18,8 @@ import msgspec
 import numpy as np
 import torch
 
+from holdfast.code.cover import mount_over
+from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, relocate
 from holdfast.node.frames import receive
 from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import die_with_parent, set_process_name
@@ -26,9 +29,33 @@ from holdfast.node.vault import userfaultfd
 from holdfast.trainer import rank as trainer_rank
 from holdfast_agent.zygote.plan_file import read_plan
 from holdfast_agent.zygote.preload import rehearse
-from holdfast_agent.zygote.wire import RankPlan, RankSlot
+from holdfast_agent.zygote.wire import Cover, RankPlan, RankSlot
 
 _FIRST_OWN_DESCRIPTOR = 3
+# Python of any version runs it. Packages of its own environment go before those of the library, except Holdfast itself,
+# whose files both sides read; the first entry is replaced by the script's directory later.
+_ELSEWHERE = """
+import sys
+library, version = sys.argv[1:3]
+sys.argv[:3] = ["-c"]
+try:
+    if sys.version_info < (3, 11):
+        raise ImportError("it is older than Python 3.11")
+    sys.path[0] = library
+    import holdfast
+    del sys.path[0]
+    sys.path.append(library)
+    from holdfast.trainer import rank
+    sys.path.insert(0, "")
+except ImportError as error:
+    sys.stderr.write(
+        "holdfast: %s cannot run a rank: %s. The library of its node is for Python %s: install holdfast in this "
+        "environment too, or choose another with --python (--python node: that of the nodes)\\n"
+        % (sys.executable, error, version)
+    )
+    sys.exit(70)
+rank.main(sys.argv[1:])
+"""
 EXIT_SETUP_FAILED = 70
 """Exit code of a child that could not become a rank (EX_SOFTWARE); its log has the reason."""
 
@@ -80,6 +107,10 @@ def _run(slot: RankSlot, plans: int, parent: int) -> NoReturn:
         os.close(plans)
         os.environ.clear()
         os.environ.update(plan.environment)
+        for note in plan.notes:
+            sys.stderr.write(f"holdfast: {note}\n")
+        if plan.cover is not None:
+            plan = _covered(plan, plan.cover)
         if plan.user is not None:
             userfaultfd.keep_right()
             become(plan.user, parent)
@@ -107,7 +138,7 @@ def _require_reachable(plan: RankPlan, user: JobUser) -> None:
         {} if plan.is_module else {"script": (plan.script, os.X_OK if plan.is_program else os.R_OK)}
     )
     if plan.start == "exec":
-        needed["Python"] = (sys.executable, os.X_OK)
+        needed["Python"] = (plan.python or sys.executable, os.X_OK)
     for what, (path, mode) in needed.items():
         if (closed := closed_part(Path(path), mode)) is not None:
             raise JobUserRefused(
@@ -152,14 +183,34 @@ def _text_stream(descriptor: int, errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
 
 
+def _covered(plan: RankPlan, cover: Cover) -> RankPlan:
+    """Mount files of the version over those of the source tree; where that fails, return a plan that runs the copy."""
+    try:
+        mount_over(cover.root, cover.place, cover.files)
+        return plan
+    except OSError as error:
+        if not plan.local_rank:
+            sys.stderr.write(
+                f"holdfast: the script runs from a copy of its code, {cover.place}: {len(cover.files)} files differ "
+                f"from those in {cover.root}, and cannot be mounted over them: {error.strerror}\n"
+            )
+    moved = {ROOT_VARIABLE: cover.root, DIRECTORY_VARIABLE: cover.place}
+    os.environ.update(moved)
+    script = plan.script if plan.is_module else relocate(plan.script, cover.root, cover.place, plan.cwd)
+    return msgspec.structs.replace(plan, script=script, environment=plan.environment | moved)
+
+
 def _execute(plan: RankPlan) -> NoReturn:
-    module = ("-m",) if plan.is_module else ()
-    command = (sys.executable, "-u", "-P", "-m", "holdfast.trainer.rank", *module, plan.script, *plan.args)
-    os.execve(sys.executable, command, plan.environment | userfaultfd.pass_right_on())
+    arguments = (*(("-m",) if plan.is_module else ()), plan.script, *plan.args)
+    command = ("-u", "-P", "-m", "holdfast.trainer.rank")
+    if plan.python:
+        command = ("-u", "-c", _ELSEWHERE, plan.library, f"{sys.version_info.major}.{sys.version_info.minor}")
+    python = plan.python or sys.executable
+    os.execve(python, (python, *command, *arguments), plan.environment | userfaultfd.pass_right_on())
 
 
 def _freshen() -> None:
-    """Reset what forks share: random states, limits read at import. The heap stays frozen: collecting would copy it."""
+    """Reset what forks share: random states, what imports read. The heap stays frozen: collecting would copy it."""
     gc.enable()
     random.seed()
     np.random.seed()
@@ -167,7 +218,13 @@ def _freshen() -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     if threads.isdecimal() and int(threads) > 1:
         torch.set_num_threads(int(threads))
-    # PYTHONPATH is normally read when the interpreter starts.
-    for entry in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        if entry and entry not in sys.path:
-            sys.path.insert(0, entry)
+    if "TZ" in os.environ:
+        time.tzset()
+    if torch.distributed.is_available():
+        torch.distributed.set_debug_level_from_env()
+    # What the interpreter normally reads when it starts.
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.pycache_prefix = os.environ.get("PYTHONPYCACHEPREFIX") or None
+    if search := os.environ.get("PYTHONPATH"):
+        entries = [os.path.abspath(entry) for entry in search.split(os.pathsep)]
+        sys.path[:0] = [entry for entry in dict.fromkeys(entries) if entry not in sys.path]

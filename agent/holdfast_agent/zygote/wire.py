@@ -31,6 +31,14 @@ class Attach(_ZygoteMessage, frozen=True, kw_only=True, tag="attach"):
     takes_log_alerts: bool = msgspec.field(default=False, name="hears_signs")
 
 
+class Cover(msgspec.Struct, frozen=True, kw_only=True):
+    """Files below `root` that the rank sees as they are in the code version below `place`."""
+
+    root: str
+    place: str
+    files: tuple[str, ...]
+
+
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of one rank. `log_stem` is the path of its log files without `.out` and `.err`."""
 
@@ -52,6 +60,14 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Streams (`holdfast.events.parts.launch`) whose lines are sent to the command that follows the job."""
     copies: dict[str, str] = {}
     """Files that the job's user asked for, by stream (`out`, `err`)."""
+    python: str = ""
+    """The interpreter that is started; "": the zygote's."""
+    library: str = ""
+    """Directory with the packages of Holdfast for that interpreter."""
+    cover: Cover | None = None
+    """Files of the code version that are mounted over those of the source tree."""
+    notes: tuple[str, ...] = ()
+    """Lines for its log."""
 
 
 class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):

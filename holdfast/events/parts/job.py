@@ -39,6 +39,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     directory: str
     start: str = "fork"
     """`fork` from the node's zygote; `exec` for scripts whose environment variables must be set before import."""
+    python: str = ""
+    """The interpreter of the ranks, where a node has it; "": that of the node's agent."""
     token: str = ""
     """Secret that the job's nodes show each other before they hand out its checkpoints; "": no copies on other
     nodes."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from holdfast.cli.callers_world import callers_python, ranks_environment
 from holdfast.cli.code_upload import snapshot_for_script, snapshot_of
 from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_option, nats_option
 from holdfast.cli.connect.directory import directory_option
@@ -30,9 +29,6 @@ from holdfast.cli.values import FilePath, NonEmptyText
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import new_job_name
-from holdfast.node.rank_variables import RESERVED
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def _as_torchrun(option: str) -> str:
@@ -54,7 +50,24 @@ def _as_torchrun(option: str) -> str:
     "env",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Environment variable of the ranks; without VALUE, copied from this environment. Repeatable.",
+    help="Environment variable of the ranks, in place of what they get from this environment; without VALUE, copied"
+    " from it. Repeatable.",
+)
+@click.option(
+    "--env-file",
+    "env_files",
+    type=FilePath(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="File of NAME=VALUE lines, for ranks too; --env goes before it. Repeatable.",
+)
+@click.option("--env-none", is_flag=True, help="Give ranks nothing of this environment but what is named.")
+@click.option(
+    "--python",
+    type=NonEmptyText(),
+    metavar="PATH",
+    help="Python of the ranks, where a node has it. Default: that of the active virtual environment, else this"
+    " command's. node: that of each node's agent.",
 )
 @click.option("--name", type=NonEmptyText(), help="The job's name (default: the script's name and a random part).")
 @click.option("--job-dir", type=FilePath(path_type=Path), help="Directory for checkpoints; every node must reach it.")
@@ -114,6 +127,9 @@ def run(
     /,
     mesh: str | None,
     env: tuple[str, ...],
+    env_files: tuple[Path, ...],
+    env_none: bool,
+    python: str | None,
     name: str | None,
     job_dir: Path | None,
     start: str,
@@ -182,7 +198,8 @@ def run(
             nnodes=fewest,
             nproc_per_node=ranks_per_node(flags["nproc_per_node"]),
             mesh=mesh,
-            env=_pairs(env, os.environ),
+            env=ranks_environment(env, env_files, os.environ, none=env_none),
+            python=callers_python(python, os.environ),
             cwd=os.getcwd(),
             directory=str(job_directory),
             start=start,
@@ -261,22 +278,3 @@ def _require_room(directory: Path) -> None:
 
 def _tags(tags: tuple[str, ...]) -> dict[str, str]:
     return {quantity: tag for quantity, _, tag in (entry.partition("=") for entry in tags)}
-
-
-def _pairs(env: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for entry in env:
-        key, equals, value = entry.partition("=")
-        if not key:
-            raise click.ClickException(f"--env {entry!r} has not the form NAME or NAME=VALUE")
-        if not _VARIABLE.fullmatch(key):
-            raise click.ClickException(
-                f"--env {entry!r}: {key!r} is not the name of a variable; use letters, digits, _, . and -, and no digit"
-                " at the start"
-            )
-        if key in RESERVED:
-            raise click.ClickException(f"--env {key}: the launcher sets it for each rank, as torchrun does")
-        if not equals and key not in here:
-            raise click.ClickException(f"--env {key}: {key} is not set in this environment; give {key}=VALUE")
-        pairs[key] = value if equals else here[key]
-    return pairs

@@ -59,12 +59,13 @@ def test_every_job_gets_a_token_of_its_own_and_no_flag_names_it(asked: Asked, tm
 
 def test_the_launchers_own_variables_are_refused(asked: Asked) -> None:
     assert "--env RANK: the launcher sets it for each rank" in asked.refusal("-e", "RANK=7")
-    assert asked.train("-e", "OMP_NUM_THREADS=4").env == {"OMP_NUM_THREADS": "4"}
+    assert asked.train("--env-none", "-e", "OMP_NUM_THREADS=4").env == {"OMP_NUM_THREADS": "4"}
 
 
 def test_a_variable_that_is_only_named_is_as_it_is_here(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert asked.train("-e", "WANDB_MODE", "-e", "EMPTY=").env == {"WANDB_MODE": "offline", "EMPTY": ""}
+    assert asked.train("--env-none", "-e", "WANDB_MODE", "-e", "EMPTY=").env == {"WANDB_MODE": "offline", "EMPTY": ""}
+    assert asked.train().env["WANDB_MODE"] == "offline"
     monkeypatch.delenv("WANDB_MODE")
     assert "WANDB_MODE is not set in this environment" in asked.refusal("-e", "WANDB_MODE")
 

@@ -1,0 +1,70 @@
+"""Comparison of a version with the source tree that it was taken from, so that ranks can run it at its own place."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from holdfast.code.manifest import Manifest, ManifestEntry, digest_of
+
+_CODE = (
+    *(".py", ".pyi", ".pyx", ".pxd", ".so", ".sh", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh"),
+    *(".yaml", ".yml", ".toml", ".cfg", ".ini"),
+)
+"""Files that are held at the version. A script may write others beside itself, and needs them as it left them."""
+
+_Stamp = tuple[int, int, int, int, int]
+
+
+class SourceTree:
+    """The tree at the path `root`. What was compared once is compared again only when it has changed."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._known: dict[str, tuple[_Stamp, str]] = {}
+        """Content hashes of files, with what was true of the files when they were read."""
+
+    def differing(self, manifest: Manifest) -> tuple[str, ...] | None:
+        """Return the code files that differ from the version; None if the tree lacks one, or a link leads elsewhere.
+
+        Raises OSError if the tree cannot be read.
+        """
+        found = []
+        for entry in manifest.entries:
+            if not (entry.is_executable or entry.target is not None or entry.path.endswith(_CODE)):
+                continue
+            same = self._is_same(entry)
+            if same is None:
+                return None
+            if not same:
+                found.append(entry.path)
+        return tuple(found)
+
+    def _is_same(self, entry: ManifestEntry) -> bool | None:
+        path = f"{self._root}/{entry.path}"
+        try:
+            if entry.target is not None:
+                return True if os.readlink(path) == entry.target else None
+            now = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            if entry.target is not None:
+                return None  # No link any more.
+            raise error
+        if not stat.S_ISREG(now.st_mode):
+            return None
+        if now.st_size != entry.size_bytes:
+            return False
+        return self._digest(path, now) == entry.sha256
+
+    def _digest(self, path: str, now: os.stat_result) -> str:
+        stamp = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+        before, digest = self._known.get(path, (None, ""))
+        if before != stamp:
+            # What is no file any more must not be waited for.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                digest = digest_of(file.read(now.st_size + 1))
+            self._known[path] = stamp, digest
+        return digest
