@@ -160,14 +160,12 @@ def run(
     lasting cluster the job continues when the output is no longer read (`| head`) or the terminal is closed; `holdfast
     attach` follows it again.
 
-    Ranks run in this directory, with the Python and the environment in which their node's agent was started (`holdfast
-    up`, on one machine). From the environment of this command they get only what --env names.
+    Ranks run in this directory, with the Python of the active virtual environment (else of this command) and with this
+    environment, apart from what belongs to this host, session, scheduler or cluster (docs/callers-world.md). Values
+    travel and are stored apart from what readers of the database, events and logs can see.
 
-    Ranks run a snapshot of the code, copied to each node: editing a file has no effect before `holdfast update`. Files
-    that git ignores, such as data, are found beside the script as before.
-
-    Values of --env travel over the bus and are stored with the job. Users who may only read the database cannot see
-    them, but secrets belong in files or in the environment of the nodes.
+    Restarts run the code as it was when the job began: editing a file has no effect on them before `holdfast update`.
+    The script keeps its own path, and finds its files as before.
 
     Under agents of root, ranks run as a user of the job's own, who may write to the job's directory, HOME and /tmp.
     They run as root if the script, Python or an existing job directory is closed to that user, which is reported here.
