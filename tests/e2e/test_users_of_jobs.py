@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,3 +137,37 @@ def test_a_script_that_is_closed_to_others_runs_as_root_and_says_so(holdfast: Cl
     assert len(said) == 1 and f"{closed} is closed to a user of the job's own" in said[0] and "--run-as" in said[0]
     assert [(it["about"], it["severity"]) for it in found if it["kind"] == "user"] == [("closed", "warning")]
     assert (holdfast.directory / "jobs" / "closed").stat().st_uid == 0
+
+
+AT_ITS_PATH = """
+import json, os, pathlib, sys, time
+import part
+here = pathlib.Path(__file__).parent
+(here / "saved" / os.environ["HOLDFAST_GENERATION"]).write_text(part.WORD)
+print(json.dumps([os.getuid(), sys.prefix, __file__, part.__file__, part.WORD]), flush=True)
+while not (here / "finish").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_a_job_of_its_own_user_runs_at_its_own_path_with_its_own_python(holdfast: Cluster, place: Path) -> None:
+    source, venv = place / "source", place / "venv"
+    (source / "saved").mkdir(parents=True)
+    (source / "saved").chmod(0o777)
+    (source / "train.py").write_text(AT_ITS_PATH)
+    (source / "part.py").write_text("WORD = 'one'\n")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    options, environment = ["--code", str(source)], {"VIRTUAL_ENV": str(venv)}
+    job = holdfast.run(script=source / "train.py", nnodes=1, nproc=1, options=options, environment=environment)
+    job.until("it runs", lambda: len(job.output().splitlines()) == 1)
+    (source / "new").write_text("WORD = 'two'\n")
+    (source / "new").rename(source / "part.py")
+    (event,) = holdfast.until("the start is recorded", lambda: started(holdfast, job.name))
+    os.kill(event["ranks"][0]["pid"], signal.SIGKILL)
+    job.until("it runs again", lambda: len(job.output().splitlines()) == 2)
+    (source / "finish").touch()
+    assert job.exit_code() == 0, job.errors()
+    (uid, *first), (second_uid, *second) = map(json.loads, job.output().splitlines())
+    assert WIDE.has(uid) and uid == second_uid
+    assert first == second == [str(venv), str(source / "train.py"), str(source / "part.py"), "one"]
+    assert {path.name: path.read_text() for path in (source / "saved").iterdir()} == {"1": "one", "2": "one"}

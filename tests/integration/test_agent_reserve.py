@@ -201,3 +201,24 @@ async def test_they_end_with_the_zygote(node_place: Path, folder: Path, embedded
         # A new zygote knows of no order, so it makes none ahead.
         await it.complete(after=before)
         assert waiting(it) == []
+
+
+async def test_interpreters_are_made_ahead_where_forks_cannot_have_the_environment(
+    node_place: Path, folder: Path, embedded_nats: str
+) -> None:
+    async with node("r-other", node_place, embedded_nats) as it:
+        job = spec(folder, "stay", env={"MALLOC_ARENA_MAX": "1"})
+        cold_ones = await run(it, job, 1)
+        ahead = await full(it, cold_ones)
+        cold = await seen(folder, 1)
+        assert await run(it, job, 2) == ahead
+        for before, after in zip(cold, await seen(folder, 2), strict=True):
+            for what in ("cwd", "argv", "signals", "files", "leader", "threads"):
+                assert before[what] == after[what], what
+            assert after["environment"]["HOLDFAST_GENERATION"] == "2"
+            assert before["environment"].keys() == after["environment"].keys()
+        # What was made with other variables is for no other job.
+        await full(it, [*cold_ones, *ahead])
+        others = await run(it, spec(folder, "stay", env={"MALLOC_ARENA_MAX": "2"}), 3)
+        assert {one["environment"]["MALLOC_ARENA_MAX"] for one in await seen(folder, 3)} == {"2"}
+        await full(it, [*cold_ones, *ahead, *others])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import sys
@@ -9,7 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.events.parts.job import JobSpec
+from holdfast.node.job_user import JobUser
+from holdfast.node.rank_variables import RESERVED
+from holdfast_agent.zygote.wire import Cover
 
 _READ_AT_START = (
     # By the dynamic linker and the C library.
@@ -30,8 +36,9 @@ _SET_AFTER_FORK = frozenset(
 """Names of that form that a fork puts into effect, or that mean nothing to a rank."""
 _OF_ZYGOTE = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-_LIBRARY = ("holdfast", "msgspec", "xxhash")
+_LIBRARY = ("holdfast", "holdfast_agent", "msgspec", "xxhash", "structlog")
 """Packages that a rank needs beside torch: other environments may lack them."""
+_OF_RANK = ("HOLDFAST_", "TORCHELASTIC_")
 
 
 class Interpreter(NamedTuple):
@@ -79,6 +86,21 @@ def _is_own(python: str) -> bool:
         return True
     folders = {os.path.realpath(os.path.dirname(path)) for path in (python, sys.executable)}
     return len(folders) == 1 and os.path.realpath(python) == os.path.realpath(sys.executable)
+
+
+def warm_kind(
+    job: JobSpec, interpreter: Interpreter, environment: Mapping[str, str], user: JobUser | None, cover: Cover | None
+) -> str:
+    """Return the kind of interpreter that can be made ahead for such ranks: equal if all that it starts with is equal.
+
+    None is made for `--start exec`, whose scripts set variables before they import torch; nor can one mount files.
+    """
+    if interpreter.start != "exec" or job.start == "exec" or cover is not None:
+        return ""
+    own = {name: value for name, value in environment.items() if name not in RESERVED and not name.startswith(_OF_RANK)}
+    uid = -1 if user is None else user.uid
+    # A hash, because variables are secrets, which the zygote must not know.
+    return hashlib.sha256(msgspec.msgpack.encode((interpreter.path, job.cwd, uid, sorted(own.items())))).hexdigest()
 
 
 def library(state: Path) -> Path:

@@ -13,7 +13,7 @@ from holdfast.node.job_user import JobUser
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.code_place import CodePlace
 from holdfast_agent.companions.environment import attempt, rank_environment
-from holdfast_agent.companions.interpreter import Interpreter, interpreter_of, library
+from holdfast_agent.companions.interpreter import Interpreter, interpreter_of, library, warm_kind
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.zygote.wire import RankPlan, StartRanks
 
@@ -61,7 +61,9 @@ def start_command(order: NodeOrder, directories: Directories, code: CodePlace, u
     plans = []
     # Decoded once: `os.environ` decodes each name and value at every look.
     base = dict(os.environ)
-    python = interpreter_of(job, base, order.node) if is_jobs else Interpreter(job.start, "", ())
+    python = Interpreter(job.start, "", ())
+    if is_jobs and not job.launch.no_python:
+        python = interpreter_of(job, base, order.node)
     packages = str(library(directories.root)) if python.path else ""
     variables = {name: job.env.get(name, value) for name, value in (user.variables() if user else {}).items()}
     for rank in placement.ranks:
@@ -69,11 +71,12 @@ def start_command(order: NodeOrder, directories: Directories, code: CodePlace, u
         stem = directories.log_stem(job.name, rank)
         if purpose != "train":
             stem = directories.checks_log_stem(job.name, order.fence, rank, purpose)
+        environment = rank_environment(base, order, placement, rank, files, code.moved_to) | variables
         plans.append(
             RankPlan(
                 rank=rank,
                 local_rank=rank - placement.ranks.start,
-                environment=rank_environment(base, order, placement, rank, files, code.moved_to) | variables,
+                environment=environment,
                 cwd=job.cwd if is_jobs else "/",
                 script=script,
                 args=job.args,
@@ -85,6 +88,7 @@ def start_command(order: NodeOrder, directories: Directories, code: CodePlace, u
                 python=python.path,
                 library=packages,
                 cover=code.cover,
+                warm=warm_kind(job, python, environment, user, code.cover),
                 # Once on each node.
                 notes=python.notes if rank == placement.ranks.start else (),
                 is_program=job.launch.no_python and is_jobs,

@@ -149,7 +149,7 @@ class Crew:
             self._close_plans()
             self._refuse(command.fence, f"a rank could not be forked: {error}")
             return
-        self._reserve.want(sum(slot.start == "fork" for slot in command.ranks), time.monotonic())
+        self._reserve.want(command.ranks, plans, time.monotonic())
         pids = {rank.slot.rank: rank.pid for rank in self._ranks.values()}
         self._report(RanksForked(fence=command.fence, pids=pids, took_s=time.monotonic() - began))
 
@@ -161,6 +161,7 @@ class Crew:
         if self._plans is not None:
             os.close(self._plans.descriptor)
             self._plans = None
+            self._reserve.rest(time.monotonic())
 
     def _fork(self, slot: RankSlot, fence: Fence, plans: int) -> _Rank:
         with contextlib.suppress(FileNotFoundError):
@@ -320,7 +321,7 @@ class Crew:
         """Act on an expired grace, refill the reserve, report log alerts."""
         self._report_log_alerts(now)
         if self._stop is None:
-            self._reserve.refill(now)
+            self._reserve.keep_time(now)
             return
         if now < self._stop.kill_at:
             return

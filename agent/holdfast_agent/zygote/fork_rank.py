@@ -27,35 +27,12 @@ from holdfast.node.reach import closed_part
 from holdfast.node.user_rights import JobUserRefused, become
 from holdfast.node.vault import userfaultfd
 from holdfast.trainer import rank as trainer_rank
+from holdfast_agent.zygote.elsewhere.bootstrap import start_program
 from holdfast_agent.zygote.plan_file import read_plan
 from holdfast_agent.zygote.preload import rehearse
 from holdfast_agent.zygote.wire import Cover, RankPlan, RankSlot
 
 _FIRST_OWN_DESCRIPTOR = 3
-# Python of any version runs it. Packages of its own environment go before those of the library, except Holdfast itself,
-# whose files both sides read; the first entry is replaced by the script's directory later.
-_ELSEWHERE = """
-import sys
-library, version = sys.argv[1:3]
-sys.argv[:3] = ["-c"]
-try:
-    if sys.version_info < (3, 11):
-        raise ImportError("it is older than Python 3.11")
-    sys.path[0] = library
-    import holdfast
-    del sys.path[0]
-    sys.path.append(library)
-    from holdfast.trainer import rank
-    sys.path.insert(0, "")
-except ImportError as error:
-    sys.stderr.write(
-        "holdfast: %s cannot run a rank: %s. The library of its node is for Python %s: install holdfast in this "
-        "environment too, or choose another with --python (--python node: that of the nodes)\\n"
-        % (sys.executable, error, version)
-    )
-    sys.exit(70)
-rank.main(sys.argv[1:])
-"""
 EXIT_SETUP_FAILED = 70
 """Exit code of a child that could not become a rank (EX_SOFTWARE); its log has the reason."""
 
@@ -88,6 +65,20 @@ def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
         slot, plans = receive(link, msgspec.msgpack.Decoder(RankSlot))
     assert plans is not None
     _run(slot, plans, parent)
+
+
+def await_plan_as(slot: RankSlot, plans: int, parent: int, output: int, errors: int, orders: int) -> NoReturn:
+    """Turn this fork into the interpreter of such a rank, which then awaits the plan of one on the socket `orders`."""
+    plan = read_plan(plans, slot)
+    orders = _leave_zygote(parent, output, errors, orders)
+    set_process_name("rank-to-be")
+    if plan.user is not None:
+        userfaultfd.keep_right()
+        become(plan.user, parent)
+    os.chdir(plan.cwd)
+    os.set_inheritable(orders, True)
+    python, *command = start_program(plan, "holdfast_agent.zygote.elsewhere.warm_rank", (str(orders),))
+    os.execve(python, (python, *command), plan.environment | userfaultfd.pass_right_on())
 
 
 def _leave_zygote(parent: int, output: int, errors: int, keep: int) -> int:
@@ -202,11 +193,8 @@ def _covered(plan: RankPlan, cover: Cover) -> RankPlan:
 
 def _execute(plan: RankPlan) -> NoReturn:
     arguments = (*(("-m",) if plan.is_module else ()), plan.script, *plan.args)
-    command = ("-u", "-P", "-m", "holdfast.trainer.rank")
-    if plan.python:
-        command = ("-u", "-c", _ELSEWHERE, plan.library, f"{sys.version_info.major}.{sys.version_info.minor}")
-    python = plan.python or sys.executable
-    os.execve(python, (python, *command, *arguments), plan.environment | userfaultfd.pass_right_on())
+    python, *command = start_program(plan, "holdfast.trainer.rank", arguments)
+    os.execve(python, (python, *command), plan.environment | userfaultfd.pass_right_on())
 
 
 def _freshen() -> None:
@@ -221,7 +209,7 @@ def _freshen() -> None:
     if "TZ" in os.environ:
         time.tzset()
     if torch.distributed.is_available():
-        torch.distributed.set_debug_level_from_env()
+        torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
     # What the interpreter normally reads when it starts.
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.pycache_prefix = os.environ.get("PYTHONPYCACHEPREFIX") or None

@@ -33,6 +33,7 @@ def write(command: StartRanks) -> tuple[StartPlanned, int]:
             user=plan.user,
             shown=plan.shown,
             copies=plan.copies,
+            warm=plan.warm,
         )
         for plan, part in zip(command.ranks, parts, strict=True)
     )

@@ -48,19 +48,27 @@ def hold_threads() -> None:
 def preload() -> float:
     """Import and warm up; return the seconds taken. Raises ThreadsRunning if an import started a thread."""
     began = time.monotonic()
-    for name in MODULES:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            if name == "torch":
-                raise
-            log.warning("a module is not preloaded", module=name, reason=str(error))
+    for name, reason in import_modules().items():
+        log.warning("a module is not preloaded", module=name, reason=reason)
     import torch
 
     torch.set_num_threads(1)
     rehearse()
     check_single_threaded()
     return time.monotonic() - began
+
+
+def import_modules() -> dict[str, str]:
+    """Import what ranks need; return what could not be imported, and why. Raises ImportError if that is torch."""
+    failed = {}
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if name == "torch":
+                raise
+            failed[name] = str(error)
+    return failed
 
 
 def check_single_threaded() -> None:

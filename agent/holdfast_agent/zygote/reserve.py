@@ -10,17 +10,22 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import structlog
 
 from holdfast.node.frames import framed
-from holdfast_agent.zygote.fork_rank import await_plan, become_rank, fork_child
+from holdfast_agent.zygote.fork_rank import await_plan, await_plan_as, become_rank, fork_child
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
 from holdfast_agent.zygote.wire import RankSlot
 
 REFILL_AFTER_S = 1.0
 """Time during which newly started ranks have the processors to themselves."""
+
+DISCARD_AFTER_S = 60.0
+"""Time after the last rank's end in which a job may restart; its interpreters take as much memory as its ranks."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,10 +39,11 @@ class Forked(NamedTuple):
 
 
 class _Warm(NamedTuple):
-    """A process that waits for a plan, and the socket on which it waits."""
+    """A process that waits for a plan, the socket on which it waits, and its `RankSlot.kind`."""
 
     forked: Forked
     orders: int
+    kind: str
 
 
 def fork_rank(slot: RankSlot, plans: int) -> Forked:
@@ -48,13 +54,20 @@ def fork_rank(slot: RankSlot, plans: int) -> Forked:
 
 
 class Reserve:
-    """The waiting processes of one zygote: as many as the newest order has ranks."""
+    """The waiting processes of one zygote: one for each rank of the newest order, of its kind."""
 
     def __init__(self) -> None:
         self._warm: list[_Warm] = []
-        self._wanted = 0
-        self.deadline: float | None = None
-        """Time of the next `refill` (monotonic clock)."""
+        self._wanted: tuple[RankSlot, ...] = ()
+        self._plans: int | None = None
+        """The file of the plans of the wanted ranks, while the reserve may need it."""
+        self._refill_at: float | None = None
+        self._discard_at: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """Time of the next `keep_time` call (monotonic clock)."""
+        return min((at for at in (self._refill_at, self._discard_at) if at is not None), default=None)
 
     @property
     def pids(self) -> set[int]:
@@ -62,8 +75,8 @@ class Reserve:
 
     def take(self, slot: RankSlot, plans: int) -> Forked | None:
         """Turn a waiting process into this rank; return None if none can be used."""
-        while self._warm and slot.start == "fork":
-            warm = self._warm.pop(0)
+        while slot.kind and (warm := next((warm for warm in self._warm if warm.kind == slot.kind), None)) is not None:
+            self._warm.remove(warm)
             body = framed(slot)
             link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=warm.orders)
             try:
@@ -79,23 +92,52 @@ class Reserve:
             return warm.forked
         return None
 
-    def want(self, count: int, now: float) -> None:
-        """Keep this many processes, starting a while after `now`."""
-        self._wanted = count
-        self.deadline = now + REFILL_AFTER_S if len(self._warm) < count else None
+    def want(self, slots: Iterable[RankSlot], plans: int, now: float) -> None:
+        """Keep processes for such ranks, starting a while after `now`, and no interpreters of other kinds."""
+        self.rest(now)
+        self._discard_at = None
+        self._wanted = tuple(slot for slot in slots if slot.kind)
+        if any(slot.kind != "fork" for slot in self._wanted):
+            self._plans = os.dup(plans)
+        kinds = {"fork", *(slot.kind for slot in self._wanted)}
+        self._discard_all_but(kinds)
+        self._refill_at = now + REFILL_AFTER_S if self._missing() is not None else None
 
-    def refill(self, now: float) -> None:
-        """Fork one process if it is time; one per call, so that a call is short."""
-        if self.deadline is None or now < self.deadline:
+    def rest(self, now: float) -> None:
+        """Make no interpreters: the plans of a job are not kept longer than its ranks. Discard them after a while."""
+        if self._plans is not None:
+            os.close(self._plans)
+            self._plans = None
+            self._discard_at = now + DISCARD_AFTER_S
+
+    def keep_time(self, now: float) -> None:
+        """Discard interpreters whose job is over, and fork one process if it is time: so that a call is short."""
+        if self._discard_at is not None and now >= self._discard_at:
+            self._discard_at = None
+            self._discard_all_but({"fork"})
+        if self._refill_at is None or now < self._refill_at:
             return
+        slot = self._missing()
         try:
             check_single_threaded()
-            self._warm.append(_fork_warm())
+            if slot is not None:
+                self._warm.append(_fork_warm(slot, self._plans))
         except (OSError, ThreadsRunning) as error:
             log.warning("no forks are made ahead for now", reason=str(error))
-            self.deadline = None
+            self._refill_at = None
             return
-        self.deadline = now if len(self._warm) < self._wanted else None
+        self._refill_at = now if self._missing() is not None else None
+
+    def _missing(self) -> RankSlot | None:
+        """Return a wanted rank for which no process waits."""
+        there = Counter(warm.kind for warm in self._warm)
+        for slot in self._wanted:
+            if slot.kind != "fork" and self._plans is None:
+                continue
+            there[slot.kind] -= 1
+            if there[slot.kind] < 0:
+                return slot
+        return None
 
     def ended(self, pid: int, code: int) -> bool:
         """Return True if an exited process was in the reserve; it is not replaced before the next order."""
@@ -104,9 +146,14 @@ class Reserve:
                 log.warning("a fork made ahead ended", pid=pid, code=code)
                 self._warm.remove(warm)
                 self._close(warm)
-                self.deadline = None
+                self._refill_at = None
                 return True
         return False
+
+    def _discard_all_but(self, kinds: set[str]) -> None:
+        for warm in [warm for warm in self._warm if warm.kind not in kinds]:
+            self._warm.remove(warm)
+            self._discard(warm)
 
     def _discard(self, warm: _Warm) -> None:
         os.kill(warm.forked.pid, signal.SIGKILL)
@@ -118,20 +165,24 @@ class Reserve:
             os.close(descriptor)
 
 
-def _fork_warm() -> _Warm:
+def _fork_warm(slot: RankSlot, plans: int | None) -> _Warm:
     orders, orders_write = (end.detach() for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         # A plan is sent whole or not at all: a process that does not read must not block the zygote.
         os.set_blocking(orders_write, False)
         with _Pipes() as pipes:
-            pid = fork_child(lambda parent: await_plan(parent, pipes.out_write, pipes.err_write, orders))
+            ends = pipes.out_write, pipes.err_write, orders
+            if slot.kind == "fork" or plans is None:
+                pid = fork_child(lambda parent: await_plan(parent, *ends))
+            else:
+                pid = fork_child(lambda parent: await_plan_as(slot, plans, parent, *ends))
             forked = pipes.forked(pid)
     except OSError:
         os.close(orders_write)
         raise
     finally:
         os.close(orders)
-    return _Warm(forked, orders_write)
+    return _Warm(forked, orders_write, slot.kind)
 
 
 class _Pipes:

@@ -68,6 +68,8 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Files of the code version that are mounted over those of the source tree."""
     notes: tuple[str, ...] = ()
     """Lines for its log."""
+    warm: str = ""
+    """With `start` exec: the kind of interpreter made ahead that can become it, "" if none can."""
 
 
 class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
@@ -91,6 +93,13 @@ class RankSlot(msgspec.Struct, frozen=True, kw_only=True):
     """The user with whose rights `copies` are written."""
     shown: int = 0
     copies: dict[str, str] = {}
+    warm: str = ""
+    """As in RankPlan."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of process made ahead that can become it; "": none."""
+        return self.start if self.start == "fork" else self.warm
 
 
 class StartPlanned(_ZygoteMessage, frozen=True, kw_only=True, tag="start_planned"):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.code import in_place
 from holdfast.code.in_place import SourceTree
-from holdfast.code.manifest import Manifest
+from holdfast.code.manifest import Manifest, digest_of
 from holdfast.code.snapshot import snapshot
 
 
@@ -49,8 +48,12 @@ def test_files_that_did_not_change_are_not_read_again(
     tree = SourceTree(str(root))
     assert tree.differing(version) == ()
     read: list[bytes] = []
-    digest_of = in_place.digest_of
-    monkeypatch.setattr(in_place, "digest_of", lambda content: read.append(content) or digest_of(content))
+
+    def noted(content: bytes) -> str:
+        read.append(content)
+        return digest_of(content)
+
+    monkeypatch.setattr("holdfast.code.in_place.digest_of", noted)
     (root / "package" / "train.py").write_text("two")
     assert tree.differing(version) == ("package/train.py",) and read == [b"two"]
 
