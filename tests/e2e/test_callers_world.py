@@ -104,7 +104,7 @@ def test_the_callers_virtual_environment_is_used_without_holdfast_in_it(holdfast
     script = tmp_path / "train.py"
     script.write_text(
         "import importlib.util, json, sys, only_theirs, holdfast\n"
-        "found = [name for name in ('structlog', 'asyncpg') if importlib.util.find_spec(name)]\n"
+        "found = [name for name in ('asyncpg', 'nats') if importlib.util.find_spec(name)]\n"
         "print(json.dumps({'prefix': sys.prefix, 'found': found, 'argv': sys.argv, 'first': sys.path[0]}))\n"
     )
     job = holdfast.run("--lr", "1", script=script, nnodes=1, nproc=1, environment={"VIRTUAL_ENV": str(place)})

@@ -64,8 +64,8 @@ def _own(job: JobSpec, base: Mapping[str, str]) -> Interpreter:
     if job.start == "exec" or not names:
         return Interpreter(job.start, "", ())
     note = (
-        f"a new Python is started for each rank, which takes seconds at every restart: {', '.join(names)} would have "
-        "no effect on a fork. Start the node's agent (`holdfast up`) with the same, and restarts are fast again"
+        f"a new Python is started for each rank, which takes seconds: {', '.join(names)} would have no effect on a "
+        "fork. Start the node's agent (`holdfast up`) with the same, and ranks are forks (docs/callers-world.md)"
     )
     return Interpreter("exec", "", (note,))
 

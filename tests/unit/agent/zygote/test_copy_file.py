@@ -7,6 +7,7 @@ from pathlib import Path
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import Launch
 from holdfast.orders.node import NodeOrder, Placement
+from holdfast_agent.companions.code_place import CodePlace
 from holdfast_agent.companions.start_command import start_command
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.zygote.copy_file import CopyFile
@@ -17,7 +18,7 @@ def plans(tmp_path: Path, launch: Launch, nnodes: int = 1) -> tuple[RankPlan, ..
     job = JobSpec(name="j", script="s", nnodes=nnodes, nproc_per_node=2, cwd="/", directory="/d", launch=launch)
     placement = Placement(job=job, node_rank=nnodes - 1, master_addr="a", master_port=1)
     order = NodeOrder(node="n", epoch=1, generation=3, job="j", placement=placement)
-    return start_command(order, Directories(tmp_path / "agent"), lambda job, version: tmp_path, None).ranks
+    return start_command(order, Directories(tmp_path / "agent"), CodePlace(), None).ranks
 
 
 def test_streams_go_to_torchruns_files_of_their_attempt_and_local_rank(tmp_path: Path) -> None:
