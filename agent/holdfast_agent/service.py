@@ -43,7 +43,9 @@ from holdfast_agent.inspections.reporting import InspectionSetup, NodeInspection
 from holdfast_agent.node_facts import failed_checks, node_facts, self_check
 from holdfast_agent.node_hold import Holding, NodeHold, place_of
 from holdfast_agent.order_watch import OrderReader
+from holdfast_agent.plan.actions import Plan
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen, ShutdownRequested
+from holdfast_agent.plan.node_state import AgentState
 from holdfast_agent.publisher import Publisher
 from holdfast_agent.reconciler import Reconciler, recall_durable
 from holdfast_agent.registration import code_in_place, registration, spool_set_aside
@@ -105,9 +107,7 @@ class Agent:
             log.error("a damaged spool was set aside", path=str(set_aside.path), reason=set_aside.reason)
             publisher.publish(spool_set_aside(node, set_aside, now()))
         self._contact = BusContact(timeouts.heartbeat_s, now, self._on_reconnect)
-        self._reconciler = reconciler = Reconciler(
-            node, self._spool, publisher, timeouts, now, lambda plan, before: self._effects.carry_out(plan, before)
-        )
+        self._reconciler = reconciler = Reconciler(node, self._spool, publisher, timeouts, now, self._carry_out)
         self._place = place_of(directories.root)
         self._hold = NodeHold(node, self._holding, self._give_way, now)
         crew, publish = reconciler.crew, publisher.publish
@@ -236,6 +236,11 @@ class Agent:
     def _reject(self, bucket: str, update: KeyUpdate, error: str) -> None:
         if self._bus is not None:
             self._reconciler.reject_order(bucket, update, error, self._bus.message_bytes_max)
+
+    def _carry_out(self, decided: Plan, before: AgentState) -> None:
+        self._effects.carry_out(decided, before)
+        if decided.state.crew != before.crew:
+            self._inspecting.note_ranks()
 
     def _in_collective(self) -> tuple[int, ...]:
         return tuple(rank for rank, status in self._watcher.statuses().items() if status.in_collective)

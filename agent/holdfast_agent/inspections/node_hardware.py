@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,8 @@ FAMILIES_EVERY_S = 10.0
 """Interval at which the descendants of ranks are noted."""
 REMEMBERED_S = 60.0
 """Time for which a process that has ended still counts as the node's."""
+STARTED_MAX = 64
+"""Maximum number of crews that are remembered from one reading of the kernel's log to the next."""
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +84,18 @@ class HardwareFinder:
         self._ranks = ranks
         self._seen_at: dict[int, float] = {}
         self._families_at = 0.0
+        self._started: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=STARTED_MAX)
+
+    def note_started(self, pids: Iterable[int]) -> None:
+        """Remember ranks that have just started, from any thread: they may end before the next reading."""
+        self._started.append((time.monotonic(), tuple(pids)))
 
     def note_processes(self) -> None:
         """Remember the ranks' processes: a process is gone by the time the kernel's kill message is read."""
         now, ranks = time.monotonic(), self._ranks()
+        while self._started:
+            at, pids = self._started.popleft()
+            self._seen_at |= dict.fromkeys(pids, at)
         self._seen_at |= dict.fromkeys(ranks, now)
         if now - self._families_at >= FAMILIES_EVERY_S:
             self._families_at = now

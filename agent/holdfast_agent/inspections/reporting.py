@@ -60,8 +60,8 @@ class NodeInspections:
         gpus = gpus_of(machine, policy, os.environ)
         recalled = recall(_POSITION)
         self._published_position = msgspec.json.decode(recalled, type=Position) if recalled else None
-        finder = HardwareFinder(machine, policy, gpus, self._paths, self._ranks)
-        self._log = KernelLog(machine, finder, self._published_position)
+        self._finder = HardwareFinder(machine, policy, gpus, self._paths, self._ranks)
+        self._log = KernelLog(machine, self._finder, self._published_position)
         self._gpu = GpuInspection(policy, gpus)
         checks = registered(policy, machine, self._paths, self._ranks, self._gpu, self._log, address=inspected.address)
         self._inspections = Inspections(checks, self._found, now, policy.again_s, lambda: self.on_fitness())
@@ -73,6 +73,10 @@ class NodeInspections:
 
     def self_check(self) -> tuple[CheckResult, ...]:
         return self._inspections.self_check()
+
+    def note_ranks(self) -> None:
+        """Remember the crew's present ranks as the node's, however soon they end."""
+        self._finder.note_started(self._ranks())
 
     async def run(self) -> None:
         try:

@@ -1,9 +1,14 @@
 """Whose a line of the kernel's log is, where nodes share a machine."""
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.engines.hardware.kernel_lines import read_line
+from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.inspections.attribution import Attribution, NodeHardware, belongs
+from holdfast_agent.inspections.node_hardware import Gpus, HardwareFinder
+from tests.scenes.inspected_machine import machine_at
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
 IN_CGROUP = (
@@ -69,6 +74,15 @@ def test_an_oom_kill_belongs_to_the_node_whose_process_it_was() -> None:
     assert owner(IN_CGROUP, pids=frozenset({12})) is None
     # Its cgroup may be that of several agents: where pids can be seen they decide.
     assert owner(IN_CGROUP, pids=frozenset({12}), cgroup="/pods/a") is None
+
+
+def test_a_rank_that_lived_only_between_two_readings_is_still_the_nodes(tmp_path: Path) -> None:
+    gpus = Gpus(of_machine=frozenset(), own=frozenset(), are_divided=False)
+    finder = HardwareFinder(machine_at(tmp_path), InspectionPolicy(), gpus, lambda: (), lambda: ())
+    finder.note_started((4711,))
+    finder.note_processes()
+    finder.note_processes()
+    assert 4711 in finder.find().pids
 
 
 def test_in_a_container_the_cgroup_tells_since_pids_are_others_there() -> None:
