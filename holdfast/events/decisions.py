@@ -29,6 +29,10 @@ class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """The job goes on until they are granted, with the nodes that they replace."""
     avoid: tuple[Name, ...] = ()
     """Nodes to grant only if no others are free, the worst first: by their records they may be at fault."""
+    avoid_racks: tuple[Name, ...] = ()
+    """Racks whose nodes to grant only if no others are free: more of them fail than chance has it. The worst first."""
+    why_avoided: str = ""
+    """What shows that of the worst racks."""
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -10,6 +11,7 @@ import msgspec
 from click.testing import CliRunner, Result
 
 from holdfast.cli.main import main
+from holdfast.engines.record.history import Mark, MarkKind, NodeRecord
 from holdfast.events import BreakerOpened, JobFinished, NodesAwaited
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
@@ -33,7 +35,10 @@ _INCIDENT = """
 insert into controller.incidents (key, version, body, job, opened_at, closed_at, symptom, outcome, attempts, summary)
 values ($1, 1, $9::jsonb, $2, $3, $4, $5, $6, $7, $8)
 """
-
+_RECORD = """
+insert into controller.node_records (key, version, body, chance, failures, last_at)
+values ($1, 1, $2::jsonb, 0.2, 1, now())
+"""
 
 NOT_RECORDED = uuid7()
 
@@ -104,6 +109,10 @@ class Scene:
             *(_INCIDENT, self.open, "broken", at(11), None, "user_exception", None, 1, "rank 0 raised ValueError"),
             msgspec.json.encode({"taken": [taken]}).decode(),
         )
+        for number in range(1, 5):
+            crashed = Mark(at=datetime.now(UTC), kind=MarkKind.CRASH, job="gpt", nodes=256, rack="r7", rack_nodes=8)
+            of_node = NodeRecord(node=f"n{number}", marks=(crashed,), counts={"crash": 1})
+            await controller.execute(_RECORD, of_node.node, msgspec.json.encode(of_node).decode())
         await controller.close()
         standby = await asyncpg.connect(self.urls["standby"])
         await standby.execute(_NODE, "n1", "active", "gpt", "granted", 3)

@@ -244,6 +244,13 @@ def test_nodes(scene: Scene) -> None:
     assert [row["node"] for row in data(holdfast(scene, "nodes", "--json"))] == ["n1", "n2", "n3"]
 
 
+def test_a_node_whose_rack_fails_more_often_than_chance_has_it(scene: Scene) -> None:
+    shown = holdfast(scene, "nodes", "n1").stdout
+    assert "n1 is active in job gpt; chance of a lasting fault: 20%" in shown
+    assert "jobs get nodes of its rack last: 4 nodes of rack r7 have failed within 5 days" in shown
+    assert data(holdfast(scene, "nodes", "n3", "--json"))["rack_finding"].startswith("4 nodes of rack r7")
+
+
 def test_a_database_that_is_not_there_is_named(scene: Scene, tmp_path: Path) -> None:
     url = f"postgresql://reader:secret@127.0.0.1:{free_port()}/holdfast"
     result = CliRunner().invoke(main, ["jobs", "--database-url", url])

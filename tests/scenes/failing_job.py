@@ -45,16 +45,26 @@ class FailingJob:
     def state(self) -> JobState:
         return self.controller.jobs["job"]
 
-    def submit(self, name: str, nodes: tuple[str, ...]) -> None:
+    def submit(self, name: str, nodes: tuple[str, ...], racks: int = 0) -> None:
+        """Start another job on these nodes, which are spread over so many racks; 0: all are in `r1`."""
         spec = JobSpec(
             name=name, script="train.py", nnodes=len(nodes), nproc_per_node=2, cwd="/", directory=f"/jobs/{name}"
         )
         self._adopt(self.controller.on_request(SubmitJob(id=uuid7(), asked_by="ada", spec=spec), self.now))
-        self.grant(*nodes, job=name)
+        self.grant(*nodes, job=name, racks=racks)
 
-    def grant(self, *nodes: str, job: str = "job", rack: str = "r1") -> None:
+    def grant(self, *nodes: str, job: str = "job", racks: int = 0) -> None:
         asked = [event for event in self.events if isinstance(event, NodesRequested) and event.job == job][-1]
-        grants = (Grant(node=node, epoch=1, address="10.0.0.1", store_ports=(29500,), rack=rack) for node in nodes)
+        grants = (
+            Grant(
+                node=node,
+                epoch=1,
+                address="10.0.0.1",
+                store_ports=(29500,),
+                rack=f"r{number % racks}" if racks else "r1",
+            )
+            for number, node in enumerate(nodes)
+        )
         self.send(NodesGranted, job=job, claim=asked.id, grants=tuple(grants))
 
     def send(self, kind: type, **fields: Any) -> None:
@@ -62,10 +72,10 @@ class FailingJob:
         event = kind(id=uuid7(), at=self.now, source="test", **fields)
         self._adopt(self.controller.on_event(event, self.now))
 
-    def exit(self, node: str, generation: int | None = None, **fields: Any) -> None:
-        generation = self.state.generation if generation is None else generation
+    def exit(self, node: str, generation: int | None = None, job: str = "job", **fields: Any) -> None:
+        generation = self.controller.jobs[job].generation if generation is None else generation
         fields = {"rank": 0, "local_rank": 0, "step": 5, "steps_done": 5, "exited_at": self.now, **fields}
-        self.send(ProcessExited, node=node, job="job", generation=generation, **fields)
+        self.send(ProcessExited, node=node, job=job, generation=generation, **fields)
 
     def print_ecc(self, node: str, rank: int) -> None:
         """Let a rank end with the words of broken memory; checks of the nodes pass, and the job trains again."""
@@ -76,16 +86,18 @@ class FailingJob:
                     self._of(DiagnosticResult, member, run="r", test=test, status="passed")
         self.train()
 
-    def train(self) -> None:
-        """Let the job run, if it has all of its nodes, past the step at which it failed."""
-        if isinstance(self.state.phase, Claiming):
+    def train(self, job: str = "job") -> None:
+        """Let a job run, if it has all of its nodes, past the step at which it failed."""
+        state = self.controller.jobs[job]
+        if isinstance(state.phase, Claiming):
             return
-        step = self.state.step + 1
-        for node in self.state.nodes:
-            self._of(RanksStarted, node, ranks=(), took_s=0.1)
-        for node in self.state.nodes:
-            self._of(FirstStep, node, step=step, completed_at=self.now)
-        self._of(Progress, self.state.nodes[0], ranks=(RankProgress(rank=0, step=step + 1, phase="forward"),))
+        step = max(state.step, 5) + 1
+        for node in state.nodes:
+            self._of(RanksStarted, node, job, ranks=(), took_s=0.1)
+        for node in state.nodes:
+            self._of(FirstStep, node, job, step=step, completed_at=self.now)
+        progress = RankProgress(rank=0, step=step + 1, phase="forward")
+        self._of(Progress, state.nodes[0], job, ranks=(progress,))
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -94,8 +106,8 @@ class FailingJob:
         record = self.controller.records.get(node)
         return [(mark.kind, mark.counts) for mark in record.marks] if record else []
 
-    def _of(self, kind: type, node: str, **fields: Any) -> None:
-        self.send(kind, node=node, job="job", generation=self.state.generation, **fields)
+    def _of(self, kind: type, node: str, job: str = "job", **fields: Any) -> None:
+        self.send(kind, node=node, job=job, generation=self.controller.jobs[job].generation, **fields)
 
     def _adopt(self, effect: Effect) -> None:
         self.controller.adopt(effect)

@@ -82,6 +82,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peer: str = ""
     """The other end, where a link is suspected."""
     rack: str = ""
+    rack_nodes: int = 0
+    """Number of the job's nodes in that rack."""
     epoch: int = 0
     """Of an eviction: the epoch at which the job held the node."""
     is_accusation: bool = False

@@ -31,6 +31,7 @@ def requested(draft: InventoryDraft, event: NodesRequested) -> None:
         only=tuple(dict.fromkeys(event.only)),
         witnesses=event.witnesses,
         avoid=event.avoid,
+        avoid_racks=event.avoid_racks,
         is_for_checks=event.purpose == "checks",
     )
 
@@ -158,9 +159,17 @@ def _turn(claim: Claim) -> tuple[bool, datetime, str]:
 
 
 def _preferred(claim: Claim, pool: list[Node]) -> list[Node]:
-    """Return the free nodes in the order in which the claim gets them: the worst of those that it avoids comes last."""
-    avoided = {node: len(claim.avoid) - worse for worse, node in enumerate(claim.avoid)}
-    return sorted(pool, key=lambda node: (avoided.get(node.id, 0), _natural(node.id)))
+    """Return the free nodes in the order in which the claim gets them.
+
+    Nodes in racks that it avoids come after all others, and the nodes that it avoids after these; the worst are last.
+    """
+    nodes, racks = _by_badness(claim.avoid), _by_badness(claim.avoid_racks)
+    return sorted(pool, key=lambda node: (nodes.get(node.id, 0), racks.get(node.facts.rack, 0), _natural(node.id)))
+
+
+def _by_badness(avoided: tuple[str, ...]) -> dict[str, int]:
+    """Return the place of each in the order in which they are granted; `avoided` has the worst first."""
+    return {name: len(avoided) - worse for worse, name in enumerate(avoided)}
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

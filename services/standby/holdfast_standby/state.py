@@ -93,6 +93,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Most free nodes that come with the named ones; as many as make up `count` are required."""
     avoid: tuple[str, ...] = ()
     """Nodes that it gets only if no others are free, the worst first. The job's controller knows their records."""
+    avoid_racks: tuple[str, ...] = ()
+    """Racks from which it gets nodes only if no others are free, the worst first."""
     is_for_checks: bool = False
     """The named nodes may be on the blocklist."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
 from holdfast.events import NodesAwaited, NodesGranted, NodesReleased, NodesRequested
 from holdfast.events.parts.job import NodeFacts
 from holdfast.fresh_ids import uuid7
@@ -92,3 +94,32 @@ def test_nodes_to_avoid_are_granted_last_the_worst_at_the_end() -> None:
     assert granted(2) == ["node-3", "node-10"]
     assert granted(4) == ["node-3", "node-10", "node-1", "node-2"]
     assert granted(1, witnesses=1, purpose="checks") == ["node-3"]
+
+
+def test_nodes_of_racks_to_avoid_are_granted_before_nodes_to_avoid_only() -> None:
+    planner = InventoryPlanner(Timeouts(), PoolPolicy(size=0, quantile=0.0))
+    racks = {"node-1": "r1", "node-2": "r2", "node-3": "r3", "node-4": "r3"}
+    free = {
+        name: Node(
+            id=name,
+            state=NodeState.STANDBY,
+            since=NOW,
+            instance=uuid7(),
+            facts=msgspec.structs.replace(FACTS, rack=rack),
+        )
+        for name, rack in racks.items()
+    }
+    asked = NodesRequested(
+        id=uuid7(),
+        at=NOW,
+        source="controller",
+        job="job",
+        count=4,
+        reason="test",
+        avoid=("node-3",),
+        avoid_racks=("r1", "r2"),
+    )
+    (granted,) = [
+        event for event in planner.event(Inventory(nodes=free), asked, NOW).events if isinstance(event, NodesGranted)
+    ]
+    assert [grant.node for grant in granted.grants] == ["node-4", "node-2", "node-1", "node-3"]

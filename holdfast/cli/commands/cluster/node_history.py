@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import click
+import msgspec
 
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, render
+from holdfast.engines.record.history import NodeRecord
+from holdfast.engines.record.racks import suspect_racks
+from holdfast.settings.record import RecordPolicy
 
 _NODE = """
 select n.key as node, n.state, n.job, n.reason, n.blocked_until, r.chance, r.last_at as chance_at,
-       coalesce(r.body->'counts', '{}') as counts
+       coalesce(r.body->'counts', '{}') as counts,
+       coalesce(n.body->'facts'->>'rack', r.body->'marks'->-1->>'rack', '') as rack
 from (select $1::text as key) asked
 left join standby.nodes n on n.key = asked.key
 left join controller.node_records r on r.key = asked.key
 where n.key is not null or r.key is not null
 """
+_RECORDS = "select body from controller.node_records"
 _HISTORY = """
 select at, kind, counts, job, incident, symptom, device, peer, rack, text, event
 from controller.node_history where node = $1 order by at desc
@@ -36,21 +43,28 @@ def show(node: str, directory: Path, database_url: str | None, as_json: bool) ->
 
     `show` may be left out. COUNTS is no for what is never held against a node: silence, failures with another
     explanation, results of checks. The chance is as of the last entry, and halves its distance to that of any node in
-    `[record] half_life_days`.
+    `[record] half_life_days`. If more nodes of its rack failed than chance has it, that is shown as well.
     """
     require_name(node, "node name")
 
-    async def fetch(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-        return await connection.fetch(_NODE, node), await connection.fetch(_HISTORY, node)
+    async def fetch(connection: Connection) -> tuple[list[asyncpg.Record], ...]:
+        return (
+            await connection.fetch(_NODE, node),
+            await connection.fetch(_HISTORY, node),
+            await connection.fetch(_RECORDS),
+        )
 
-    about, history = read(reader_url(directory, database_url), fetch)
+    about, history, records = read(reader_url(directory, database_url), fetch)
     if not about:
         raise click.ClickException(f"there is no node {node}; `holdfast nodes` lists them")
     (known,) = as_dicts(about)
+    rack = _suspicion_of(known["rack"], [msgspec.convert(row["body"], NodeRecord) for row in records])
     if as_json:
-        click.echo(json_text(known | {"node": node, "history": as_dicts(history)}, indent=2))
+        click.echo(json_text(known | {"node": node, "rack_finding": rack, "history": as_dicts(history)}, indent=2))
         return
     click.echo(_described(node, known))
+    if rack:
+        click.echo(f"jobs get nodes of its rack last: {rack}")
     if history:
         click.echo(
             render(
@@ -61,6 +75,13 @@ def show(node: str, directory: Path, database_url: str | None, as_json: bool) ->
                 ],
             )
         )
+
+
+def _suspicion_of(rack: str, records: list[NodeRecord]) -> str:
+    """Return what the records of all nodes say of a rack, under the default settings; "" if nothing."""
+    policy = RecordPolicy()
+    found = suspect_racks(records, datetime.now(UTC), policy)
+    return next((it.in_words(policy) for it in found if it.rack == rack), "")
 
 
 def _described(node: str, known: dict[str, Any]) -> str:

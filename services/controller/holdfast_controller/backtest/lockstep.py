@@ -28,7 +28,7 @@ TIMES_DIFFER_S = 1.0
 LATE_MAX = timedelta(seconds=5)
 """Time that the controller may take to notice that a limit has passed."""
 
-_NOT_COMPARED = ("id", "at", "cause", "incident", "submitted_at", "avoid")
+_NOT_COMPARED = ("id", "at", "cause", "incident", "submitted_at", "avoid", "avoid_racks", "why_avoided")
 """Identity, and nodes that a claim does not want: the records of nodes have failures of other jobs too."""
 
 

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.code.manifest import Manifest
 from holdfast.engines.checks.references import NO_REFERENCES, Reference, References
 from holdfast.engines.record.history import NodeRecord
+from holdfast.engines.record.racks import RackFinding, suspect_racks
 from holdfast.engines.record.records import NO_RECORDS, NodeRecords
 from holdfast.events import Event, IncidentClosed, NodesReleased, NodesRequested, SharedFaultOver
 from holdfast.events.parts.job import Grant
@@ -28,8 +29,9 @@ from holdfast_controller.plan.incident.incident import ClosedIncident, Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import idle_orders
 from holdfast_controller.plan.phase import Awaited, Claiming, Deadline
-from holdfast_controller.plan.record.finding import avoided
+from holdfast_controller.plan.record.finding import AVOIDED_MAX, avoided
 
+RACKS_EXPLAINED_MAX = 3
 SOURCE = "controller"
 NO_MANIFESTS: Mapping[str, Manifest] = MappingProxyType({})
 E = TypeVar("E", bound=Event)
@@ -159,6 +161,7 @@ class JobDraft:
     def request_nodes(self, reason: str, more: int = 0, incident: str | None = None) -> NodesRequested:
         """Request as many nodes as are missing, and some more; the newer request replaces the older one."""
         spec = self.state.spec
+        racks = self._suspect_racks()
         request = self.emit(
             NodesRequested,
             at=self._after_last_claim(),
@@ -168,6 +171,8 @@ class JobDraft:
             purpose=self.state.purpose,
             trains_on=more > 0,
             avoid=self._avoided(),
+            avoid_racks=tuple(rack.rack for rack in racks),
+            why_avoided="; ".join(rack.in_words(self.rules.record) for rack in racks[:RACKS_EXPLAINED_MAX]),
             reason=reason,
             **({"incident": incident} if incident else {}),
         )
@@ -180,6 +185,11 @@ class JobDraft:
         if self.rules.mechanisms.record == "observe":
             return ()
         return avoided(self.records.values(), self.now, self.rules.record)
+
+    def _suspect_racks(self) -> tuple[RackFinding, ...]:
+        if self.rules.mechanisms.record == "observe":
+            return ()
+        return suspect_racks(self.records.values(), self.now, self.rules.record)[:AVOIDED_MAX]
 
     def release(self, held: tuple[Grant, ...], reason: str, *, withdraws_claim: bool = False) -> None:
         """Give nodes back; at the end of the job also withdraw the request for more."""

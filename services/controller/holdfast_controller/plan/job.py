@@ -273,6 +273,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     def vacancies(self) -> int:
         return self._roll.vacancies
 
+    def nodes_in(self, rack: str) -> int:
+        """Return the number of nodes that the job holds in a rack."""
+        return self._roll.by_rack[rack]
+
     @property
     def witnesses_missing(self) -> int:
         return self.suspect_test.witnesses_missing(self.nodes) if self.suspect_test else 0

@@ -5,6 +5,7 @@ They are tuples that know where each node is: nearly every event names a node, a
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from typing import SupportsIndex
 
@@ -41,6 +42,11 @@ class Members(tuple[Grant | None, ...]):
     @cached_property
     def by_node(self) -> dict[str, Grant]:
         return {member.node: member for member in reversed(self) if member}
+
+    @cached_property
+    def by_rack(self) -> Counter[str]:
+        """The number of nodes in each rack."""
+        return Counter(member.rack for member in self if member)
 
     @cached_property
     def vacancies(self) -> int:

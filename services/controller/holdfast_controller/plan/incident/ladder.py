@@ -20,6 +20,7 @@ hang, and one group stands apart from the rest -> evict the group, once others a
 the same without those nodes                  -> it follows the job: they come back, no other group is evicted
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
 the record of its node calls for it           -> stop-time checks; if they found nothing before, evict it
+evicted for what its ranks did, as another's do -> it comes back; few nodes of a job may be out for that at once
 checks found nothing, and the code is new     -> restart in place, then roll back, whichever nodes failed
 checks found nothing, and it is the same node -> evict it; another one -> restart in place
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training

@@ -73,6 +73,7 @@ def note(draft: JobDraft, node: str, kind: MarkKind, text: str = "", **fields: o
             "incident": incident.id if incident else "",
             "nodes": draft.state.spec.nnodes,
             "rack": member.rack if member else "",
+            "rack_nodes": draft.state.nodes_in(member.rack) if member and member.rack else 0,
             **fields,
         },
     )

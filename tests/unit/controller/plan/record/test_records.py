@@ -148,6 +148,17 @@ def test_a_claim_names_the_nodes_to_avoid() -> None:
     assert [event.avoid for event in cluster.events if isinstance(event, NodesRequested)] == [(), ("z",)]
 
 
+def test_a_claim_avoids_a_rack_whose_nodes_fail_more_often_than_chance_has_it() -> None:
+    cluster = FailingJob(tuple(f"n{number}" for number in range(8)))
+    cluster.submit("large", tuple(f"m{number}" for number in range(48)), racks=16)
+    for number in (0, 16, 32):
+        cluster.exit(f"m{number}", job="large", rank=2 * number, signal=11)
+        cluster.train(job="large")
+    cluster.send(NodeLost, node="n1", job="job", epoch=1, last_heard_at=NOW, silent_s=11.0)
+    asked = [event for event in cluster.events if isinstance(event, NodesRequested)][-1]
+    assert asked.job == "job" and asked.avoid_racks == ("r0",) and "3 nodes of rack r0" in asked.why_avoided
+
+
 def test_a_record_outlives_the_job_and_the_process() -> None:
     cluster = FailingJob()
     cluster.exit("b", signal=11)
