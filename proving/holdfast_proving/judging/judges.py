@@ -17,6 +17,7 @@ JUDGES = (
     warnings.certain,
     warnings.repeated,
     warnings.before_crashes,
+    warnings.accused,
     warnings.of_newcomers,
     blame.slow_ones,
     blame.hot_ones,

@@ -38,7 +38,7 @@ SHOWN_IN = {
     "doubts": """
         blames_for_services never_waits believes_hints believes_every_hang evicts_for_services hands_out_unfit_nodes
         ignores_suspicions ignores_repeated_alerts counts_past_slowness never_forgets_alerts pauses_for_long
-        gives_up_at_outages restarts_at_hints swaps_reattempt_replace swaps_wait_replace
+        gives_up_at_outages restarts_at_hints ignores_confidence swaps_reattempt_replace swaps_wait_replace
     """,
 }
 """Trials that show policies which cheaper ones do not: these are tried there first."""
@@ -51,7 +51,7 @@ OF_GROUPS = ("known-group", "group-without-spares")
 OF_HINTS = ("hints",)
 """The same for policies that judge hints wrongly."""
 
-OF_RECORDS = ("known-lemon", "innocents")
+OF_RECORDS = ("known-spare", "known-lemon", "innocents")
 """The same for records of nodes over incidents."""
 
 EVENTS_MULTIPLE, EVENTS_MIN = 2, 1_000

@@ -1,4 +1,4 @@
-"""Judges of warnings: alerts that were right, and what was done about them."""
+"""Judges of warnings: alerts and words of ranks that were right, and what was done about them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ ANSWERED_S = 300.0
 REPEATED = 3
 """Alerts of one check and device within the window after which a node at fault has to leave."""
 WINDOW_S = LadderPolicy().alerts_window_s
+ACCUSING = ("ecc",)
+"""Last words in which a rank says that its machine is broken."""
 KNOWN_S = 30.0
 """An alert that is older than this is known to whoever grants a node."""
 
@@ -77,6 +79,21 @@ def before_crashes(history: History) -> Iterator[Complaint]:
             text = f"its alert came before the crash, and it crashed again by {fault.kind.name}"
             node = fault.culprit or ""
             yield Complaint(wrong=Wrong.ALERT_IGNORED, at_s=showing.at_s, job=showing.job, node=node, text=text)
+
+
+def accused(history: History) -> Iterator[Complaint]:
+    """Complain about machines that their ranks had accused, and that tests would have found, if they crash again."""
+    last: dict[tuple[int, str], float] = {}
+    for showing in history.ledger.showings:
+        fault, at_s, job = history.ledger.records[showing.fault].fault, showing.at_s, showing.job
+        is_plain = fault.kind.effect == "crash" and fault.kind.prints in ACCUSING and fault.kind.found_by_checks == 1.0
+        if not is_plain or fault.culprit is None:
+            continue
+        since_s = last.get((showing.fault, job))
+        last[showing.fault, job] = at_s
+        if since_s is not None and not history.left(fault.culprit, job, since_s, at_s):
+            text = f"its rank had named it, tests would have found it, and it crashed again by {fault.kind.name}"
+            yield Complaint(wrong=Wrong.ALERT_IGNORED, at_s=at_s, job=job, node=fault.culprit, text=text)
 
 
 def of_newcomers(history: History) -> Iterator[Complaint]:

@@ -8,6 +8,7 @@ from holdfast.settings.load import Settings
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.record import RecordPolicy
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.incident import rungs
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.record import finding, noting
 from holdfast_proving.policies.mutation import Function, always
@@ -70,5 +71,10 @@ RECORDS: tuple[Policy, ...] = (
             Patch(finding, "elsewhere", always(chance.NOTHING_ELSEWHERE)),
             Patch(noting, "elsewhere", always(chance.NOTHING_ELSEWHERE)),
         ),
+    ),
+    Policy(
+        name="ends_for_broken_nodes",
+        about="takes what two broken machines show, one after the other, for a failure of the job",
+        patches=(Patch(rungs, "explained_by", lambda original, insight: lambda nodes, incident: incident),),
     ),
 )
