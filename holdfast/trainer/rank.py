@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -213,6 +214,7 @@ def _end(code: int) -> NoReturn:
     """Do what the interpreter does at its end, short of tearing it down: that can abort in a thread of a library."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
+        _keep_operators()
         atexit._run_exitfuncs()
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -224,6 +226,15 @@ def _end(code: int) -> NoReturn:
             binding.settle()
             binding.ledger.end(code)
         os._exit(code)
+
+
+def _keep_operators() -> None:
+    """Leave torch's operators registered: a survivor would deregister them for 30 ms that a restart needs."""
+    deregister = getattr(sys.modules.get("torch.library"), "_del_library", None)
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        alive = finalizer.peek()
+        if alive is not None and alive[1] is deregister:
+            finalizer.atexit = False
 
 
 if __name__ == "__main__":

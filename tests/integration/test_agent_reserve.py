@@ -19,8 +19,8 @@ from tests.integration.servers import children
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 LOOK = """
-import json, os, random, signal, sys, threading
-import numpy, torch
+import json, linecache, os, random, signal, sys, threading
+import numpy, torch, torch.distributed
 generation = os.environ["HOLDFAST_GENERATION"]
 rank = os.environ["RANK"]
 seen = {
@@ -35,6 +35,8 @@ seen = {
     "name": open("/proc/self/comm").read().strip(),
     "threads": torch.get_num_threads(),
     "random": [random.random(), float(numpy.random.rand()), float(torch.rand(()))],
+    "sources": [module.__file__ in linecache.cache for module in (torch.random, torch.distributed.distributed_c10d)],
+    "rules": sys.modules["torch._dynamo.trace_rules"].get_torch_obj_rule_map.cache_info().currsize,
     "print": print(f"rank {rank} of generation {generation}"),
 }
 with open(f"seen-{generation}-{rank}.tmp", "w") as file:
@@ -132,6 +134,8 @@ async def test_a_rank_forked_ahead_is_like_one_forked_on_demand(
             assert before["environment"].keys() == after["environment"].keys()
             for what in ("cwd", "argv", "signals", "files", "leader", "name", "threads"):
                 assert before[what] == after[what], what
+        # What `torch.manual_seed` would read, and `init_process_group` clear.
+        assert all(one["sources"] == [True, True] and not one["rules"] for one in (*cold, *warm))
         drawn = [number for one in (*cold, *warm) for number in one["random"]]
         assert len(set(drawn)) == len(drawn)
         # The zygote writes it, when it comes to it.

@@ -78,6 +78,7 @@ def warm_up() -> float:
     # They import torch.
     from holdfast_agent.zygote import crew, store_host  # noqa: F401
 
+    preload.read_sources()
     gc.collect()
     gc.freeze()
     log.info("imported", preload_s=round(preload_s, 3), huge_pages=collapse_heap())

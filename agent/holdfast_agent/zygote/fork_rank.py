@@ -52,7 +52,9 @@ def fork_child(child: Callable[[int], NoReturn]) -> int:
 
 def become_rank(slot: RankSlot, plans: int, parent: int, output: int, errors: int) -> NoReturn:
     """Turn this fork into the rank; `output` and `errors` are the write ends of its pipes."""
-    _run(slot, _leave_zygote(parent, output, errors, plans), parent)
+    plans = _leave_zygote(parent, output, errors, plans)
+    _reseed()
+    _run(slot, plans, parent)
 
 
 def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
@@ -60,6 +62,7 @@ def await_plan(parent: int, output: int, errors: int, orders: int) -> NoReturn:
     orders = _leave_zygote(parent, output, errors, orders)
     set_process_name("rank-to-be")
     rehearse()
+    _reseed()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as link:
         # Raises WireError when the zygote ends: no process waits for this one then.
         slot, plans = receive(link, msgspec.msgpack.Decoder(RankSlot))
@@ -111,7 +114,7 @@ def _run(slot: RankSlot, plans: int, parent: int) -> NoReturn:
             os.execvpe(plan.script, (plan.script, *plan.args), plan.environment)
         if plan.start == "exec":
             _execute(plan)
-        _freshen()
+        _apply_environment()
     except JobUserRefused as error:
         sys.stderr.write(f"holdfast: {error}\n")
         os._exit(EXIT_SETUP_FAILED)
@@ -197,12 +200,16 @@ def _execute(plan: RankPlan) -> NoReturn:
     os.execve(python, (python, *command), plan.environment | userfaultfd.pass_right_on())
 
 
-def _freshen() -> None:
-    """Reset what forks share: random states, what imports read. The heap stays frozen: collecting would copy it."""
-    gc.enable()
+def _reseed() -> None:
+    """Reset the random states that forks share."""
     random.seed()
     np.random.seed()
     torch.default_generator.seed()
+
+
+def _apply_environment() -> None:
+    """Apply variables that imports read. The zygote's heap stays frozen: collecting garbage would copy it."""
+    gc.enable()
     threads = os.environ.get("OMP_NUM_THREADS", "1")
     if threads.isdecimal() and int(threads) > 1:
         torch.set_num_threads(int(threads))

@@ -5,9 +5,12 @@ Nothing here may start a thread or initialize an accelerator: neither survives a
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
+import linecache
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -29,6 +32,21 @@ MODULES = (
     "torch.utils.data",
     "torch.utils.data.distributed",
 )
+
+_SHOWN = (
+    "torch._compile",
+    "torch._dynamo.eval_frame",
+    "torch.cuda",
+    "torch.cuda.random",
+    "torch.distributed.c10d_logger",
+    "torch.distributed.distributed_c10d",
+    "torch.mtia",
+    "torch.random",
+    "torch.xpu",
+    "torch.xpu.random",
+)
+"""Modules in the stacks that `torch.manual_seed` formats, one for each kind of device, and in that of a rank whose peer
+died."""
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -54,6 +72,7 @@ def preload() -> float:
 
     torch.set_num_threads(1)
     rehearse()
+    _clear_rules()
     check_single_threaded()
     return time.monotonic() - began
 
@@ -81,6 +100,14 @@ def check_single_threaded() -> None:
         )
 
 
+def read_sources() -> None:
+    """Read the source lines that stacks of a rank show: it begins with formatting some, and ends with one."""
+    own = [name for name in sys.modules if name.startswith(("holdfast.trainer.", "holdfast_agent.zygote."))]
+    for name in (*_SHOWN, *own):
+        if (file := getattr(sys.modules.get(name), "__file__", None)) is not None:
+            linecache.getlines(file)
+
+
 def rehearse() -> None:
     """Do what a rank does between its start and its first step, with a tiny model and without peers.
 
@@ -92,6 +119,7 @@ def rehearse() -> None:
     from torch import nn
 
     compile(Path(__file__).read_bytes(), __file__, "exec", dont_inherit=True)
+    _parse_arguments()
     layer = nn.Sequential(nn.Embedding(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU(), nn.ReLU())
     optimizers = [torch.optim.AdamW(layer.parameters()), torch.optim.SGD(layer.parameters(), momentum=0.9)]
     torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
@@ -113,6 +141,19 @@ def rehearse() -> None:
     layer.load_state_dict(saved["model"])
     for optimizer, of in zip(optimizers, saved["optimizers"], strict=True):
         optimizer.load_state_dict(of)
+
+
+def _parse_arguments() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=1)
+    parser.parse_args(["--steps", "2"])
+
+
+def _clear_rules() -> None:
+    """Clear what the compiler remembers of functions: `init_process_group` would, and copy the pages for that."""
+    clear = getattr(sys.modules.get("torch._dynamo.trace_rules"), "clear_lru_cache", None)
+    if clear is not None:
+        clear()
 
 
 def _is_built_for_accelerator() -> bool:
