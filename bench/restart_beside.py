@@ -25,9 +25,10 @@ from statistics import median, quantiles
 from typing import IO, Any
 
 HERE = Path(__file__).resolve().parents[1]
-SETTLE_S = 3.0
-"""Time that ranks train before a kill; the reserve is refilled after the first second."""
+SETTLE_S = 2.0
+"""Time that a job's first ranks train before a kill."""
 BETWEEN_S = 1.6
+"""The same for later ones. The reserve is refilled after a second."""
 RESAMPLES = 4000
 LIMIT_S = 120.0
 
@@ -54,12 +55,12 @@ def serve(tree: Path, world_size: int, nodes: int) -> None:
             ranks = records.Records(place.record, world_size)
             running.submit(job, place, nodes, world_size // nodes)
             before = ranks.await_generation(LIMIT_S)
-            time.sleep(SETTLE_S - BETWEEN_S)
+            time.sleep(SETTLE_S)
             for number in range(int(line) + 1):
-                time.sleep(BETWEEN_S)
                 killed_at = time.time()
                 os.kill(before.pids[(turn + number) % world_size], signal.SIGKILL)
                 after = ranks.await_generation(LIMIT_S, but=before.pids)
+                time.sleep(BETWEEN_S)
                 running.await_event(job, "incident_closed", LIMIT_S, number + 1)
                 phases = restart._phases(restart.PHASES, killed_at, restart._holdfast_ends(running, job, after))
                 kills.append(phases | {"whole": after.first_step - killed_at})
@@ -138,32 +139,11 @@ def ratio(turns: Sequence[list[Kill]], base: Sequence[list[Kill]], of: Callable[
     return quotient(turns, base), drawn[RESAMPLES // 40], drawn[-RESAMPLES // 40]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tree", type=lambda name: Path(name).resolve(), nargs="+", help="the checkouts to compare with")
-    parser.add_argument("--minutes", type=float, default=6.0)
-    parser.add_argument("--quick", action="store_true", help="2 turns of 2 kills")
-    parser.add_argument("--kills", type=int, default=10, help="in a turn")
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.serve:
-        serve(args.tree[0], args.ranks, args.nodes)
-        return
+def show(own: Side, others: Sequence[Side]) -> None:
+    """Print medians, ratios and phases."""
     import machine
-    from report import final_line, rounded, table, tell
+    from report import final_line, rounded, table
 
-    kills = 2 if args.quick else args.kills
-    with sides([HERE, *args.tree], ["--ranks", str(args.ranks), "--nodes", str(args.nodes)]) as (own, *others):
-        until = time.monotonic() + 60 * args.minutes
-        order = [own, *others]
-        while len(own.turns) < 2 or (not args.quick and time.monotonic() < until):
-            for side in order:
-                side.turn(kills)
-            order.reverse()
-            so_far = {side.commit: median(kill["whole"] for turn in side.turns for kill in turn) for side in order}
-            tell(f"{len(own.turns)} turns: " + ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in so_far.items()))
     rows, phases, figures = [], [], {}
     for side in (own, *others):
         found = [kill for turn in side.turns for kill in turn]
@@ -179,6 +159,34 @@ def main() -> None:
     table(("tree", *next(iter(figures.values()))["phases_ms"]), phases)
     print()
     final_line({"bench": "restart_beside", "load": machine.load(), "trees": figures})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tree", type=lambda name: Path(name).resolve(), nargs="+", help="the checkouts to compare with")
+    parser.add_argument("--minutes", type=float, default=6.0)
+    parser.add_argument("--quick", action="store_true", help="2 turns of 2 kills")
+    parser.add_argument("--kills", type=int, default=10, help="in a turn")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve(args.tree[0], args.ranks, args.nodes)
+        return
+    from report import tell
+
+    kills = 2 if args.quick else args.kills
+    with sides([HERE, *args.tree], ["--ranks", str(args.ranks), "--nodes", str(args.nodes)]) as (own, *others):
+        until = time.monotonic() + 60 * args.minutes
+        order = [own, *others]
+        while len(own.turns) < 2 or (not args.quick and time.monotonic() < until):
+            for side in order:
+                side.turn(kills)
+            order.reverse()
+            so_far = {side.commit: median(kill["whole"] for turn in side.turns for kill in turn) for side in order}
+            tell(f"{len(own.turns)} turns: " + ", ".join(f"{name} {1000 * s:.1f} ms" for name, s in so_far.items()))
+        show(own, others)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.companions.backups import Backups
@@ -17,6 +19,9 @@ from holdfast_agent.plan.actions import Action, Plan
 from holdfast_agent.plan.node_state import NO_FENCE, AgentState
 from holdfast_agent.watching.watcher import Watcher
 from holdfast_agent.zygote.wire import AckExit, Command, End, Fence, StartRanks, StartStore, StopRanks, StopStore
+
+REMOVE_AFTER_S = 2.0
+"""Time after which files of earlier generations are removed: ranks that start need the processors."""
 
 
 class Effects:
@@ -49,8 +54,9 @@ class Effects:
             self._zygote.send(*commands)
         for action in plan.actions:
             if isinstance(action, actions.Fork):
-                # Now, when ranks no longer wait for it.
-                self._directories.remove_old_generations(action.order.job or "", action.order.fence)
+                job, fence = action.order.job or "", action.order.fence
+                later = asyncio.get_running_loop().call_later
+                later(REMOVE_AFTER_S, self._directories.remove_old_generations, job, fence)
         if plan.state.crew != before.crew:
             self._watcher.watch(plan.state.crew)
         if plan.state.durable.order != before.durable.order:

@@ -23,6 +23,7 @@ import json, linecache, os, random, signal, sys, threading
 import numpy, torch, torch.distributed
 generation = os.environ["HOLDFAST_GENERATION"]
 rank = os.environ["RANK"]
+rules = sys.modules.get("torch._dynamo.trace_rules")
 seen = {
     "pid": os.getpid(),
     "environment": dict(os.environ),
@@ -36,7 +37,7 @@ seen = {
     "threads": torch.get_num_threads(),
     "random": [random.random(), float(numpy.random.rand()), float(torch.rand(()))],
     "sources": [module.__file__ in linecache.cache for module in (torch.random, torch.distributed.distributed_c10d)],
-    "rules": sys.modules["torch._dynamo.trace_rules"].get_torch_obj_rule_map.cache_info().currsize,
+    "rules": rules.get_torch_obj_rule_map.cache_info().currsize if rules else 0,
     "print": print(f"rank {rank} of generation {generation}"),
 }
 with open(f"seen-{generation}-{rank}.tmp", "w") as file:

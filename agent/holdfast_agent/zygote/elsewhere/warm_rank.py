@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     install_hooks.install()
     preload.import_modules()
     preload.rehearse()
+    preload.read_sources()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as link:
         # Raises WireError when the zygote ends: no process waits for this one then.
         slot, plans = receive(link, msgspec.msgpack.Decoder(RankSlot))

@@ -12,7 +12,7 @@ from holdfast.trainer.rank import _keep_operators
 def test_operators_stay_registered_and_what_a_script_wants_done_is_done() -> None:
     registry = weakref.finalize._registry  # type: ignore[attr-defined]
     before = set(registry)
-    library = torch.library.Library("holdfast_test", "DEF")
+    library = torch.library.Library("holdfast_test", "DEF")  # type: ignore[no-untyped-call]
     (deregister,) = set(registry) - before
     wanted = weakref.finalize(library, print)
     assert deregister.atexit
