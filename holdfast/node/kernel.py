@@ -70,6 +70,12 @@ def is_stopped(pid: int) -> bool:
     return fields is not None and fields[0] in (b"T", b"t")
 
 
+def is_suspended(pid: int) -> bool:
+    """Return True if a signal has stopped the process; not if a debugger has."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] == b"T"
+
+
 def ignores(pid: int, number: signal.Signals) -> bool:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:

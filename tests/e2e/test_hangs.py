@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from cluster import Cluster
@@ -71,3 +74,25 @@ def test_what_the_script_does_to_itself_is_restarted_and_the_rank_is_named(
         check(holdfast, job, case, outcome(holdfast, case, job, moment))
         end(holdfast, case, job)
         check_record(holdfast, job)
+
+
+WAITS = """
+import os, sys, time
+print("began")
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+
+def test_a_stopped_rank_of_a_script_without_steps_is_noticed_within_seconds(holdfast: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    job = holdfast.run(tmp_path / "finish", script=tmp_path / "waits.py", nnodes=1, nproc=2, options=["--code", "none"])
+    (event,) = holdfast.until("its ranks run", lambda: holdfast.events(job, "ranks_started"))
+    (pid,) = (rank["pid"] for rank in event["ranks"] if rank["rank"] == 1)
+    job.until("it waits", lambda: "began" in job.output())
+    os.kill(pid, signal.SIGSTOP)
+    job.until("it began again", lambda: job.output().splitlines().count("began") == 2)
+    (found,) = holdfast.until("it is recorded", lambda: holdfast.events(job, "hang_found"))
+    assert found["ranks"] == [1] and "is stopped" in found["summary"] and found["limit_s"] == 10
+    (tmp_path / "finish").touch()
+    assert job.exit_code() == 0, job.errors()

@@ -82,6 +82,8 @@ class Observed(Input, frozen=True, kw_only=True):
     statuses: dict[int, RankStatus]
     cut_off_s: float | None = None
     """Time without a connection to the bus; None while connected."""
+    stopped: frozenset[int] = frozenset()
+    """Ranks whose process a signal has stopped."""
 
 
 class CodeReady(Input, frozen=True, kw_only=True):

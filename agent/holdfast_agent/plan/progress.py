@@ -68,6 +68,7 @@ def _progress_of(crew: Crew, seen: Observed, now: datetime) -> tuple[RankProgres
             in_collective=status.in_flight,
             collective=status.collective if status.in_flight else "",
             has_ended=status.has_ended,
+            is_stopped=rank in seen.stopped,
         )
         for rank, status in sorted(seen.statuses.items())
         if rank in crew.ranks

@@ -87,6 +87,8 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The newest of these collectives."""
     has_ended: bool = False
     """Its script has ended by itself."""
+    is_stopped: bool = False
+    """A signal has stopped its process (state T)."""
 
 
 class StandingPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -49,6 +49,9 @@ class HangPolicy(Section, frozen=True, kw_only=True):
     phase_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 600.0
     """Time without any record in a phase that the script has named itself."""
 
+    stopped_s: Annotated[float, Within(1, SETTLED_S_MAX, "agents report once a second")] = 10.0
+    """Time without any record of a job if a signal has stopped one of its ranks: the longest limit then."""
+
     learned_multiple: Annotated[float, Within(1.1, 1000)] = 3.0
     """Limit for such a phase as a multiple of its longest duration so far, if that is less."""
 

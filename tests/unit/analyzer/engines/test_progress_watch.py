@@ -74,6 +74,16 @@ def test_a_job_stalls_after_ten_steps_without_progress(for_s: float, stands: boo
         assert found.since == job.now - timedelta(seconds=5.1)
 
 
+@pytest.mark.parametrize(
+    ("for_s", "is_stopped", "stands"), [(60, False, False), (9.9, True, False), (10.1, True, True)]
+)
+def test_a_job_without_steps_stalls_soon_once_a_rank_is_stopped(for_s: float, is_stopped: bool, stands: bool) -> None:
+    job = Job()
+    starting = still(for_s, step=-1, steps_done=0, phase="init")
+    job.tell(starting, starting, starting | {"is_stopped": is_stopped}, starting)
+    assert (job.stall(step_s=None) is not None) is stands
+
+
 def test_the_limit_follows_the_pace_and_is_longest_if_it_is_unknown() -> None:
     job = Job()
     job.tell(still(80))

@@ -146,6 +146,8 @@ class ProgressWatch:
         if not outside and not held and _key(slowest) not in (START, "cycle"):
             # No rank does the work of its phase: each waits for others that wait as well.
             limit_s = min(limit_s, self._cycle_limit_s(step_s, some_wait=False))
+        if any(rank.is_stopped for rank in ranks):
+            limit_s = min(limit_s, self._policy.stopped_s)
         sign: HangSign = "waiting" if some_wait else "no_traffic"
         if still_s < limit_s:
             sign, still_s = "no_step", min(rank.since_step_s for rank in ranks)
