@@ -304,14 +304,14 @@ async def test_skewed_clocks_never_make_a_duration_negative(urls: dict[str, str]
 
 
 async def test_what_comes_late_does_not_stretch_what_was(urls: dict[str, str]) -> None:
-    story, incident = killed_and_restarted("late")
+    story, incident = killed_and_restarted("late-parts")
     late = {"node": "n2", "incident": incident}
     story.say(RanksStopped, 50, generation=1, ranks=(), killed=0, took_s=0, **late)
     story.say(RanksStarted, 51, ranks=(RankProcess(rank=1, pid=7),), took_s=0, adopted=True, **late)
     story.generation = 2
     second = story.kill(55.0, step=40)
     await record(urls["historian"], story.events)
-    _, row = await query(urls["reader"], GENERATIONS, "late")
+    _, row = await query(urls["reader"], GENERATIONS, "late-parts")
     assert row["total_s"] == pytest.approx(0.150)
     assert row["stop_s"] == pytest.approx(0.011)
     assert row["outcome"] == "process_exited"

@@ -105,10 +105,11 @@ class VaultNode:
             return
         self.signal(signal.SIGCONT)
         with vault_socket.connect(self.directory) as link:
+            serves = vault_socket.peer_pid(link)
             frames.send(link, End())
-        if self.process.poll() is None:
-            assert self.process.wait(WAIT_S) == 0
         group = self.process.pid
+        ended = self.process.wait(WAIT_S)
+        assert serves != group or ended == 0
         until("its successor has ended", lambda: not members_of(group))
 
     def assign(self, order: BackupOrder, token: str = TOKEN) -> Answer:

@@ -41,8 +41,8 @@ WRONG = {
     "is not in the range": [
         *("up --nodes 0", "up --nodes -1", "up --nodes 1001", "up --nodes 99999999999999999999"),
         *("up --nats-port 0", "up --postgres-port 70000", "down --timeout -1", "down --timeout 86401"),
-        *("logs x --rank -1", "logs x -n -1", "inject kill-rank --rank -1", "run --nnodes 0 t.py"),
-        *("run --nproc-per-node 0 t.py", "jobs --limit 0", "incidents --limit 0", "sql --limit 0"),
+        *("logs x --rank -1", "logs x -n -1", "inject kill-rank --rank -1"),
+        *("jobs --limit 0", "incidents --limit 0", "sql --limit 0"),
         *(
             "ckpt verify --path dir --step -1",
             "ckpt verify --path dir --threads 0",
@@ -57,10 +57,12 @@ WRONG = {
         ),
     ],
     "is not a whole number": [
-        *("up --nodes x", "up --nodes ١", "up --nodes 1_0", "up --nodes 1.5", "run --nnodes ١ t.py"),
-        *("run --nproc-per-node '' t.py", "jobs --limit ٣", "logs x --rank x", "inject kill-rank --rank ٠"),
+        *("up --nodes x", "up --nodes ١", "up --nodes 1_0", "up --nodes 1.5"),
+        *("jobs --limit ٣", "logs x --rank x", "inject kill-rank --rank ٠"),
         *("ckpt import dir --path dir --step ١", "analyze junk.json --ranks-per-node x", "up --nats-port ٤٢٢٢"),
     ],
+    "is no number of nodes": [f"run --nnodes {text} t.py" for text in ("0", "-1", "١", "x", "''", "1:", "2:1")],
+    "is no number of ranks": [f"run --nproc-per-node {text} t.py" for text in ("0", "-1", "١", "x", "''", "1.5")],
     "is too large": [
         *("jobs --limit 99999999999999999999999", "logs x --rank 99999999999999999999999", "config --step-s 1e999"),
         "ckpt verify --path dir --step 4294967296",
@@ -159,8 +161,6 @@ WRONG = {
             "sql x",
             "incidents",
             "versions x",
-            "run -m t",
-            "run t.py",
         ),
         *("credentials", "credentials renew --all", "credentials revoke node-0", "credentials restore node-0"),
         *(

@@ -156,7 +156,9 @@ class SimCluster:
         self.ended: set[str | None] = set()
         self.desired: dict[str, bytes] = {}
         self.heard: dict[str, datetime] = {}
-        self.timeouts = Timeouts(first_step_s=20, first_step_min_s=10, start_s=20, checks_s=30, block_s=60)
+        self.timeouts = Timeouts(
+            first_step_s=20, first_step_min_s=10, start_s=20, stop_grace_s=2, checks_s=30, block_s=60
+        )
         self.trainings = {
             name: Training(nnodes * nproc, partial(self._find, name)) for name, (nnodes, nproc) in jobs.items()
         }

@@ -17,6 +17,7 @@ from holdfast.events.parts.launch import Launch
 
 _NODES = re.compile(r"([0-9]{1,7})(?::([0-9]{1,7}))?")
 _RANKS = re.compile(r"[0-9]{1,7}")
+_DEVICES = re.compile(r"[a-z]+")
 
 
 def node_range(nnodes: str) -> tuple[int, int]:
@@ -33,21 +34,26 @@ def ranks_per_node(nproc_per_node: str) -> int:
 
     Raises click.BadParameter.
     """
+    ranks = 0
     if _RANKS.fullmatch(nproc_per_node):
         ranks = int(nproc_per_node)
     elif nproc_per_node == "cpu":
         ranks = len(os.sched_getaffinity(0))
-    else:
+    elif _DEVICES.fullmatch(nproc_per_node):
         # Imported for these only: it takes more than a second.
         from torch.distributed.run import determine_local_world_size
 
         try:
             ranks = determine_local_world_size(nproc_per_node)
         except (ValueError, RuntimeError) as error:
-            raise click.BadParameter(str(error), param_hint=["--nproc-per-node"]) from error
+            raise _no_number_of_ranks(f"{nproc_per_node!r} is no number of ranks here ({error})") from error
     if ranks < 1:
-        raise click.BadParameter(f"{nproc_per_node!r} is no number of ranks", param_hint=["--nproc-per-node"])
+        raise _no_number_of_ranks(f"{nproc_per_node!r} is no number of ranks")
     return ranks
+
+
+def _no_number_of_ranks(cause: str) -> click.BadParameter:
+    return click.BadParameter(f"{cause}: use N from 1, cpu, gpu or auto", param_hint=["--nproc-per-node"])
 
 
 def launch_of(flags: Mapping[str, Any], given: Set[str], job: str) -> Launch:

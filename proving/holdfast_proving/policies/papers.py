@@ -178,10 +178,12 @@ def _torchrun(incident: Incident, failure: Failure, options: LadderOptions) -> R
 
 
 def _max_restarts(original: Callable[..., RungChoice], _: Insight) -> Callable[..., RungChoice]:
-    def within(choice: RungChoice, incident: Incident, failure: Failure, policy: LadderPolicy) -> RungChoice:
+    def within(
+        choice: RungChoice, incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy
+    ) -> RungChoice:
         if choice.rung is Rung.REATTEMPT and failure.generation > MAX_RESTARTS:
             return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {MAX_RESTARTS} restarts are over")
-        return original(choice, incident, failure, policy)
+        return original(choice, incident, failure, options, policy)
 
     return within
 
