@@ -63,8 +63,10 @@ def _parse(line: str, number: int) -> Input:
     return Input(at, kind, tuple(word for word in rest if "=" not in word), fields, named_id(at, number))
 
 
-def grant(node: str, epoch: int = 1) -> Grant:
-    return Grant(node=node, epoch=epoch, address=f"10.0.0.{ord(node[-1])}", store_ports=(29500, 29501))
+def grant(node: str, epoch: int = 1, instance: str | None = None) -> Grant:
+    return Grant(
+        node=node, epoch=epoch, instance=instance, address=f"10.0.0.{ord(node[-1])}", store_ports=(29500, 29501)
+    )
 
 
 FACTS = NodeFacts(
@@ -82,7 +84,7 @@ def event_of(given: Input, **defaults: Any) -> Event:
     if "instance" in fields:
         fields["instance"] = _instance(fields["instance"])
     if kind.__name__ == "NodesGranted":
-        fields["grants"] = [grant(*_node_and_epoch(word)) for word in given.words]
+        fields["grants"] = [_granted(word) for word in given.words]
     if kind.__name__ == "HangFound":
         fields |= {"since": given.at, "nodes": list(given.words), "trace": given.id}
         fields["is_machine"] = "machine" in fields
@@ -140,9 +142,11 @@ def _life(instance: str) -> str:
     return f"i{int(instance.partition('-')[0], 16)}"
 
 
-def _node_and_epoch(word: str) -> tuple[str, int]:
-    node, _, epoch = word.partition("@")
-    return node, int(epoch or 1)
+def _granted(word: str) -> Grant:
+    """`a`, `a@2` at the second epoch, `a@2:i3` while its agent lived for the third time."""
+    place, _, life = word.partition(":")
+    node, _, epoch = place.partition("@")
+    return grant(node, int(epoch or 1), _instance(life) if life else None)
 
 
 def told(event: Event) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.events.parts.launch import Launch
 from holdfast.events.parts.persist_every import PersistEvery
-from holdfast.events.parts.scalars import Count, Name, Port
+from holdfast.events.parts.scalars import Count, Id, Name, Port
 from holdfast.events.parts.training_quantities import named_tags
 from holdfast.topology import Mesh, Topology
 
@@ -128,6 +128,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node: Name
     epoch: Count
     """Grows with every hand-over of this node and fences older orders."""
+    instance: Id | None = None
+    """The node's agent as the standby service knew it; None in events from before grants had it."""
     address: str
     store_ports: StorePorts
     vault_port: Port | None = None

@@ -34,6 +34,7 @@ from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.members import concerns
 from holdfast_controller.plan.orders import code_wanted, standing_orders
 from holdfast_controller.plan.phase import Ended
 from holdfast_controller.plan.planner import SUBSCRIPTIONS, Planner
@@ -148,10 +149,10 @@ class Controller(Decider):
         return [order for order in map(code_wanted, self._live()) if order.versions]
 
     def _concerned(self, event: AnyEvent) -> list[str]:
-        """Return the job that an event names, or else those that hold the node it names."""
+        """Return the job that an event names, or else those that hold the node it names or may be granted it."""
         if event.job is not None:
             return [event.job] if event.job in self.jobs else []
-        return [state.job for state in self._live() if event.node in state.nodes] if event.node else []
+        return [state.job for state in self._live() if concerns(state, event)] if event.node else []
 
     def _newest_epoch(self, node: str | None) -> int:
         """Return the newest epoch at which a job holds this node, or held it to its end."""

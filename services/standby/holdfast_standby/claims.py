@@ -114,6 +114,7 @@ def _hand_over(draft: InventoryDraft, claim: Claim, nodes: list[Node]) -> None:
             Grant(
                 node=granted.id,
                 epoch=granted.epoch,
+                instance=granted.instance,
                 address=granted.facts.address,
                 store_ports=granted.facts.store_ports,
                 vault_port=granted.facts.vault_port,

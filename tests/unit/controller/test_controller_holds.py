@@ -1,4 +1,4 @@
-"""Two jobs seem to hold one node; and the times of claims grow even if the clock is set back."""
+"""Jobs that hold one node, nodes that leave before their grant arrives, and clocks that are set back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from holdfast.events import NodesReleased, NodesRequested, OrderRefused
+from holdfast.events import NodeDeparted, NodesGranted, NodesReleased, NodesRequested, OrderRefused
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.members import GENERATIONS_FORGOTTEN_MAX
-from holdfast_controller.plan.phase import Running
+from holdfast_controller.plan.phase import Claiming, Running
 from holdfast_controller.service import Controller
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
 
@@ -35,6 +35,18 @@ def controller(*jobs: JobState) -> Controller:
     made = Controller(Rules())
     made.load({JOBS.name: {state.job: state for state in jobs}, INCIDENTS.name: {}, USED_NAMES.name: {}})
     return made
+
+
+def test_a_departure_reaches_the_job_that_may_be_granted_the_node() -> None:
+    claim = uuid7()
+    waiting = job("waiting", 1, 1).update(phase=Claiming(claim=claim), members=(None,), claimed_at=NOW)
+    service = controller(waiting, job("training", 1, 1))
+    agent = uuid7()
+    departed = NodeDeparted(id=uuid7(), at=NOW, source="agent/free", node="free", instance=agent)
+    service.adopt(service.on_event(departed, NOW))
+    grant = Grant(node="free", epoch=1, instance=agent, address="10.0.0.1", store_ports=(29500,))
+    granted = NodesGranted(id=uuid7(), at=NOW, source="standby", job="waiting", claim=claim, grants=(grant,))
+    assert [event.type for event in service.on_event(granted, NOW).events] == ["nodes_requested"]
 
 
 def refused(name: str, order: tuple[int, int], newest: tuple[int, int]) -> OrderRefused:

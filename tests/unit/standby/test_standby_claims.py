@@ -74,7 +74,7 @@ def test_a_grant_has_the_address_of_the_node() -> None:
     said = InventoryPlanner(Timeouts(), PoolPolicy()).event(Inventory(nodes={node.id: node}), asked, NOW).events
     (granted,) = [event for event in said if isinstance(event, NodesGranted)]
     (grant,) = granted.grants
-    assert (grant.node, grant.epoch, grant.address) == ("node-7", 1, "10.0.0.7")
+    assert (grant.node, grant.epoch, grant.instance, grant.address) == ("node-7", 1, node.instance, "10.0.0.7")
     assert (grant.store_ports, grant.vault_port, grant.rack) == ((29500, 29501), 7001, "r7")
 
 

@@ -20,6 +20,7 @@ from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.generation import STEP_RECORD_S
 from holdfast_controller.plan.incident import slow
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.members import concerns
 from holdfast_controller.plan.phase import Running
 from holdfast_controller.plan.planner import Planner
 
@@ -208,7 +209,7 @@ def _decide(planner: Planner, state: JobState | None, given: Input) -> JobDecisi
         if due is not None and at < due <= at + LATE_MAX:
             at = due
         return _time_passed(planner, state, at)
-    if given.event.job is None and given.event.node not in state.nodes:
+    if given.event.job is None and not concerns(state, given.event):
         return None
     decision = planner.event(state, given.event, given.at)
     if given.had_effect and decision.state == state and isinstance(state.phase, Running):

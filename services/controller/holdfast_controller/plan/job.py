@@ -114,7 +114,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     lost_before_granted: dict[str, int] = {}
     """Epochs at which nodes were lost before their grant arrived: a late grant of such an epoch is ignored."""
     departed: dict[str, str] = {}
-    """Instances of agents that were shut down since the last start, by node."""
+    """Instances of agents that were shut down since the last start, by node; also of nodes that may be granted yet."""
     ordered_by: str | None = None
     """Id of the event that the present orders follow from."""
     step: int = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.events import NodeDeparted, NodeLost, NodesAwaited, NodesGranted, OrderRefused, Suspension
+from holdfast.events import AnyEvent, NodeDeparted, NodeLost, NodesAwaited, NodesGranted, OrderRefused, Suspension
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.doubt import replacement, shared_faults
@@ -50,11 +50,21 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
 
 
 def usable(state: JobState, event: NodesGranted) -> list[Grant]:
-    return [
-        grant
-        for grant in event.grants
-        if not _holds_already(state, grant) and grant.epoch > state.lost_before_granted.get(grant.node, -1)
-    ]
+    return [grant for grant in event.grants if not _holds_already(state, grant) and not is_gone(state, grant)]
+
+
+def is_gone(state: JobState, grant: Grant) -> bool:
+    """Return True if the node was lost or shut down before its grant arrived."""
+    is_departed = grant.instance is not None and state.departed.get(grant.node) == grant.instance
+    return is_departed or grant.epoch <= state.lost_before_granted.get(grant.node, -1)
+
+
+def concerns(state: JobState, event: AnyEvent) -> bool:
+    """Return True if an event that names no job concerns this one: it holds the node, or may be granted it."""
+    if event.node in state.nodes:
+        return True
+    is_claiming = isinstance(state.phase, Claiming) or state.replacement is not None
+    return isinstance(event, NodeDeparted) and is_claiming
 
 
 def nodes_awaited(draft: JobDraft, event: NodesAwaited) -> None:
@@ -82,10 +92,10 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
     if isinstance(event, NodeLost) and event.epoch > 0 and (member is None or member.epoch < event.epoch):
         # The event of its loss has overtaken the grant.
         draft.update(lost_before_granted=state.lost_before_granted | {event.node: event.epoch})
+    if isinstance(event, NodeDeparted) and event.node:
+        draft.update(departed=state.departed | {event.node: event.instance})
     if member is None or (isinstance(event, NodeLost) and _is_of_earlier_grant(event, member)):
         return None
-    if isinstance(event, NodeDeparted):
-        draft.update(departed=state.departed | {member.node: event.instance})
     if isinstance(state.phase, Stopping):
         end_when_gone(draft, {member.node})
         return None

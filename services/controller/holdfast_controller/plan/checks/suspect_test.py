@@ -85,7 +85,7 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
     state = draft.state
     if isinstance(state.phase, Claiming):
         test = _test(state)
-        new = [grant.node for grant in event.grants if grant.epoch > state.lost_before_granted.get(grant.node, -1)]
+        new = [grant.node for grant in event.grants if not members.is_gone(state, grant)]
         there = dict.fromkeys((*state.nodes, *new))
         back = (node for node in new if node in test.nodes)
         only = tuple(dict.fromkeys((*state.spec.only_nodes, *back)))
