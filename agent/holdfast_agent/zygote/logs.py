@@ -13,12 +13,15 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.engines.log_end import end_of_log
 from holdfast_agent.plan.log_signatures import Scanner
 from holdfast_agent.zygote.copy_file import CopyFile
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
 FILES_MAX = 5
 TAIL_BYTES = 16_384
+STACKS_FACTOR = 8
+"""How many times as much is held in memory: stacks that are printed last are left out of a tail that is too long."""
 LINE_BYTES_MAX = 8_192
 PIPE_BYTES = 1024 * 1024
 READ_BYTES = 65_536
@@ -89,18 +92,19 @@ class Tail:
 
     def __init__(self, bytes_max: int = TAIL_BYTES) -> None:
         self._bytes_max = bytes_max
+        self._held_max = STACKS_FACTOR * bytes_max
         self._buffer = bytearray()
 
     def add(self, data: bytes) -> None:
         self._buffer += data
-        excess = len(self._buffer) - self._bytes_max
+        excess = len(self._buffer) - self._held_max
         # Cutting larger pieces keeps small writes cheap.
-        if excess > self._bytes_max:
+        if excess > self._held_max:
             del self._buffer[:excess]
 
     def text(self) -> str:
         """Return the tail as text; invalid UTF-8 is replaced."""
-        return bytes(self._buffer[-self._bytes_max :]).decode(errors="replace")
+        return end_of_log(bytes(self._buffer[-self._held_max :]).decode(errors="replace"), self._bytes_max)
 
 
 LineSink = Callable[[list[str]], None]

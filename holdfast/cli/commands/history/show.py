@@ -12,6 +12,7 @@ from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import checked_incident, full_id
 from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
+from holdfast.engines.log_end import without_stacks
 
 _RECORD = "select * from controller.incidents where key = $1"
 _INCIDENT = "select * from historian.incidents where incident = $1::uuid"
@@ -177,6 +178,8 @@ def _evidence(body: dict[str, Any], full: bool) -> list[str]:
 def _indented(text: str, lines_max: int | None) -> list[str]:
     # Split at line feeds only: other Unicode line breaks may move the cursor, and are escaped.
     lines = text.rstrip("\n").split("\n")
-    shown = lines if lines_max is None else lines[-lines_max:]
+    shown = lines
+    if lines_max is not None and len(lines) > lines_max:
+        shown = without_stacks(text.rstrip("\n")).split("\n")[-lines_max:]
     left_out = [f"  ... {len(lines) - len(shown)} lines omitted; --full shows them"] if len(shown) < len(lines) else []
     return left_out + [f"  {printable(line, keep=chr(9))}" for line in shown]

@@ -64,6 +64,16 @@ def test_the_tail_keeps_the_end() -> None:
     assert tail.text() == "7\n98\n99\n"[-7:] + "\ufffd"
 
 
+def test_stacks_of_many_threads_do_not_push_the_error_out_of_the_tail() -> None:
+    tail = Tail()
+    tail.add(b"CUDA error: unspecified launch failure\n")
+    for thread in range(40):
+        tail.add(b"Thread 0x%016x (most recent call first):\n" % thread)
+        for frame in range(16):
+            tail.add(b'  File "/env/lib/python3.11/site-packages/deep/module.py", line %d in step\n' % frame)
+    assert tail.text() == "CUDA error: unspecified launch failure\n"
+
+
 def test_output_goes_to_file_tail_and_follower(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     tail, lines = Tail(), []

@@ -7,6 +7,7 @@ a rank's own reason takes the place of one of those.
 from __future__ import annotations
 
 from holdfast.engines.crash import Diagnosis
+from holdfast.engines.log_end import end_of_log
 from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
 from holdfast.settings.ladder import LadderPolicy
@@ -43,7 +44,7 @@ def rank_exit(event: ProcessExited, own: Diagnosis, policy: LadderPolicy) -> Ran
         exception = RankException(
             type=exception.type,
             message=exception.message[:TEXT_CHARS_MAX],
-            traceback=exception.traceback[-TEXT_CHARS_MAX:],
+            traceback=end_of_log(exception.traceback, TEXT_CHARS_MAX),
         )
     is_infrastructure = own.root is Root.INFRASTRUCTURE and own.symptom in OF_MACHINE
     return RankExit(
@@ -53,7 +54,7 @@ def rank_exit(event: ProcessExited, own: Diagnosis, policy: LadderPolicy) -> Ran
         at=event.exited_at,
         code=-event.signal if event.signal else event.exit_code,
         exception=exception,
-        log_tail=event.log_tail[-TEXT_CHARS_MAX:],
+        log_tail=end_of_log(event.log_tail, TEXT_CHARS_MAX),
         rule=own.rule,
         is_telling=own.symptom not in _AFTERMATH or (event.exit_code is None and event.signal is None),
         accuses=is_infrastructure and own.confidence >= policy.accusation_confidence_min,

@@ -10,6 +10,7 @@ from signal import SIGABRT
 
 from holdfast import exit_codes
 from holdfast.engines.crash import Diagnosis, diagnose_end, hands_of_log, rule_of_exception
+from holdfast.engines.log_end import end_of_log
 from holdfast.events import ProcessExited
 from holdfast.symptoms import Symptom
 
@@ -66,7 +67,7 @@ def diagnose(exited: ProcessExited) -> Diagnosis:
         trace=exception.traceback if exception else "",
         exit_code=exited.exit_code,
         signal=exited.signal,
-        log_tail=exited.log_tail[-_TAIL_CHARS:],
+        log_tail=end_of_log(exited.log_tail, _TAIL_CHARS),
         rank=exited.rank,
     )
 
@@ -88,7 +89,7 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
         # A library that loses a partner in its own thread aborts the process; so does one that finds a device broken.
         if exited.signal != SIGABRT or alone:
             return Symptom.KILLED_BY_SIGNAL
-        hands = hands_of_log(exited.log_tail[-_TAIL_CHARS:])
+        hands = hands_of_log(end_of_log(exited.log_tail, _TAIL_CHARS))
         return Symptom.PEER_LOST if "cascade" in hands and "first" not in hands else Symptom.KILLED_BY_SIGNAL
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED

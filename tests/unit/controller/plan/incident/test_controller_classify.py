@@ -6,7 +6,9 @@ import pytest
 
 from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
+from holdfast.settings.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan.evidence.rank_exits import TEXT_CHARS_MAX, rank_exit
 from holdfast_controller.plan.incident.classify import classify, diagnose
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -116,3 +118,17 @@ def test_the_diagnosis_has_the_finer_symptom() -> None:
     diagnosis = diagnose(ended("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"))
     assert (diagnosis.symptom, diagnosis.root, diagnosis.first_rank) == (Symptom.ECC_ERROR, Root.INFRASTRUCTURE, 2)
     assert diagnose(ended(signal=11)).symptom is Symptom.SEGFAULT
+
+
+def test_the_cause_of_an_abort_is_found_above_the_stacks_that_python_prints_after_it() -> None:
+    frames = "".join(f'  File "/job/deep_{number}.py", line {number} in step_{number}\n' for number in range(60))
+    log = (
+        "terminate called after throwing an instance of 'c10::AcceleratorError'\n"
+        "  what():  CUDA error: unspecified launch failure\nFatal Python error: Aborted\n\n"
+        f"Thread 0x00007f0000000001 (most recent call first):\n{frames}\n"
+        f"Current thread 0x00007f0000000002 (most recent call first):\n{frames}\n"
+    )
+    event = ended(signal=6, log=log)
+    assert diagnose(event).symptom is Symptom.CUDA_ERROR
+    kept = rank_exit(event, diagnose(event), LadderPolicy())
+    assert len(kept.log_tail) <= TEXT_CHARS_MAX and "CUDA error" in kept.log_tail
