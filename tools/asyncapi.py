@@ -19,6 +19,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from holdfast import subjects
+from holdfast.bus.accounts import OPERATOR, READ, READER, SERVICES, node_user
 from holdfast.events import BODY_BYTES_MAX, EVENT_TYPES, Event, EventClass
 from holdfast.orders.any_order import AnyOrder
 from holdfast.orders.base import Order
@@ -63,6 +64,29 @@ _HEARTBEAT = {
     "required": ["node", "instance", "at"],
 }
 
+_SECURITY_SCHEMES = {
+    "reader": {
+        "type": "userPassword",
+        "description": f"The user `{READER}`, for tools: it receives events, log lines and heartbeats, replies under "
+        f"_INBOX.{READER} only, and may publish nothing. It has no streams: what has passed is in Postgres.",
+    },
+    "node": {
+        "type": "userPassword",
+        "description": f"A node's user, `{node_user('NODE')}`: it publishes what its node saw, and reads its orders.",
+    },
+    "process": {
+        "type": "userPassword",
+        "description": f"The user of a service ({', '.join(SERVICES)}), or `{OPERATOR}`, who alone makes requests.",
+    },
+    "certificate": {
+        "type": "X509",
+        "description": "Beside the password, where the server asks for a client's certificate, as under compose.",
+    },
+}
+"""Any one of the first three, by docs/security.md."""
+_READ = tuple(subject.removesuffix(">") for subject in READ)
+"""Beginnings of the subjects that the reader receives."""
+
 _LOG_LINES = {
     "title": "LogLines",
     "description": "Lines of a rank, live; the files on its node have all of them.",
@@ -94,13 +118,22 @@ def document() -> dict[str, Any]:
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
-        "servers": {"nats": {"host": "nats:4222", "protocol": "nats", "description": "NATS with JetStream"}},
+        "servers": {
+            "nats": {
+                "host": "nats:4222",
+                "protocol": "nats",
+                "description": "NATS with JetStream. `holdfast connect` prints the address of a cluster, and the "
+                "password of its reader.",
+                "security": [{"$ref": f"#/components/securitySchemes/{name}"} for name in _SECURITY_SCHEMES],
+            }
+        },
         "channels": channels,
         "operations": {
             f"on{name}": _operation(name, channel) for name, channel in channels.items() if channel["address"]
         },
         "components": {
             "messages": {event.__name__: _message(event) for event in events} | _other_messages(),
+            "securitySchemes": _SECURITY_SCHEMES,
             "messageTraits": {"cloudEvent": {"headers": _cloud_event_headers()}},
             "parameters": {
                 "job": {"description": f"the job's name, or {subjects.NONE} where there is none"},
@@ -120,6 +153,8 @@ def _operation(name: str, channel: dict[str, Any]) -> dict[str, Any]:
         "channel": {"$ref": f"#/channels/{name}"},
         "summary": channel["summary"],
     }
+    if channel["address"].startswith(_READ):
+        operation["security"] = [{"$ref": "#/components/securitySchemes/reader"}]
     if name in _REQUEST_SUBJECTS:
         return operation | {"reply": {"channel": {"$ref": "#/channels/Answer"}}}
     return operation

@@ -94,14 +94,14 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
             "users": [*(user(name, _service_permissions(name)) for name in SERVICES), user(OPERATOR)],
             "exports": [
                 *({"service": subject} for subject in (*_asked("*"), _STREAM_INFO)),
-                *({"stream": subject} for subject in (*_ordered("*"), *_READ)),
+                *({"stream": subject} for subject in (*_ordered("*"), *READ)),
             ],
             "imports": [_service(_account(node), agent_ping_subject(node)) for node in nodes],
         },
         READER: {
             "users": [user(READER, {"publish": {"deny": ">"}, "subscribe": [f"{ROOT}.>", f"_INBOX.{READER}.>"]})],
             "imports": [
-                *(_stream(_SERVICES, subject) for subject in _READ),
+                *(_stream(_SERVICES, subject) for subject in READ),
                 # What nodes publish reaches the services as a request, which no other account receives.
                 *(_stream(_account(node), subject) for node in nodes for subject in _emitted(node)),
             ],
@@ -125,7 +125,8 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
     return "accounts: " + msgspec.json.format(msgspec.json.encode(accounts), indent=1).decode() + "\n"
 
 
-_READ = tuple(f"{ROOT}.{kind}.>" for kind in (*EventClass, "heartbeat", "log"))
+READ = tuple(f"{ROOT}.{kind}.>" for kind in (*EventClass, "heartbeat", "log"))
+"""What the reader receives."""
 
 
 def _account(node: str) -> str:

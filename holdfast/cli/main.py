@@ -19,6 +19,7 @@ COMMANDS = {
         "status": "Show the cluster: its processes, nodes, jobs and dead letters.",
         "doctor": "Look for what is wrong with the cluster, and name cause and cure.",
         "nodes": "List nodes; release one from the blocklist.",
+        "connect": "Print addresses and the reader's passwords, for tools.",
         "credentials": "List who may connect; renew passwords, revoke a node.",
         "logs": "Show the logs of services, agents and ranks.",
         "config": "Show every setting and its source.",

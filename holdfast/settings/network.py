@@ -22,6 +22,10 @@ class NetworkPolicy(Section, frozen=True, kw_only=True):
     """File of the nodes whose certificates other nodes refuse: lines of the form `NODE`, or `NODE TIME` for those made
     before. It is read for each connection; "": none."""
 
+    reader_config: str = ""
+    """Configuration file with the addresses and TLS files of the reader, which `holdfast connect` passes on; "": the
+    addresses of this process, if they are the reader's."""
+
     plain_text: bool = False
     """Allow connections outside loopback without TLS: who can read the network then reads passwords and orders."""
 

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.connect.directory import as_typed, is_named
+from holdfast.bus.accounts import READER
+from holdfast.cli.connect.directory import as_typed, cluster_errors, is_named
 from holdfast.cli.connect.network import private_url
+from holdfast.cli.connect.reader import MayWrite, ReaderAccess, require_reader
 from holdfast.embedded.control import is_running
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
+from holdfast.embedded.servers import credentials
+from holdfast.network.guard import addresses_of
+from holdfast.network.trust import AddressRefused, private_database, require_private_bus
 from holdfast.settings import load
 
 database_option = click.option(
@@ -59,6 +64,45 @@ def both_elsewhere(nats_url: str | None, database_url: str | None) -> tuple[str,
     """Return bus and database of a cluster elsewhere, None for an embedded one. Raises as `reader_url` does."""
     found = _elsewhere({"nats_url": nats_url, "database_url": database_url})
     return None if found is None else (found["nats_url"], private_url(found["database_url"]))
+
+
+def reader_access(directory: Path) -> ReaderAccess:
+    """Return a cluster's addresses for its reader. Raises ClickException if there is no cluster, or if a setting names
+    an address of another user: tools get none by which they could write.
+    """
+    found = _elsewhere({"nats_url": None, "database_url": None})
+    if found is None:
+        _embedded(directory, {"nats_url": None, "database_url": None})
+        return _reader_of(ClusterLayout(directory))
+    try:
+        settings, _ = load.load(os.environ)
+        if named := settings.network.reader_config:
+            settings, _ = load.load({}, file=named)
+            found = {"nats_url": settings.nats_url, "database_url": settings.database_url}
+        access = ReaderAccess(
+            nats_url=found["nats_url"],
+            database_url=private_database(found["database_url"], settings.network, addresses_of),
+            network=settings.network,
+        )
+        require_reader(access.nats_url, access.database_url)
+        require_private_bus(access.nats_url, settings.network, addresses_of)
+    except MayWrite as error:
+        raise click.ClickException(
+            f"{error}: write the reader's nats_url and database_url into a configuration file, and name it with "
+            f"{load.variable_of('network.reader_config')}"
+        ) from error
+    except (load.ConfigRefused, AddressRefused) as error:
+        raise click.ClickException(str(error)) from error
+    return access
+
+
+def _reader_of(layout: ClusterLayout) -> ReaderAccess:
+    with cluster_errors():
+        info, known = layout.info(), credentials.load(layout)
+    host = credentials.HOST if info.fabric is None else info.fabric.gateway
+    # What allows plain text to our own processes means nothing to other clients.
+    bus = credentials.nats_url(known, info.ports, host, READER).partition("?")[0]
+    return ReaderAccess(nats_url=bus, database_url=credentials.database_urls(known, info.ports)[READER])
 
 
 def as_of_now(url: str) -> str:

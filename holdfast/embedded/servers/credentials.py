@@ -91,7 +91,7 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
     """
     nodes, now = list(nodes), datetime.now(UTC)
     try:
-        known = msgspec.json.decode(layout.secrets_file.read_bytes(), type=Credentials)
+        known = _decoded(layout)
     except FileNotFoundError:
         if (layout.postgres / "data").exists():
             raise EmbeddedError(
@@ -99,8 +99,6 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
                 "Put the file back, or start a new cluster in another directory with --dir."
             ) from None
         known = Credentials(postgres=new_password(), roles={}, since={ADMIN: now})
-    except msgspec.MsgspecError as error:
-        raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Restore it from a copy.") from error
     complete = _completed(known, nodes, now)
     if renew:
         complete, users = renewed(complete, processes(nodes), now), processes(nodes)
@@ -111,6 +109,17 @@ def load_or_create(layout: ClusterLayout, nodes: Iterable[str], *, renew: bool =
     if complete != known:
         save(layout, complete)
     return complete
+
+
+def load(layout: ClusterLayout) -> Credentials:
+    """Return the passwords of a cluster that was started. Raises EmbeddedError if the file cannot be read."""
+    try:
+        return _decoded(layout)
+    except OSError as error:
+        raise EmbeddedError(
+            f"{layout.secrets_file} cannot be read: {error.strerror}. Run the command as the user who started the "
+            "cluster."
+        ) from error
 
 
 def save(layout: ClusterLayout, credentials: Credentials) -> None:
@@ -217,6 +226,13 @@ def database_urls(credentials: Credentials, ports: Ports) -> dict[str, str]:
 _BY_START = "holdfast up --new-passwords"
 _NAMES = (*SERVICES, accounts.OPERATOR, accounts.READER)
 _WITH_ROLE = (*SERVICES, accounts.READER)
+
+
+def _decoded(layout: ClusterLayout) -> Credentials:
+    try:
+        return msgspec.json.decode(layout.secrets_file.read_bytes(), type=Credentials)
+    except msgspec.MsgspecError as error:
+        raise EmbeddedError(f"{layout.secrets_file} is damaged ({error}). Restore it from a copy.") from error
 
 
 def _completed(known: Credentials, nodes: list[str], now: datetime) -> Credentials:

@@ -45,6 +45,15 @@ def test_every_reference_leads_somewhere() -> None:
             target = target[part]
 
 
+def test_what_the_reader_receives_is_marked_and_nothing_else() -> None:
+    described = document()
+    named = {reference["$ref"].rpartition("/")[2] for reference in described["servers"]["nats"]["security"]}
+    assert named == set(described["components"]["securitySchemes"])
+    operations = described["operations"]
+    marked = {name.removeprefix("on") for name, operation in operations.items() if "security" in operation}
+    assert marked == {event.__name__ for event in EVENT_TYPES.values()} | {"Heartbeat", "LogLines"}
+
+
 @pytest.mark.parametrize(
     "text", ["", "no", "null", "1.0", "a: b", "- x", "#", "'", '"', "ä\n\tb", "{job}", "$ref", "x" * 300]
 )
