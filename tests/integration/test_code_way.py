@@ -279,6 +279,20 @@ async def test_nodes_fetch_ahead_what_a_job_may_need_and_forget_it_with_the_job(
         await until(lambda: not list((tmp_path / "code" / ".contents").iterdir()))
 
 
+async def test_an_order_does_not_wait_for_a_fetch_ahead_that_has_time(
+    house: House, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_store, "AHEAD_AFTER_S", 3600.0)
+    found = snapshot(source)
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        await house.keep(found)
+        # As when a job starts: what it may need is published before the orders to its nodes.
+        wanted = CodeOrder(job="job", versions=(found.version,), root=str(found.root))
+        await house.person.put(JOBS_BUCKET, CodeOrder.key_of("job"), signed(wanted))
+        await until(lambda: place.store._needs)
+        assert lies(await place.get(found)) == lies(source)
+
+
 async def test_old_versions_go_and_what_may_be_needed_stays(house: House, source: Path, tmp_path: Path) -> None:
     versions = []
     async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:

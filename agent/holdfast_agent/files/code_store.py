@@ -49,6 +49,8 @@ class CodeNeed(msgspec.Struct):
     outside: tuple[str, ...]
     cause: str | None = None
     give_up_at: float | None = None
+    ordered: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    """Set once an order waits for it."""
 
     @property
     def key(self) -> str:
@@ -116,6 +118,7 @@ class CodeStore:
         spec = placement.job
         need = CodeNeed(spec.name, placement.code_version, spec.code_root, spec.code_outside, order.cause)
         need.give_up_at = time.monotonic() + self._give_up_s
+        need.ordered.set()
         self._add(need)
 
     def in_use(self, order: NodeOrder | None) -> None:
@@ -158,15 +161,18 @@ class CodeStore:
         under_way = self._needs.get(need.key)
         if under_way is not None:
             under_way.give_up_at = need.give_up_at or under_way.give_up_at
+            if need.ordered.is_set():
+                under_way.ordered.set()
         elif need.key not in self._in_place or need.give_up_at is not None:
             self._needs[need.key] = need
             self._new.put_nowait(need)
 
     async def _get(self, bus: Bus, need: CodeNeed) -> None:
         try:
-            if need.give_up_at is None:
-                # A node that has an order goes first: all nodes share one bus, in small clusters even one machine.
-                await asyncio.sleep(AHEAD_AFTER_S)
+            # A node that has an order goes first: all nodes share one bus, in small clusters even one machine.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AHEAD_AFTER_S):
+                    await need.ordered.wait()
             while True:
                 try:
                     brought = await self._bring(bus, need)
