@@ -145,6 +145,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     accepted: bool
     message: str = ""
+    lacking: tuple[str, ...] = ()
+    """Hashes of contents that a version of the code lacks (`KeepCode`)."""
 
 
 CONTROLLER_REQUESTS = request_subject("controller", "ask")

@@ -157,11 +157,7 @@ class Bus(Protocol):
         ...
 
     async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
-        """Return the complete objects of these names; the others are left out."""
-        ...
-
-    async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        """Return the names that have an object. It may expire at any time, and in parts."""
+        """Return the complete objects of these names; the others are left out. An object may expire at any time."""
         ...
 
     async def broadcast(self, subject: str, body: bytes) -> None:

@@ -227,9 +227,6 @@ class MemoryBus:
         there = self.broker.objects[bucket]
         return {name: there[name] for name in names if name in there}
 
-    async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        return set(await self.get_objects(bucket, names))
-
     # --- core ------------------------------------------------------------------------------------
 
     async def broadcast(self, subject: str, body: bytes) -> None:

@@ -25,7 +25,7 @@ from holdfast.bus.consumer import (
 )
 from holdfast.bus.link import ANSWER_TIMEOUT_S, ApiRefusal, Inflow, Link, LinkLost, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
-from holdfast.bus.objects import get_objects, object_messages, objects_there
+from holdfast.bus.objects import get_objects, object_messages
 from holdfast.bus.streams import StreamMissing, is_on_another_subject, message_at, message_lost, stream_state
 from holdfast.bus.watch import LOOK_AGAIN_S, Watch, is_delete, key_update, newest_value
 from holdfast.clock import Now, system_now
@@ -191,9 +191,6 @@ class NatsBus:
 
     async def get_objects(self, bucket: str, names: Collection[str]) -> dict[str, bytes]:
         return await get_objects(self._connection.link_now(), bucket, names)
-
-    async def objects_there(self, bucket: str, names: Collection[str]) -> set[str]:
-        return await objects_there(self._connection.link_now(), bucket, names)
 
     async def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[NatsDelivery]:
         """At most 1000 deliveries are unsettled at once."""

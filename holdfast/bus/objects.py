@@ -62,17 +62,6 @@ def object_messages(bucket: str, name: str, content: bytes) -> Iterator[Message]
     yield Message(id=uuid7(), subject=_name_subject(bucket, name), body=body, headers=_REPLACES)
 
 
-async def objects_there(link: Link, bucket: str, names: Collection[str]) -> set[str]:
-    """Return the names with a message about an object; raises BusUnavailable without an answer."""
-    turns = asyncio.Semaphore(AT_ONCE_MAX)
-
-    async def look(name: str) -> str | None:
-        async with turns:
-            return None if await _about(link, bucket, name) is None else name
-
-    return {name for name in await asyncio.gather(*map(look, names)) if name is not None}
-
-
 async def get_objects(link: Link, bucket: str, names: Collection[str]) -> dict[str, bytes]:
     """Return the complete objects; raises BusUnavailable without an answer."""
     turns = asyncio.Semaphore(AT_ONCE_MAX)

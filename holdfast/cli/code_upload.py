@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from holdfast.bus import Bus
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import encode
+from holdfast.code.on_bus import publish
 from holdfast.code.snapshot import FOUND_TREE_LIMITS, Snapshot, SnapshotRefused, snapshot, tree_of
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import CODE_REQUESTS, CodeOffer, KeepCode
@@ -55,12 +57,14 @@ async def upload(bus: Bus, code: Snapshot, message: str = "") -> CodeOffer:
     """Have the controller keep this version; files that it has already are not sent. Raises ClickException if it is
     refused or nothing answers, BusError if it cannot be sent.
     """
+    every: Collection[str] = code.contents.keys()
     refusal = ""
-    for resend in (None, False, True):
-        if resend is not None:
-            there = set() if resend else await bus.objects_there(CODE_BUCKET, code.contents)
-            missing = {digest: body for digest, body in code.contents.items() if digest not in there}
-            await bus.put_objects(CODE_BUCKET, missing)
+    lacking: Collection[str] = ()
+    # The controller may have the version; from its manifest it names what it lacks; what the bus has may be damaged.
+    for attempt in range(4):
+        if attempt:
+            wanted = every if attempt == 3 else lacking
+            await publish(bus, code.version, {digest: code.contents[digest] for digest in wanted})
             await bus.put_objects(CODE_BUCKET, {code.version: encode(code.manifest)})
         request = KeepCode(id=uuid7(), asked_by=asked_by(), version=code.version)
         answer = await ask(bus, CODE_REQUESTS, request, "controller")
@@ -75,6 +79,8 @@ async def upload(bus: Bus, code: Snapshot, message: str = "") -> CodeOffer:
                 message=message,
             )
         refusal = answer.message
+        if attempt:
+            lacking = [digest for digest in answer.lacking if digest in every] or every
     raise click.ClickException(refusal)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 
 from holdfast.code.manifest import Manifest, ManifestEntry, digest_of
 
@@ -12,6 +13,9 @@ _CODE = (
     *(".yaml", ".yml", ".toml", ".cfg", ".ini"),
 )
 """Files that are held at the version. A script may write others beside itself, and needs them as it left them."""
+
+TREE_BYTES_MAX = 32 << 20
+"""Size of contents that are taken from a tree at once."""
 
 _Stamp = tuple[int, int, int, int, int]
 
@@ -62,9 +66,35 @@ class SourceTree:
         stamp = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
         before, digest = self._known.get(path, (None, ""))
         if before != stamp:
-            # What is no file any more must not be waited for.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:
-                digest = digest_of(file.read(now.st_size + 1))
+            digest = digest_of(_read(path, now.st_size))
             self._known[path] = stamp, digest
         return digest
+
+
+def from_tree(root: str, manifest: Manifest, wanted: Collection[str]) -> dict[str, bytes]:
+    """Return contents (by hash) of the version that lie at their paths in the source tree, of `TREE_BYTES_MAX` at most.
+
+    Whoever made the version has had them all, so none is disclosed to its ranks.
+    """
+    found: dict[str, bytes] = {}
+    total = 0
+    for entry in manifest.entries:
+        if entry.target is not None or entry.sha256 not in wanted or entry.sha256 in found:
+            continue
+        if total + entry.size_bytes > TREE_BYTES_MAX:
+            break
+        try:
+            body = _read(f"{root}/{entry.path}", entry.size_bytes)
+        except OSError:
+            continue
+        if digest_of(body) == entry.sha256:
+            found[entry.sha256] = body
+            total += len(body)
+    return found
+
+
+def _read(path: str, size_bytes: int) -> bytes:
+    # What is no file any more must not be waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        return file.read(size_bytes + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""

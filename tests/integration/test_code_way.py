@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,9 @@ import pytest
 from historian_scene import new_database
 
 from holdfast.bus.in_memory import MemoryBroker, MemoryBus
+from holdfast.cli.code_upload import upload
 from holdfast.code.manifest import decode, encode, short
+from holdfast.code.on_bus import FEW
 from holdfast.code.snapshot import Snapshot, snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import uuid7
@@ -130,8 +133,8 @@ class Place:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def get(self, found: Snapshot, job: str = "job") -> Path:
-        self.store.order(order(found, job))
+    async def get(self, found: Snapshot, job: str = "job", root: str = "/elsewhere") -> Path:
+        self.store.order(order(found, job, root))
         await until(lambda: f"{job}/{found.version}" in self.in_place and not self.store._needs)
         return self.store.place(job, found.version)
 
@@ -142,8 +145,8 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def order(found: Snapshot, job: str) -> NodeOrder:
-    root = str(found.root)
+def order(found: Snapshot, job: str, root: str = "/elsewhere") -> NodeOrder:
+    """Return an order for the version, whose source tree lies at `root`: elsewhere, as on another machine."""
     spec = JobSpec(
         name=job, script=f"{root}/train.py", cwd="/", directory="/", code_root=root, code_outside=found.outside
     )
@@ -277,6 +280,45 @@ async def test_nodes_fetch_ahead_what_a_job_may_need_and_forget_it_with_the_job(
         await want()
         await until(lambda: not place.in_place)
         await until(lambda: not list((tmp_path / "code" / ".contents").iterdir()))
+
+
+async def test_many_files_travel_together_and_those_of_a_small_change_alone(
+    house: House, source: Path, tmp_path: Path
+) -> None:
+    for number in range(3 * FEW):
+        (source / f"part_{number}.py").write_text(f"NUMBER = {number}\n")
+    on_the_bus = house.broker.objects[CODE_BUCKET]
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        one = snapshot(source)
+        await upload(house.person, one)
+        assert set(on_the_bus) == {one.version, f"{one.version}.0"}
+        assert lies(await place.get(one)) == lies(source)
+        (source / "part_0.py").write_text("NUMBER = -1\n")
+        two = snapshot(source)
+        await upload(house.person, two)
+        (new,) = two.contents.keys() - one.contents.keys()
+        assert set(on_the_bus) == {one.version, f"{one.version}.0", two.version, new}
+        assert lies(await place.get(two)) == lies(source)
+        assert place.brought[1].fetched_bytes == len(two.contents[new]) + len(encode(two.manifest))
+        # A node that has nothing, and a bus that lost what many need: the controller puts all of it there together.
+        async with Place(tmp_path / "other").running(house.broker.client("other")) as other:
+            assert lies(await other.get(two)) == lies(source)
+        assert f"{two.version}.0" in on_the_bus
+
+
+async def test_contents_that_lie_in_the_source_tree_are_not_fetched(house: House, source: Path, tmp_path: Path) -> None:
+    found = snapshot(source)
+    was = lies(source)
+    async with house.open(), Place(tmp_path / "code").running(house.broker.client("agent")) as place:
+        await house.keep(found)
+        # Edited since, replaced by what is no file, and gone.
+        (source / "train.py").write_text("import os      \n")
+        (source / "empty.py").unlink()
+        os.mkfifo(source / "empty.py")
+        (source / "lib" / "own.py").unlink()
+        assert lies(await place.get(found, root=str(source))) == was
+        edited = sum(len(was[path]) for path in ("train.py", "empty.py", "lib/own.py"))
+        assert place.brought[0].fetched_bytes == edited + len(encode(found.manifest))
 
 
 async def test_an_order_does_not_wait_for_a_fetch_ahead_that_has_time(

@@ -11,15 +11,18 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import structlog
 
+from holdfast.bounded_calls import within
 from holdfast.bus import Bus, BusError
+from holdfast.code.in_place import from_tree
 from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of
+from holdfast.code.on_bus import contents_there
 from holdfast.code.unpack import WrongContent, damage, unpack
 from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
@@ -30,7 +33,8 @@ from holdfast.subjects import CODE_BUCKET
 
 VERSIONS_KEPT = 4
 """Versions kept of each job besides those that it may need next, so that a rollback needs no fetch."""
-BATCH_BYTES = 8 << 20
+TREE_WITHIN_S = 2.0
+"""A source tree on a file system that hangs must not hold the fetch."""
 AHEAD_AFTER_S = 1.0
 _RETRY_S = 0.3
 _OFFER_S = 20.0
@@ -203,16 +207,7 @@ class CodeStore:
         manifest = decode(body)
         if await asyncio.to_thread(self._is_whole, manifest, need):
             return FetchedCode(need, 0, 0, 0.0)
-        sizes = manifest.digests
-        missing = [digest for digest in sizes if not self._content_path(digest).exists()]
-        while missing:
-            batch, total = [missing.pop()], 0
-            while missing and total < BATCH_BYTES:
-                total += sizes[batch[-1]]
-                batch.append(missing.pop())
-            contents = await self._fetched(bus, need, batch)
-            await asyncio.to_thread(self._keep, contents)
-            fetched += sum(map(len, contents.values()))
+        fetched += await self._fetch(bus, need, manifest)
         root = Path(need.root) if need.root else None
         target = self.place(need.job, need.version)
         try:
@@ -224,30 +219,42 @@ class CodeStore:
 
     async def _manifest(self, bus: Bus, need: CodeNeed) -> tuple[bytes, int]:
         """Return the manifest and the number of bytes fetched for it."""
+        version = need.version
         with contextlib.suppress(FileNotFoundError):
-            body = self._content(need.version)
-            if digest_of(body) == need.version:
+            body = self._content(version)
+            if digest_of(body) == version:
                 return body, 0
-        contents = await self._fetched(bus, need, [need.version])
-        self._keep(contents)
-        return contents[need.version], len(contents[need.version])
+        for is_offered in (False, True):
+            if is_offered:
+                await _offer(bus, version)
+            body = (await bus.get_objects(CODE_BUCKET, [version])).get(version, b"")
+            if digest_of(body) == version:
+                self._keep({version: body})
+                return body, len(body)
+        raise CodeUnavailable("its manifest is not on the bus, or not whole")
 
-    async def _fetched(self, bus: Bus, need: CodeNeed, digests: Sequence[str]) -> dict[str, bytes]:
-        """Return contents from the bus, after asking the controller to supply the missing ones."""
-        contents = await _sound(bus, digests)
-        if len(contents) < len(digests):
-            request = OfferCode(id=uuid7(), asked_by="an agent", version=need.version)
-            try:
-                body = await bus.request(CODE_REQUESTS, msgspec.json.encode(request), _OFFER_S)
-                answer = msgspec.json.decode(body, type=Answer)
-            except UNREADABLE as error:
-                raise CodeUnavailable(f"the controller's answer cannot be read: {error}") from error
-            if not answer.accepted:
-                raise CodeUnavailable(answer.message)
-            contents |= await _sound(bus, [digest for digest in digests if digest not in contents])
-        if len(contents) < len(digests):
-            raise CodeUnavailable(f"{len(digests) - len(contents)} of its files are not on the bus, or not whole")
-        return contents
+    async def _fetch(self, bus: Bus, need: CodeNeed, manifest: Manifest) -> int:
+        """Get the contents that this node lacks, and return the number of bytes that came over the bus.
+
+        As a rule they lie in the source tree: on one machine, or on a file system that all nodes share.
+        """
+        lacking = {digest: size for digest, size in manifest.digests.items() if not self._content_path(digest).exists()}
+        if lacking and need.root:
+            with contextlib.suppress(TimeoutError):
+                found = await asyncio.to_thread(within, lambda: from_tree(need.root, manifest, lacking), TREE_WITHIN_S)
+                await asyncio.to_thread(self._keep, found)
+                lacking = _without(lacking, found)
+        fetched = 0
+        for is_offered in (False, True):
+            if lacking and is_offered:
+                await _offer(bus, need.version)
+            async for contents in contents_there(bus, need.version, lacking):
+                await asyncio.to_thread(self._keep, contents)
+                lacking = _without(lacking, contents)
+                fetched += sum(map(len, contents.values()))
+        if lacking:
+            raise CodeUnavailable(f"{len(lacking)} of its files are not on the bus, or not whole")
+        return fetched
 
     def _is_whole(self, manifest: Manifest, need: CodeNeed) -> bool:
         """Return True if a version is complete on disk; remove it if it is damaged."""
@@ -329,7 +336,17 @@ def _listed(folder: Path) -> list[Path]:
         return []
 
 
-async def _sound(bus: Bus, digests: Iterable[str]) -> dict[str, bytes]:
-    """Return the contents that the bus has and whose hashes match."""
-    found = await bus.get_objects(CODE_BUCKET, list(digests))
-    return {digest: body for digest, body in found.items() if digest_of(body) == digest}
+def _without(sizes: Mapping[str, int], found: Collection[str]) -> dict[str, int]:
+    return {digest: size for digest, size in sizes.items() if digest not in found}
+
+
+async def _offer(bus: Bus, version: str) -> None:
+    """Have the controller put a version on the bus again. Raises CodeUnavailable, BusError."""
+    request = OfferCode(id=uuid7(), asked_by="an agent", version=version)
+    try:
+        body = await bus.request(CODE_REQUESTS, msgspec.json.encode(request), _OFFER_S)
+        answer = msgspec.json.decode(body, type=Answer)
+    except UNREADABLE as error:
+        raise CodeUnavailable(f"the controller's answer cannot be read: {error}") from error
+    if not answer.accepted:
+        raise CodeUnavailable(answer.message)

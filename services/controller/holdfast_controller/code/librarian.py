@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
 
 import msgspec
 import structlog
@@ -15,14 +14,13 @@ import structlog
 from holdfast import requests
 from holdfast.bus import Bus, BusError
 from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of, short
+from holdfast.code.on_bus import batches_of, contents_there, publish_bundle
 from holdfast.daemon.retrying import until_available
 from holdfast.requests import CODE_REQUESTS, Answer, AnyCodeRequest, KeepCode
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import CODE_BUCKET
 from holdfast_controller.code.shelf import PostgresShelf
 
-BATCH_BYTES = 8 << 20
-"""Maximum size of contents in memory while they are copied."""
 OFFERED_S = 10.0
 """One copy to the bus serves all requests for the same version within this time."""
 TIDY_EVERY_S = 3600.0
@@ -31,7 +29,11 @@ log = structlog.get_logger(__name__)
 
 
 class _Refused(Exception):
-    """A request that cannot be met; the message gives the reason."""
+    """A request that cannot be met; the message gives the reason, `lacking` the contents that would mend it."""
+
+    def __init__(self, message: str, lacking: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.lacking = lacking
 
 
 class Librarian:
@@ -78,7 +80,8 @@ class Librarian:
                 await self._serve(request)
             except (_Refused, InvalidManifest, BusError, StoreUnavailable) as error:
                 name = short(request.version)
-                return _encoded(Answer(accepted=False, message=f"code version {name}: {error}"))
+                lacking = error.lacking if isinstance(error, _Refused) else ()
+                return _encoded(Answer(accepted=False, message=f"code version {name}: {error}", lacking=lacking))
         return _encoded(Answer(accepted=True))
 
     async def _serve(self, request: AnyCodeRequest) -> None:
@@ -97,17 +100,22 @@ class Librarian:
         if digest_of(body) != version:
             raise _Refused("the object of that name on the bus has another digest")
         manifest = decode(body)
-        sizes = manifest.digests
-        missing = await self._shelf.missing(sizes)
-        for batch in _batches({digest: sizes[digest] for digest in sorted(missing)}):
-            contents = await self._bus.get_objects(CODE_BUCKET, batch)
-            wrong = [digest for digest in batch if digest not in contents or digest_of(contents[digest]) != digest]
-            if wrong:
-                raise _Refused(f"{len(wrong)} of its {len(sizes)} files are missing on the bus, or incomplete")
+        missing = await self._shelf.missing(manifest.digests)
+        sizes = {digest: size for digest, size in manifest.digests.items() if digest in missing}
+        lacking = set(missing)
+        async for contents in contents_there(self._bus, version, sizes):
             await self._shelf.put(contents)
+            lacking -= contents.keys()
+        if lacking:
+            raise _Refused(
+                f"{len(lacking)} of its {len(manifest.digests)} files are missing on the bus, or incomplete",
+                tuple(sorted(lacking)),
+            )
         await self._shelf.put_manifest(version, body)
         self.manifests[version] = manifest
-        self._offered[version] = time.monotonic()
+        if len(missing) == len(manifest.digests):
+            # All of it has just been published by who made it.
+            self._offered[version] = time.monotonic()
         log.info("code stored", version=short(version), files=len(manifest.entries), new=len(missing))
 
     async def _offer(self, version: str) -> None:
@@ -116,8 +124,8 @@ class Librarian:
             raise _Refused("the controller does not store it")
         if time.monotonic() - self._offered.get(version, float("-inf")) < OFFERED_S:
             return
-        for batch in _batches(manifest.digests):
-            await self._bus.put_objects(CODE_BUCKET, await self._shelf.contents(batch))
+        for number, batch in enumerate(batches_of(manifest.digests)):
+            await publish_bundle(self._bus, version, number, await self._shelf.contents(batch))
         # The manifest last: a node that finds it finds the rest.
         await self._bus.put_objects(CODE_BUCKET, await self._shelf.contents([version]))
         self._offered[version] = time.monotonic()
@@ -147,19 +155,6 @@ class Librarian:
             if version not in live and now - self._stored_at.get(version, float("-inf")) > TIDY_EVERY_S:
                 del self.manifests[version]
                 self._stored_at.pop(version, None)
-
-
-def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    total = 0
-    for digest, size in sizes.items():
-        if batch and total + size > BATCH_BYTES:
-            yield batch
-            batch, total = [], 0
-        batch.append(digest)
-        total += size
-    if batch:
-        yield batch
 
 
 def _encoded(answer: Answer) -> bytes:

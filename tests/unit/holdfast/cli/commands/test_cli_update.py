@@ -90,31 +90,35 @@ def test_an_update_that_makes_no_sense_is_refused(tmp_path: Path, options: list[
     assert said.exit_code in (1, 2) and message in said.output
 
 
-async def test_only_what_the_bus_lacks_is_sent_and_all_of_it_if_that_was_not_enough(
+async def test_only_what_the_controller_lacks_is_sent_and_all_of_it_if_that_was_not_enough(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (asked.script.parent / "model.py").write_text("LAYERS = 4\n")
     found = snapshot(asked.script.parent)
     bus = MemoryBroker().client("run")
-    refusals = ["not held", "a file is not whole"]
+    one = next(iter(found.contents))
+    refusals = [
+        Answer(accepted=False, message="not held"),
+        Answer(accepted=False, message="1 file is missing", lacking=(one, "f" * 64)),
+        Answer(accepted=False, message="a file is not whole"),
+    ]
     sent: list[set[str]] = []
 
     async def ask(bus: Bus, subject: str, request: Request, service: str) -> Answer:
         assert isinstance(request, KeepCode) and request.version == found.version
-        return Answer(accepted=False, message=refusals.pop(0)) if refusals else Answer(accepted=True)
+        return refusals.pop(0) if refusals else Answer(accepted=True)
 
     async def put_objects(self: MemoryBus, bucket: str, objects: dict[str, bytes]) -> None:
-        sent.append(set(objects))
+        if objects:
+            sent.append(set(objects))
         self.broker.objects[bucket].update(objects)
 
     monkeypatch.setattr(code_upload, "ask", ask)
     monkeypatch.setattr(MemoryBus, "put_objects", put_objects)
-    there = next(iter(found.contents))
-    bus.broker.objects[CODE_BUCKET][there] = b"damaged"
     offer = await upload(bus, found, "a fix")
     assert (offer.version, offer.message, offer.files) == (found.version, "a fix", 2)
-    # The manifest comes last: who finds it finds the rest.
-    assert sent == [found.contents.keys() - {there}, {found.version}, found.contents.keys(), {found.version}]
+    manifest = {found.version}
+    assert sent == [manifest, {one}, manifest, set(found.contents), manifest]
     assert bus.broker.objects[CODE_BUCKET][found.version] == encode(found.manifest)
     sent.clear()
     await upload(bus, found)
