@@ -25,6 +25,7 @@ drop view if exists
     ckpt.odds;
 drop function if exists historian.in_words(text, jsonb);
 drop function if exists historian.ettr_between(timestamptz, timestamptz);
+drop function if exists historian.is_start_known(jsonb);
 
 create or replace function historian.seconds(since timestamptz, until timestamptz) returns double precision
 language sql immutable parallel safe as $$
@@ -36,6 +37,14 @@ create or replace function historian.real(value numeric) returns double precisio
 language sql immutable parallel safe as $$
     select case when abs(value) between 1e-300 and 1e300 then value::double precision
                 when abs(value) < 1e-300 then 0 end
+$$;
+
+-- From a `first_step`: do its numbers show at which step of the job the generation went on? Agents of earlier releases
+-- did not say where numbers come from; they counted from 0 what was not numbered, whatever the script had restored.
+create function historian.is_start_known(body jsonb) returns boolean
+language sql immutable parallel safe as $$
+    select body->>'is_start_unknown' is distinct from 'true'
+           and (body->>'is_numbered' is distinct from 'false' or coalesce(body->>'step_source', '') <> '')
 $$;
 
 create view historian.steps as
@@ -59,15 +68,18 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
        historian.seconds(coalesce(f.at, g.at), d.at) as total_s,
        array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
        w.step as restore_step,
-       case when f.at is not null and not u.exists and w.has_begun then greatest(0,
-            greatest(f.step, o.failed_step, -1) - coalesce(w.step, -1)) end as lost_steps,
+       case when f.at is null or u.exists or not w.has_begun then null
+            -- A restored number beyond what was reached counts something else than optimizer steps.
+            when w.source = 'restored' and w.step > greatest(f.step, o.failed_step) + 2 then null
+            else greatest(0, greatest(f.step, o.failed_step, -1) - coalesce(w.step, -1)) end as lost_steps,
        case when g.next is not null then coalesce(x.type, 'replaced')
             when j.outcome is not null then j.outcome
             when x.type is not null then x.type
             when d.at is not null then 'training'
             else 'starting' end as outcome,
        f.at as fault_at, f.noticed_at, s.at as stopped_at, r.at as ranks_started_at, d.at as first_step_at,
-       coalesce(x.at, g.next_at, j.at) as ended_at
+       coalesce(x.at, g.next_at, j.at) as ended_at,
+       w.is_start_known, w.source as step_source, w.source_name as step_source_name
 from (
     select e.job, e.generation, e.incident, e.id, e.cause, e.at, e.body,
            coalesce(lag(e.generation) over w, 0) as previous, lag(e.at) over w as previous_at,
@@ -118,8 +130,10 @@ left join lateral (
 left join lateral (
     select exists (
         select from historian.events e
-        where e.type = 'first_step' and e.job = g.job and e.generation in (g.previous, g.generation)
-          and e.body->>'is_numbered' = 'false'
+        where e.type = 'first_step' and e.job = g.job and not historian.is_start_known(e.body)
+          and e.generation in (g.generation, (
+              select max(p.generation) from historian.events p
+              where p.type = 'first_step' and p.job = g.job and p.generation < g.generation))
     ) as exists
 ) u on true
 left join lateral (
@@ -168,7 +182,8 @@ left join lateral (
 left join lateral (
     -- The step that the ranks restored. The order names the newest step that the controller knew, or an older one.
     select nullif(coalesce(min((e.body->>'step')::bigint) - 1, (g.body->>'restore_step')::bigint), -1) as step,
-           count(*) > 0 as has_begun
+           count(*) > 0 as has_begun, bool_and(historian.is_start_known(e.body)) as is_start_known,
+           nullif(min(e.body->>'step_source'), '') as source, nullif(min(e.body->>'step_source_name'), '') as source_name
     from historian.events e
     where e.type = 'first_step' and e.job = g.job and e.generation = g.generation
 ) w on true;
@@ -186,8 +201,9 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at,
                              where e.type = 'generation_started' and e.incident = o.incident and e.job = o.job))
            as attempts,
        coalesce(c.outcome, 'open') as outcome,
-       (select coalesce(max((e.body->>'lost_steps')::bigint), 0) from historian.events e
-        where e.type = 'steps_lost' and e.incident = o.incident and e.job = o.job) as lost_steps,
+       (select case when bool_or(g.fault_at is not null and g.is_start_known is not null and g.lost_steps is null)
+               then null else coalesce(sum(g.lost_steps), 0)::bigint end
+        from historian.generations g where g.job = o.job and g.incident = o.incident) as lost_steps,
        case when c.outcome = 'recovered' then
            historian.seconds(coalesce(f.at, o.at), coalesce(r.at, c.at)) end as seconds_to_recover,
        f.at as fault_at, case when c.outcome = 'recovered' then coalesce(r.at, c.at) end as recovered_at,
@@ -293,8 +309,12 @@ select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'ru
             where e.type in ('first_step', 'checkpoint_saved', 'process_exited') and e.job = s.job)), -1) as last_step,
        (select count(*) from historian.events e
         where e.type = 'incident_opened' and e.job = s.job) as incidents,
-       (select coalesce(sum(g.lost_steps), 0) from historian.generations g where g.job = s.job) as lost_steps,
-       s.body->'spec'->>'script' as script
+       (select case when bool_or(g.fault_at is not null and g.is_start_known is not null and g.lost_steps is null)
+               then null else coalesce(sum(g.lost_steps), 0) end
+        from historian.generations g where g.job = s.job) as lost_steps,
+       s.body->'spec'->>'script' as script,
+       (select coalesce(e.body->>'step_source_name', e.body->>'step_source') from historian.events e
+        where e.type = 'first_step' and e.job = s.job order by e.generation desc, e.at limit 1) as step_source
 from historian.events s
 left join lateral (
     select e.at, e.body->>'outcome' as outcome from historian.events e
@@ -303,7 +323,7 @@ left join lateral (
 ) f on true
 where s.type = 'job_submitted';
 
-comment on view historian.jobs is 'one row per job: outcome, generations, last step, incidents, steps trained twice';
+comment on view historian.jobs is 'one row per job: outcome, generations, last step and its source, incidents, steps trained twice (null: not known)';
 
 -- A generation trains from its first step to its end. What it repeats of earlier generations comes first.
 create function historian.ettr_between(since timestamptz, until timestamptz)
@@ -316,7 +336,8 @@ language sql stable parallel safe as $$
                coalesce(g.restore_step, -1) as restored,
                -- The last step before the end, as the next generation that trains shows it.
                lead(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached,
-               max(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached_before
+               max(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached_before,
+               not g.is_start_known or g.fault_at is not null and g.lost_steps is null as is_unknown
         from historian.generations g
         where g.first_step_at is not null
         window w as (partition by g.job order by g.generation)
@@ -342,8 +363,7 @@ language sql stable parallel safe as $$
                least(coalesce(s.finished_at, now()), until) as ended_at,
                historian.seconds(greatest(s.submitted_at, since), least(coalesce(s.finished_at, now()), until))
                    as wall_s,
-               not exists (select from historian.events e where e.type = 'first_step' and e.job = s.job
-                           and e.body->>'is_numbered' = 'false') as is_numbered
+               not exists (select from trained t where t.job = s.job and t.is_unknown) as is_numbered
         from historian.jobs s
     ) j
     cross join lateral (

@@ -264,6 +264,8 @@ class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
     summary: str = ""
     lost_steps: Count = 0
     """Steps that were lost though they could have been restored before; see `steps_lost`."""
+    redone_steps: Count | None = None
+    """Steps completed before the failures that had to be trained again; None: not known."""
 
 
 class JobFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from holdfast.events.parts.job import AgentPlace, CheckResult, Endpoint, NodeFac
 from holdfast.events.parts.ranks import FoldedResult, RankException, RankProgress, RankReplay
 from holdfast.events.parts.samples import RankProfile, SlowStage
 from holdfast.events.parts.scalars import Code, Count, Id, Moment, Name, Step
+from holdfast.events.parts.step_source import StepSource
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
 
 
@@ -116,6 +117,18 @@ class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     is_numbered: bool = True
     """The step's number comes from the script or continues a restored checkpoint. False: steps count from 0 in every
     generation, so that no number tells how far the job is."""
+    step_source: StepSource = ""
+    step_source_name: str = ""
+    """Which framework, or what was restored."""
+    is_start_unknown: bool = False
+    """True if nothing shows at which step of the job the ranks go on."""
+
+    @property
+    def is_start_known(self) -> bool:
+        """True if its numbers show at which step of the job the generation went on. Agents of earlier releases counted
+        from 0 what was not numbered, whatever the script had restored.
+        """
+        return not self.is_start_unknown and (self.is_numbered or self.step_source != "")
 
 
 class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, SupportsFloat, SupportsInt
 
 from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.ledger_layout import Source
+from holdfast.trainer.steps.start import StepStart
 
 if TYPE_CHECKING:
     from holdfast.trainer.hooks.ring_writer import RingWriter
@@ -19,7 +21,7 @@ class _Binding:
 
     `explicit` once the script counts its own steps. `unsettled_ns` is the time of the first optimizer step: whether it
     is a step of the job is known only when the script calls `step` for it, or steps the optimizer again without having
-    done so. `recorder` is that of a rank that replays.
+    done so. `recorder` is that of a rank that replays. `framework` is the one that counts the steps; "": none.
     """
 
     def __init__(self) -> None:
@@ -28,12 +30,32 @@ class _Binding:
         self.recorder: Recorder | None = None
         self.explicit = False
         self.unsettled_ns: tuple[int, int] | None = None
+        self.framework = ""
+        self.start = StepStart()
+        self.is_begun = False
 
     def settle(self) -> None:
         """Complete the first optimizer step if the script does not count by itself: it was a step of the job."""
         if self.ledger is not None and self.unsettled_ns is not None and not self.explicit:
+            self.begin()
             self.ledger.complete_step(at_ns=self.unsettled_ns)
         self.unsettled_ns = None
+
+    def begin(self, source: Source = Source.NONE) -> None:
+        """Before the first step: note where steps begin, as far as what the script has restored shows it."""
+        if self.ledger is None or self.is_begun:
+            return
+        self.is_begun = True
+        start = self.start.decide()
+        counted = source or start.source
+        kind = start.source if start.source is Source.RESTORED else counted
+        self.ledger.begin_steps(start.done, kind, start.name, is_known=start.is_known)
+
+    def begin_counting(self, framework: str, done: int, name: str) -> None:
+        """Let a framework count from now on: optimizers are not asked any more."""
+        if self.ledger is not None and not self.explicit:
+            self.framework, self.unsettled_ns, self.is_begun = framework, None, True
+            self.ledger.begin_steps(done + 1, Source.FRAMEWORK, name)
 
 
 binding = _Binding()
@@ -42,8 +64,10 @@ binding = _Binding()
 def bind(ledger: LedgerWriter, ring: RingWriter | None = None) -> None:
     binding.ledger = ledger
     binding.ring = ring
-    binding.explicit = False
+    binding.explicit = binding.is_begun = False
     binding.unsettled_ns = None
+    binding.framework = ""
+    binding.start = StepStart()
 
 
 def _unbind() -> None:
@@ -62,8 +86,8 @@ def step(
 ) -> None:
     """Report that a step is completed.
 
-    Without `step` it is the one after the last, the first of a generation being 0, or the step that a `Checkpointer`
-    has restored; a job that restores by other means gives the absolute number. `tokens` are those of all ranks
+    Without `step` it is the one after the last; the first of a generation is the one that was restored, as far as that
+    shows (docs/steps.md), or 0. `tokens` are those of all ranks
     together, whichever rank reports them. `loss` and `grad_norm` may be tensors: reading one that lies on an
     accelerator waits for it.
     """
@@ -76,6 +100,11 @@ def step(
         recorder.step_reported(step, loss_value, norm_value)
     if ledger is not None:
         binding.explicit = True
+        if not ledger.steps_done:
+            if step is None:
+                binding.begin(Source.SCRIPT)
+            else:
+                ledger.begin_steps(step, Source.SCRIPT)
         ledger.complete_step(step, loss_value, norm_value, None if tokens is None else int(tokens))
         if binding.ring is not None and binding.ring.hold_wanted:
             from holdfast.trainer.hooks.holding import wait_if_held
@@ -88,7 +117,8 @@ def resumed(step: int) -> None:
     if binding.recorder is not None:
         binding.recorder.resumed(step)
     if binding.ledger is not None and not binding.explicit:
-        binding.ledger.go_on_from(step)
+        binding.is_begun = True
+        binding.ledger.begin_steps(step, Source.RESTORED, "the Checkpointer")
 
 
 def _number(value: SupportsFloat) -> float:

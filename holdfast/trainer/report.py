@@ -20,6 +20,7 @@ DIAGNOSTIC_RESULT = "diagnostic_result"
 REPLAY_RESULT = "replay_result"
 STEPS_KEPT = "steps_kept"
 CHECKPOINT_RESTORED = "checkpoint_restored"
+HOOK_FAILED = "hook_failed"
 
 ReportValue = str | int | float | bool | Sequence[int] | Sequence[str] | Sequence[Mapping[str, object]] | None
 

@@ -136,10 +136,12 @@ class Story:
         restore: int | None = None,
         nodes: tuple[str, ...] = (),
         restored: int | None = None,
+        **of_first_step: Any,
     ) -> None:
         """A generation, decided and with its first step on all nodes at these times; node by node 1 ms apart.
 
-        `restore` is what its order names, `restored` what its ranks found (None: the same).
+        `restore` is what its order names, `restored` what its ranks found (None: the same). `of_first_step`: fields of
+        that event.
         """
         self.generation += 1
         self.nodes = nodes or self.nodes
@@ -164,7 +166,7 @@ class Story:
             completed = self.at(stepped_s + place / 1000)
             found = restore if restored is None else restored
             step = 0 if found is None else found + 1
-            self.say(FirstStep, stepped_s + 0.002, step=step, completed_at=completed, **own)
+            self.say(FirstStep, stepped_s + 0.002, **({"step": step, "completed_at": completed} | own | of_first_step))
 
     def steps(self, first: int, last: int, at_s: float) -> None:
         """Samples of steps of rank 0 on the first node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -269,6 +270,48 @@ async def test_steps_without_numbers_of_their_own_tell_of_none_that_were_lost(ur
     await record(urls["historian"], story.events)
     _, row = await query(urls["reader"], GENERATIONS, "unnumbered")
     assert row["lost_steps"] is None and row["total_s"] is not None
+
+
+COUNTED: dict[str, Any] = {"is_numbered": False, "step_source": "optimizer"}
+RESTORED: dict[str, Any] = {"step_source": "restored", "step_source_name": "iter_num in ckpt.pt"}
+ETTR = "select * from historian.ettr where job = $1"
+JOBS = "select * from historian.jobs where job = $1"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "step", "lost"),
+    [
+        pytest.param(COUNTED, COUNTED, 0, 373, id="it began again"),
+        pytest.param(COUNTED, RESTORED, 300, 73, id="it restored"),
+        pytest.param(COUNTED, COUNTED | {"is_start_unknown": True}, 0, None, id="it restored what shows no step"),
+        pytest.param(COUNTED | {"is_start_unknown": True}, COUNTED, 0, None, id="it had done so before"),
+        pytest.param(COUNTED, RESTORED, 1200, None, id="the restored number counts something else"),
+    ],
+)
+async def test_steps_that_no_script_reports(
+    urls: dict[str, str],
+    request: pytest.FixtureRequest,
+    first: dict[str, Any],
+    second: dict[str, Any],
+    step: int,
+    lost: int | None,
+) -> None:
+    """A job that was killed at its 373rd step: what it lost is a number in every view, or null in every view."""
+    story = Story(request.node.callspec.id.replace(" ", "-"))
+    story.submit()
+    story.start(0.001, 0.5, **first)
+    died = story.kill(10.0, step=372)
+    story.open(10.1, died, failed_step=372)
+    story.start(10.2, 11.0, **second | {"step": step})
+    story.close(20.0)
+    await record(urls["historian"], story.events)
+    _, row = await query(urls["reader"], GENERATIONS, story.job)
+    assert (row["lost_steps"], row["step_source"]) == (lost, second["step_source"])
+    assert row["is_start_known"] is not bool(second.get("is_start_unknown"))
+    assert (await one(urls, JOBS, story.job))["lost_steps"] == lost
+    assert (await one(urls, INCIDENTS, story.job))["lost_steps"] == lost
+    ettr = await one(urls, ETTR, story.job)
+    assert (ettr["ettr"] is None) == (lost is None)
 
 
 async def test_what_has_not_happened_yet_is_null(urls: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.events.parts.step_source import StepSource
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.zygote.wire import Fence
 
@@ -71,6 +72,12 @@ class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
     step: int = -1
     steps_done: int = 0
     is_numbered: bool = True
+    first: int | None = None
+    """Number of its first step in this generation; None before it is known where that comes from."""
+    step_source: StepSource = ""
+    step_source_name: str = ""
+    is_start_known: bool = True
+    """False if nothing shows at which step of the job its first one is."""
     phase: str = "init"
     phase_since: datetime | None = None
     first_step_at: datetime | None = None

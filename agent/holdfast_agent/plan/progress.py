@@ -11,10 +11,14 @@ from holdfast.events.parts.ranks import RankProgress
 from holdfast_agent.plan.cut_off import end_ranks_after_lease
 from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.inputs import Observed
-from holdfast_agent.plan.node_state import Crew
+from holdfast_agent.plan.node_state import Crew, RankStatus
 
 PROGRESS_EVERY_S = 0.9
 """Slightly less than the interval between two reads of the ledgers, so that no read is skipped."""
+
+
+_CERTAIN = ("script", "framework", "restored", "", "optimizer")
+"""Sources of step numbers, the best first; "" stands for those that tell nothing of the start."""
 
 
 def observed(draft: PlanDraft, seen: Observed) -> None:
@@ -47,11 +51,35 @@ def observed(draft: PlanDraft, seen: Observed) -> None:
 def _first_step(draft: PlanDraft, crew: Crew, seen: Observed) -> None:
     draft.remember(crew=msgspec.structs.replace(crew, stepped=True))
     statuses = [seen.statuses[rank] for rank in crew.ranks]
+    # What one rank knows of the step at which the job goes on holds for those that know less: it may have read for all.
+    best = min(map(_knowledge, statuses))
+    knowing = [status for status in statuses if _knowledge(status) == best]
     # A script may number its steps in any way, but never below 0.
-    first = max(0, min(status.step - status.steps_done + 1 for status in statuses))
+    first = max(0, min(_first_of(status) for status in knowing))
     completed = max(status.first_step_at or draft.now for status in statuses)
-    numbered = all(status.is_numbered for status in statuses)
-    draft.emit(FirstStep, crew, step=first, completed_at=completed, is_numbered=numbered)
+    draft.emit(
+        FirstStep,
+        crew,
+        step=first,
+        completed_at=completed,
+        is_numbered=all(status.is_numbered for status in knowing),
+        step_source=knowing[0].step_source,
+        step_source_name=knowing[0].step_source_name,
+        is_start_unknown=not knowing[0].is_start_known,
+    )
+
+
+def _knowledge(status: RankStatus) -> int:
+    """Return how well a rank knows at which step it goes on, best first. To know that something was restored, but not
+    which step, is more than to have restored nothing.
+    """
+    if not status.is_start_known:
+        return _CERTAIN.index("restored") + 1
+    return _CERTAIN.index(status.step_source) if status.step_source in _CERTAIN else len(_CERTAIN)
+
+
+def _first_of(status: RankStatus) -> int:
+    return status.step - status.steps_done + 1 if status.first is None else status.first
 
 
 def _progress_of(crew: Crew, seen: Observed, now: datetime) -> tuple[RankProgress, ...]:

@@ -11,10 +11,21 @@ import structlog
 
 from holdfast.events.parts.samples import StepSample
 from holdfast.events.parts.scalars import INTEGER_MAX
+from holdfast.events.parts.step_source import StepSource
 from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader, LedgerSnapshot, StepRecord
+from holdfast.node.ledger.ledger_layout import Source
 from holdfast_agent.plan.node_state import RankStatus
 
 log = structlog.get_logger(__name__)
+
+STEP_SOURCES: dict[Source, StepSource] = {
+    Source.NONE: "",
+    Source.SCRIPT: "script",
+    Source.FRAMEWORK: "framework",
+    Source.RESTORED: "restored",
+    Source.LOG: "log",
+    Source.OPTIMIZER: "optimizer",
+}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -97,6 +108,10 @@ def _status(snapshot: LedgerSnapshot) -> RankStatus:
         step=_bounded(snapshot.step),
         steps_done=snapshot.steps_done,
         is_numbered=snapshot.is_numbered,
+        first=None if snapshot.first is None else _bounded(snapshot.first),
+        step_source=STEP_SOURCES[snapshot.source],
+        step_source_name=snapshot.source_name,
+        is_start_known=snapshot.is_start_known,
         phase=snapshot.phase_name,
         phase_since=moment(snapshot.phase_started_ns),
         first_step_at=moment(snapshot.first_step_ns) if snapshot.first_step_ns else None,

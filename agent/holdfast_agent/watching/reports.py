@@ -17,6 +17,7 @@ from holdfast.trainer.report import (
     CHECKPOINT_RESTORED,
     CHECKPOINT_SAVED,
     DIAGNOSTIC_RESULT,
+    HOOK_FAILED,
     REPLAY_RESULT,
     STEPS_KEPT,
 )
@@ -98,6 +99,9 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
         "cause": order.cause,
     }
     purpose = order.placement.purpose if order.placement is not None else "train"
+    if report.kind == HOOK_FAILED:
+        log.warning("a hook failed, and is off in this rank", job=order.job, rank=report.rank, **_texts(report))
+        return None
     if purpose == "replay" and report.kind != REPLAY_RESULT:
         return None  # checkpoints of a replay are not the job's
     if (purpose == "checks") != (report.kind == DIAGNOSTIC_RESULT):
@@ -118,6 +122,10 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
     return None
+
+
+def _texts(report: RankReport) -> dict[str, str]:
+    return {name: str(report.fields.get(name, ""))[:PATH_CHARS_MAX] for name in ("hook", "error")}
 
 
 def described_model(report: RankReport) -> ModelDescription | None:

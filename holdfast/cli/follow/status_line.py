@@ -70,7 +70,8 @@ class StatusLine:
                 if self._incident_at is not None:
                     seconds = time.monotonic() - self._incident_at
                     self._incident_at = None
-                    self.print(f"{self._job}: training again after {seconds:.2f} s, step {event.step} done")
+                    where = f"step {event.step} done{_start_in_words(event)}"
+                    self.print(f"{self._job}: training again after {seconds:.2f} s, {where}")
             case Progress():
                 self._step = event.step
             case StepsMeasured():
@@ -136,3 +137,11 @@ class StatusLine:
             )
             self._live.start()
         self._live.update(Text(printable(text), no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def _start_in_words(event: FirstStep) -> str:
+    """Return what is not plain from the step's number."""
+    if not event.is_start_known:
+        why = event.step_source_name or "no number shows it"
+        return f" by this generation's count; the job's own step is unknown: {why}"
+    return "; the script began again from the start" if event.step <= 1 else ""

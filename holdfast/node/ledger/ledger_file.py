@@ -36,6 +36,10 @@ from holdfast.node.ledger.ledger_layout import (
     RING_OFFSET,
     RING_STEPS,
     RUNNING,
+    SOURCE_NAME_BYTES,
+    SOURCE_OF_NUMBER,
+    START,
+    START_OFFSETS,
     STATE,
     STATE_OFFSETS,
     STEP,
@@ -44,6 +48,7 @@ from holdfast.node.ledger.ledger_layout import (
     LedgerError,
     LedgerSnapshot,
     Phase,
+    Source,
     StepRecord,
 )
 from holdfast.node.ranks_file import open_ranks_file
@@ -96,6 +101,7 @@ class LedgerWriter:
         self._tokens = 0
         self._flags = 0
         self._is_numbered = False
+        self._start_sequence = 0
 
         self._collective_sequence = 0
         self._entered = 0
@@ -163,11 +169,18 @@ class LedgerWriter:
             self._first_step_ns = now
         self._write_state(now)
 
-    def go_on_from(self, steps: int) -> None:
-        """Note that `steps` steps were completed before this generation; steps without a number continue from there."""
-        self._is_numbered = True
+    def begin_steps(self, first: int, source: Source, name: str = "", *, is_known: bool = True) -> None:
+        """Note the number of this generation's first step, and where it comes from. Steps without a number of their own
+        continue from there.
+        """
+        self._is_numbered = self._is_numbered or source in _NUMBERING
+        if self._steps_done and self._start_sequence and source is not Source.LOG:
+            return
+        self._start_sequence = sequence = self._start_sequence + 1
+        place, text = START_OFFSETS[sequence & 1], name.encode(errors="replace")[:SOURCE_NAME_BYTES]
+        START.pack_into(self._map, place, sequence, first, source, is_known, text, sequence)
         if not self._steps_done:
-            self._step = steps - 1
+            self._step = first - 1
             self._write_state(time.time_ns())
 
     def enter_phase(self, name: str) -> str:
@@ -246,6 +259,10 @@ class LedgerWriter:
         )
 
 
+_NUMBERING = (Source.FRAMEWORK, Source.RESTORED, Source.LOG)
+"""Sources of numbers that continue those of earlier generations."""
+
+
 class _Depth(threading.local):
     """Depth of the present thread in collectives that call each other."""
 
@@ -291,8 +308,9 @@ class LedgerReader:
             second = self._read(0, RECORDS_BYTES)
             state = _newest(first, second, STATE, STATE_OFFSETS)
             collective = _newest(first, second, COLLECTIVE, COLLECTIVE_OFFSETS)
+            start = _newest(first, second, START, START_OFFSETS)
             if state is not None and collective is not None:
-                return self._snapshot(state, collective)
+                return self._snapshot(state, collective, start or _NO_START)
         raise LedgerError(
             f"{self.path} had no whole record in {READ_ATTEMPTS_MAX} attempts: is something else writing it?"
         )
@@ -336,7 +354,8 @@ class LedgerReader:
             raise LedgerError(f"{self.path} was cut short while it was read, at {offset + len(data)} bytes")
         return data
 
-    def _snapshot(self, state: tuple[Any, ...], collective: tuple[Any, ...]) -> LedgerSnapshot:
+    def _snapshot(self, state: tuple[Any, ...], collective: tuple[Any, ...], start: tuple[Any, ...]) -> LedgerSnapshot:
+        _, first_step, source, is_known, source_name, _ = start
         _, step, done, step_start, phase_start, first, changed, code, loss, norm, tokens, phase, flags, name, _ = state
         _, entered, entered_ns, left_ns, in_flight, _, collective_name, _ = collective
         return LedgerSnapshot(
@@ -356,6 +375,10 @@ class LedgerReader:
             grad_norm=norm if flags & HAS_GRAD_NORM else None,
             tokens=tokens if flags & HAS_TOKENS else None,
             is_numbered=bool(flags & IS_NUMBERED),
+            first=first_step if source else None,
+            source=SOURCE_OF_NUMBER.get(source, Source.NONE),
+            source_name=_text(source_name),
+            is_start_known=bool(is_known),
             collective=CollectiveState(
                 name=_text(collective_name),
                 entered=entered,
@@ -364,6 +387,9 @@ class LedgerReader:
                 left_ns=left_ns,
             ),
         )
+
+
+_NO_START = (0, 0, Source.NONE, True, b"", 0)
 
 
 def _newest(first: bytes, second: bytes, record: struct.Struct, offsets: tuple[int, int]) -> tuple[Any, ...] | None:

@@ -11,6 +11,8 @@ offset bytes content
 192    128   state record, slot 1
 320    80    collective record, slot 0
 448    80    collective record, slot 1
+576    76    start record, slot 0; a ledger of a release that had none holds zeros there
+704    76    start record, slot 1
 1024   18432 ring of the last 256 steps, 72 bytes each, at index modulo 256
 ====== ===== ==========================================================================================
 
@@ -19,6 +21,8 @@ completed (0: not yet), last change; exit code i64 (-1: runs); loss f64, gradien
 flags u16, phase name 28 bytes (UTF-8, zero-padded); the same sequence u64 again.
 Collective record: sequence u64, collectives entered u64, entered i64 and left i64 (Unix ns), in flight u32, reserved
 u32, name 32 bytes; the same sequence u64 again.
+Start record: sequence u64, number of the generation's first step i64, source u16, is known u16, name of the source 48
+bytes; the same sequence u64 again.
 Ring entry: index + 1 u64, step i64, end i64 (Unix ns), duration i64 (ns), loss f64, gradient norm f64, tokens i64,
 flags u32, reserved u32; index + 1 u64 again.
 """
@@ -37,13 +41,16 @@ FILE_BYTES = 20_480
 
 HEADER = struct.Struct("<8sIIqqqq")
 STATE = struct.Struct("<QqqqqqqqddqHH28sQ")
+START = struct.Struct("<QqHH48sQ")
 COLLECTIVE = struct.Struct("<QQqqII32sQ")
 STEP = struct.Struct("<QqqqddqIIQ")
 STATE_OFFSETS = (64, 192)
 COLLECTIVE_OFFSETS = (320, 448)
-RECORDS_BYTES = 576
+START_OFFSETS = (576, 704)
+RECORDS_BYTES = 832
 RING_OFFSET = 1024
 PHASE_NAME_BYTES = 28
+SOURCE_NAME_BYTES = 48
 
 HAS_LOSS = 1
 HAS_GRAD_NORM = 2
@@ -70,8 +77,26 @@ class Phase(IntEnum):
     OTHER = 255
 
 
+class Source(IntEnum):
+    """Where the numbers of a rank's steps come from."""
+
+    NONE = 0
+    """Not known yet, or not recorded by the rank's release."""
+    SCRIPT = 1
+    """The script reports its steps."""
+    FRAMEWORK = 2
+    """The framework that trains counts them."""
+    RESTORED = 3
+    """Counted steps of the optimizer, from the step that the script has restored."""
+    LOG = 4
+    """Counted steps of the optimizer, numbered by the script's own output."""
+    OPTIMIZER = 5
+    """Counted steps of the optimizer in this generation, from 0."""
+
+
 PHASES = {phase.name.lower(): phase for phase in Phase}
 PHASE_OF_NUMBER = {int(phase): phase for phase in Phase}
+SOURCE_OF_NUMBER = {int(source): source for source in Source}
 
 
 class LedgerError(Exception):
@@ -122,4 +147,10 @@ class LedgerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     grad_norm: float | None
     tokens: int | None
     is_numbered: bool
+    first: int | None
+    """Number of the generation's first step; None until its source is known."""
+    source: Source
+    source_name: str
+    is_start_known: bool
+    """False if the script has restored something, and nothing shows at which step it goes on."""
     collective: CollectiveState

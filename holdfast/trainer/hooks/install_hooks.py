@@ -25,6 +25,8 @@ from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import make_deterministic
+from holdfast.trainer.steps import frameworks, loads
+from holdfast.trainer.steps.guard import harmless
 
 COLLECTIVES = (
     "_all_gather_base",
@@ -69,7 +71,7 @@ def install() -> None:
     for name, patch in _PATCHES.items():
         module = sys.modules.get(name)
         if module is not None:
-            patch(module)
+            _patch(module, patch)
             _republish(module)
 
 
@@ -177,7 +179,7 @@ class _Counted:
 
 def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     ledger, recorder = binding.ledger, binding.recorder
-    if recorder is None and (ledger is None or binding.explicit):
+    if recorder is None and (ledger is None or ((binding.explicit or binding.framework) and ledger.steps_done)):
         return
     counted = _Counted.optimizer() if _Counted.optimizer is not None else None
     if counted is None:
@@ -185,7 +187,11 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     is_counted = counted is None or counted is optimizer
     if recorder is not None:
         recorder.optimizer_stepped(optimizer, is_counted=is_counted)
-    if ledger is None or binding.explicit or not is_counted:
+    if ledger is None or not is_counted:
+        return
+    if ledger.steps_done == 0 and binding.unsettled_ns is None:
+        harmless(binding.start.note_optimizer)(optimizer)
+    if binding.explicit or binding.framework:
         return
     if binding.unsettled_ns is None and ledger.steps_done == 0:
         binding.unsettled_ns = (time.time_ns(), time.monotonic_ns())
@@ -198,6 +204,7 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _patch_torch(module: ModuleType) -> None:
     if binding.recorder is not None:
         make_deterministic(module)
+    harmless(loads.patch_torch_load)(module)
 
 
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
@@ -207,7 +214,13 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.optim.optimizer": _patch_optimizer,
     "tensorboard.summary.writer.event_file_writer": patch_event_files,
     "torch": _patch_torch,
+    "torch.distributed.checkpoint": loads.patch_dcp,
+    "safetensors.torch": loads.patch_safetensors,
+    "accelerate.accelerator": loads.patch_accelerator,
+    **frameworks.PATCHES,
 }
+_OF_OTHERS = {"torch.distributed.checkpoint", "safetensors.torch", "accelerate.accelerator", *frameworks.PATCHES}
+"""Modules that may lack what is hooked in their release: scripts run without these hooks then."""
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -228,11 +241,15 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
+def _patch(module: ModuleType, patch: Callable[[ModuleType], None]) -> None:
+    (harmless(patch) if module.__name__ in _OF_OTHERS else patch)(module)
+
+
 def _hook_loader(loader: Any, patch: Callable[[ModuleType], None]) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         execute(module)
-        patch(module)
+        _patch(module, patch)
 
     loader.exec_module = exec_module

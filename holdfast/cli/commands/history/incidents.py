@@ -11,6 +11,7 @@ from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import NUMBERED
+from holdfast.cli.output.step_words import steps_lost
 from holdfast.cli.output.tables import cell, json_text, render, seconds
 from holdfast.cli.values import WholeNumber
 
@@ -18,7 +19,7 @@ _INCIDENTS = f"""
 with numbered as ({NUMBERED})
 select n.number, c.key as incident, c.job, c.opened_at, c.closed_at, c.symptom, c.summary,
        h.node, h.rank, h.nodes_evicted, c.attempts, coalesce(c.outcome, 'open') as outcome, h.lost_steps,
-       h.seconds_to_recover
+       h.seconds_to_recover, h.incident is not null as has_record
 from (select * from controller.incidents where $1::text is null or job = $1 order by opened_at desc limit $2) c
 join numbered n on n.key = c.key
 left join lateral (select * from historian.incidents h where h.incident = c.key::uuid limit 1) h on true
@@ -80,7 +81,7 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
                         row["attempts"],
                         row["nodes_evicted"],
                         row["outcome"],
-                        row["lost_steps"],
+                        steps_lost(row["lost_steps"]) if row["has_record"] else None,
                         seconds(row["seconds_to_recover"]),
                         row["summary"],
                     )

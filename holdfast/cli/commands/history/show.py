@@ -11,6 +11,7 @@ from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import checked_incident, full_id
+from holdfast.cli.output.step_words import steps_from, steps_lost
 from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
 from holdfast.engines.log_end import without_stacks
 
@@ -22,7 +23,7 @@ from historian.incident_timeline where incident = $1::uuid order by nth
 """
 _GENERATIONS = """
 select generation, cause, detect_s, decide_s, stop_s, start_s, first_step_s, total_s, restore_step, lost_steps,
-       nodes, outcome, started_at
+       nodes, outcome, started_at, fault_at, is_start_known, step_source, step_source_name
 from historian.generations where job = $1 and incident = $2::uuid order by generation
 """
 _GROUPS = """
@@ -98,8 +99,9 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         f"  opened {cell(about['opened_at'])}, closed {cell(about['closed_at'])}, attempts {about['attempts']}, "
         f"nodes evicted {cell(about.get('nodes_evicted'))}",
     ]
-    if about.get("lost_steps"):
-        lines.append(f"  steps lost: {about['lost_steps']}")
+    if (lost := about.get("lost_steps", 0)) is None or lost:
+        lines.append(f"  steps lost: {steps_lost(lost)}")
+    lines += [f"  {text}" for text in _sources(found["generations"])]
     if about.get("seconds_to_recover") is not None:
         lines.append(f"  from the fault until training resumed: {seconds(about['seconds_to_recover'])} s")
     lines += [f"  {_group(group)}" for group in found["groups_evicted"]]
@@ -114,6 +116,12 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         lines += ["", *_evidence(body, full)]
     lines += ["", f"More: holdfast sql \"select * from historian.events where incident = '{about['incident']}'\""]
     return lines
+
+
+def _sources(generations: list[dict[str, Any]]) -> list[str]:
+    """Return in words where the numbers of steps come from, in each generation that has made one."""
+    words = {row["generation"]: steps_from(row["step_source"], row["step_source_name"]) for row in generations}
+    return [f"steps of generation {generation}: {text}" for generation, text in words.items() if text]
 
 
 def _group(group: dict[str, Any]) -> str:
@@ -147,7 +155,7 @@ def _phases(generations: list[dict[str, Any]]) -> str:
             (
                 row["generation"],
                 *(seconds(row[phase]) for phase in phases),
-                row["lost_steps"],
+                steps_lost(row["lost_steps"]) if row["fault_at"] and row["is_start_known"] is not None else None,
                 row["outcome"],
                 row["nodes"],
             )

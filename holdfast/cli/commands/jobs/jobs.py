@@ -13,6 +13,7 @@ from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.open_claims import OpenClaim, open_claims
 from holdfast.cli.output.pace import pace_text
+from holdfast.cli.output.step_words import steps_lost
 from holdfast.cli.output.tables import cell, json_text, printable, render
 from holdfast.cli.output.unknown_job import unknown_job
 from holdfast.cli.values import WholeNumber
@@ -22,7 +23,7 @@ from holdfast.cli.values import WholeNumber
 _JOBS = """
 select c.key as job, c.phase,
        case when c.exit_code is null then c.generation else coalesce(g.generation, c.generation) end as generation,
-       h.last_step, h.incidents, h.lost_steps, c.submitted_at, h.finished_at, c.exit_code, h.script,
+       h.last_step, h.step_source, h.incidents, h.lost_steps, c.submitted_at, h.finished_at, c.exit_code, h.script,
        array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
        case when c.phase = 'waiting' then p.body->>'reason' else f.body->>'reason' end as reason
 from (select key, phase, generation, submitted_at, exit_code
@@ -94,15 +95,18 @@ def jobs(job: str | None, directory: Path, database_url: str | None, as_json: bo
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    names = [name for name in rows[0] if name not in ("reason", "waits")]
+    names = [name for name in rows[0] if name not in ("reason", "waits", "step_source")]
     headers = [*(name.upper().replace("_", " ") for name in names), "WHY"]
-    return render(headers, [[*(row[name] for name in names), _why(row)] for row in rows])
+    return render(headers, [[*(_value(row, name) for name in names), _why(row)] for row in rows])
 
 
 def _about(row: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
     names = [name for name in row if name not in ("job", "reason", "waits", *_PACE_NAMES)]
     width = max(map(len, names)) + 2
-    lines = [f"Job {row['job']}", *(f"  {name.replace('_', ' ').ljust(width)}{cell(row[name])}" for name in names)]
+    lines = [
+        f"Job {row['job']}",
+        *(f"  {name.replace('_', ' ').ljust(width)}{cell(_value(row, name))}" for name in names),
+    ]
     if pace := pace_text(*(row[name] for name in _PACE_NAMES)):
         lines.append(f"  {'pace'.ljust(width)}{pace}")
     if why := _why(row):
@@ -112,6 +116,12 @@ def _about(row: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
         what = "Ranks" if row["exit_code"] is None else "Last ranks"
         lines += ["", f"{what} (`holdfast logs {row['job']} --rank N`)", table]
     return "\n".join(lines)
+
+
+def _value(row: dict[str, Any], name: str) -> Any:
+    # Without any incident recorded, the historian has not written it yet.
+    is_unknown = name == "lost_steps" and row["lost_steps"] is None and row["incidents"]
+    return steps_lost(None) if is_unknown else row[name]
 
 
 def _why(row: dict[str, Any]) -> str:

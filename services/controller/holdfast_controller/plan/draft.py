@@ -138,6 +138,7 @@ class JobDraft:
             symptom=incident.symptom_name,
             summary=incident.full_summary,
             lost_steps=incident.lost_steps,
+            redone_steps=incident.redone_steps,
         )
         self._closed.append(incident)
         exits = self.state.exits

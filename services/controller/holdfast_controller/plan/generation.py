@@ -19,7 +19,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.closing import close_when_settled, passed_step
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.recovery import handle_failure
-from holdfast_controller.plan.lost_steps import note_start
+from holdfast_controller.plan.lost_steps import note_redone, note_start
 from holdfast_controller.plan.phase import LIVE, Awaited, Running, Starting, Stopping
 from holdfast_controller.plan.transitions import become_completed, become_running, become_stopped, end_when_gone
 
@@ -52,9 +52,16 @@ def first_step(draft: JobDraft, event: FirstStep) -> None:
     phase = draft.state.phase
     if not _is_present(draft, event) or not isinstance(phase, LIVE):
         return
-    if event.is_numbered and isinstance(phase, Starting) and not phase.stepped:
-        note_start(draft, event.step)
-    draft.update(step=event.step, has_stepped=True, is_numbered=event.is_numbered)
+    if isinstance(phase, Starting) and not phase.stepped:
+        note_redone(draft, event)
+        if event.is_numbered:
+            note_start(draft, event.step)
+    draft.update(
+        step=event.step,
+        has_stepped=True,
+        is_numbered=event.is_numbered,
+        is_start_unknown=not event.is_start_known,
+    )
     if isinstance(phase, Running):
         draft.update_phase(step_seen_at=draft.now)
     else:

@@ -135,6 +135,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that the last restart made once more."""
     is_numbered: bool = True
     """False if step numbers start again in every generation."""
+    is_start_unknown: bool = False
+    """True if nothing shows from which step the present generation went on."""
     settled: Incident | None = None
     """The last incident that was closed because the job trained long enough, where steps are not numbered."""
     restorable_step: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.events import CheckpointRestored, StepsKept, StepsLost
+from holdfast.events import CheckpointRestored, FirstStep, StepsKept, StepsLost
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE
@@ -50,6 +50,26 @@ def note_start(draft: JobDraft, step: int) -> None:
     else:
         redone = max(0, _reached(state) - step + 1)
         draft.update(has_resumed=step > state.origin_step, redone_steps=redone)
+
+
+def note_redone(draft: JobDraft, event: FirstStep) -> None:
+    """Note how much of its work a generation that was started for an incident has to do again."""
+    state, incident = draft.state, draft.state.incident
+    if incident is None or not state.has_stepped:
+        return
+    reached = state.step if incident.has_stepped else max(state.step, incident.failed_step)
+    redone, text = None, f"how many steps were lost is unknown: {event.step_source_name or 'no number shows it'}"
+    if event.is_start_known and not state.is_start_unknown:
+        redone = max(0, reached - event.step + 1)
+        text = _redone(event, redone) if redone and not incident.losses else ""
+    total = None if redone is None or incident.redone_steps is None else incident.redone_steps + redone
+    losses = (*incident.losses, text)[-LOSSES_MAX:] if text else incident.losses
+    draft.update_incident(has_stepped=True, redone_steps=total, losses=losses)
+
+
+def _redone(event: FirstStep, redone: int) -> str:
+    how = f"began again at step {event.step}" if event.step <= 1 else f"went on at step {event.step}"
+    return f"{redone} {'step was' if redone == 1 else 'steps were'} lost: the job {how}"
 
 
 def checkpoint_restored(draft: JobDraft, event: CheckpointRestored) -> None:

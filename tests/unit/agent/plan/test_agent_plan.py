@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -167,6 +168,16 @@ def test_ranks_are_finished_when_all_ended_with_zero() -> None:
     assert mixed.said(RanksFinished) == []
 
 
+def restored(first: int) -> RankStatus:
+    return RankStatus(step=first, steps_done=1, first=first, step_source="restored")
+
+
+def counted(*, is_start_known: bool = True) -> RankStatus:
+    return RankStatus(
+        step=0, steps_done=1, first=0, is_numbered=False, step_source="optimizer", is_start_known=is_start_known
+    )
+
+
 def test_the_first_step_is_said_once_when_every_rank_has_it() -> None:
     scene = running(incident=INCIDENT)
     scene.observe(1, 0)
@@ -180,6 +191,27 @@ def test_the_first_step_is_said_once_when_every_rank_has_it() -> None:
     # What happens after it is no longer part of the incident that led to this generation.
     scene.end(0, signal=9)
     assert scene.said(ProcessExited)[0].incident is None
+
+
+@pytest.mark.parametrize(
+    ("of_rank_0", "of_rank_1", "step", "source", "is_known"),
+    [
+        # One rank reads the checkpoint for all.
+        (restored(300), counted(), 300, "restored", True),
+        (counted(), restored(300), 300, "restored", True),
+        (counted(), counted(), 0, "optimizer", True),
+        # That something was restored is more than one rank can know.
+        (counted(), counted(is_start_known=False), 0, "optimizer", False),
+        (restored(300), counted(is_start_known=False), 300, "restored", True),
+    ],
+)
+def test_the_first_step_is_that_of_the_rank_that_knows_most(
+    of_rank_0: RankStatus, of_rank_1: RankStatus, step: int, source: str, is_known: bool
+) -> None:
+    scene = running()
+    scene.see(Observed, statuses={0: of_rank_0, 1: of_rank_1}, cut_off_s=None)
+    (first,) = scene.said(FirstStep)
+    assert (first.step, first.step_source, first.is_start_known) == (step, source, is_known)
 
 
 def test_progress_is_said_about_once_a_second() -> None:

@@ -279,6 +279,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     lost_steps: int = 0
     losses: tuple[str, ...] = ()
     """Sentences about the newest losses."""
+    has_stepped: bool = False
+    """True once a generation that was started for it has made a step."""
+    redone_steps: int | None = 0
+    """Steps that its restarts make once more; None: not known."""
 
     @property
     def symptom_name(self) -> str:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.ledger.ledger_file import FILE_BYTES, RING_STEPS, LedgerError, LedgerReader, LedgerWriter, Phase
+from holdfast.node.ledger.ledger_file import (
+    FILE_BYTES,
+    RING_STEPS,
+    LedgerError,
+    LedgerReader,
+    LedgerWriter,
+    Phase,
+    Source,
+)
 from holdfast_agent.watching.ledgers import LedgerBook
 
 
@@ -175,9 +183,9 @@ def test_what_json_cannot_carry_is_named(path: Path) -> None:
 
 def test_steps_that_are_not_numbered_are_counted_from_where_the_generation_went_on(path: Path) -> None:
     writer, reader = LedgerWriter(path, rank=0, generation=2), LedgerReader(path)
-    writer.go_on_from(10)
+    writer.begin_steps(10, Source.RESTORED)
     writer.complete_step()
     # It is known only before the first one.
-    writer.go_on_from(50)
+    writer.begin_steps(50, Source.RESTORED)
     writer.complete_step()
     assert [step.step for step in reader.new_steps()[0]] == [10, 11]

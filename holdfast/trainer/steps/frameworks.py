@@ -1,0 +1,108 @@
+"""Hooks on the step counters of frameworks, put in place while a framework is imported.
+
+Each counts completed steps of its optimizers, also over restarts, and whatever a script's gradients are accumulated
+over. The first to train counts for the job: what it trains with inside is not asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from holdfast.trainer.hooks.holding import wait_if_held
+from holdfast.trainer.phases import binding
+from holdfast.trainer.steps.guard import harmless
+
+
+def patch_transformers(module: ModuleType) -> None:
+    """Hook what calls the callbacks of the Trainer of Hugging Face, and of those built on it."""
+    handler = module.CallbackHandler
+    handler.on_train_begin = _before(
+        handler.on_train_begin, lambda _, args, state, *more, **named: _begin("transformers", state.global_step)
+    )
+    handler.on_step_end = _before(
+        handler.on_step_end, lambda _, args, state, *more, **named: _step("transformers", state.global_step)
+    )
+
+
+def patch_lightning(module: ModuleType) -> None:
+    """Hook what calls Lightning's callbacks."""
+    package = module.__name__.partition(".")[0]
+
+    def called(trainer: Any, hook: str, *_: Any, **__: Any) -> None:
+        if hook == "on_train_batch_end":
+            _step(package, trainer.global_step)
+        elif hook == "on_train_start":
+            _begin(package, trainer.global_step)
+
+    module._call_callback_hooks = _before(module._call_callback_hooks, called)  # type: ignore[attr-defined]
+
+
+def patch_deepspeed(module: ModuleType) -> None:
+    engine = module.DeepSpeedEngine
+    engine.step = _after(engine.step, lambda self, *_, **__: _step("deepspeed", self.global_steps))
+
+
+def patch_torchtitan(module: ModuleType) -> None:
+    """Hook the trainer's step; it has counted a step when it begins."""
+    trainer = module.Trainer
+    trainer.train_step = _after(trainer.train_step, lambda self, *_, **__: _step("torchtitan", self.step))
+
+
+PATCHES: dict[str, Callable[[ModuleType], None]] = {
+    "transformers.trainer_callback": patch_transformers,
+    "lightning.pytorch.trainer.call": patch_lightning,
+    "pytorch_lightning.trainer.call": patch_lightning,
+    "deepspeed.runtime.engine": patch_deepspeed,
+    "torchtitan.trainer": patch_torchtitan,
+    "torchtitan.train": patch_torchtitan,
+}
+
+
+def _before(original: Callable[..., Any], hook: Callable[..., None]) -> Callable[..., Any]:
+    safe = harmless(hook)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        safe(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _after(original: Callable[..., Any], hook: Callable[..., None]) -> Callable[..., Any]:
+    safe = harmless(hook)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        safe(*args, **kwargs)
+        return result
+
+    return call
+
+
+def _begin(framework: str, done: int) -> None:
+    """Note that a framework begins to train, with so many steps completed."""
+    if binding.framework in ("", framework):
+        binding.begin_counting(framework, int(done), _versioned(framework))
+
+
+def _step(framework: str, done: int) -> None:
+    """Note that so many steps are completed now; a framework that accumulates gradients may say the same twice."""
+    ledger = binding.ledger
+    if ledger is None or binding.explicit or binding.framework not in ("", framework):
+        return
+    if not binding.framework:
+        binding.begin_counting(framework, int(done) - 1, _versioned(framework))
+    if done != ledger.step:
+        ledger.complete_step(int(done))
+        wait_if_held()
+
+
+def _versioned(framework: str) -> str:
+    version = getattr(sys.modules.get(framework), "__version__", "")
+    return f"{framework} {version}".strip()

@@ -1,0 +1,177 @@
+"""The step from which a process goes on, if its script does not report it: found in what the script restores.
+
+The best witness is the optimizer: Adam and most others count their own steps and keep the count with their state, so a
+count above 0 after the first step shows both that the script restored it and how far it was. Second is a number with a
+telling name in what the script loads. An optimizer that counts from 0, in a script that has loaded nothing of this job,
+began at 0. In all other cases nothing shows from which step the script goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.node.ledger.ledger_layout import Source
+
+SUBMITTED_VARIABLE = "HOLDFAST_JOB_SUBMITTED_MS"
+GENERATION_VARIABLE = "HOLDFAST_GENERATION"
+
+NAMES = (
+    "global_step",
+    "global_steps",
+    "iter_num",
+    "iteration",
+    "step",
+    "steps",
+    "num_updates",
+    "train_step",
+    "current_step",
+    "step_num",
+    "iter",
+)
+"""Names of a script's step counter, the most telling first."""
+ENTRIES_MAX = 256
+"""A larger mapping holds tensors, not counters."""
+PARAMETERS_READ = 64
+
+OPTIMIZER_STATE = "the optimizer's restored state"
+
+
+class Start(NamedTuple):
+    """`done`: number of steps that were completed before, 0 if it is not known."""
+
+    done: int
+    source: Source
+    name: str = ""
+    is_known: bool = True
+
+
+class _Number(NamedTuple):
+    done: int
+    name: str
+    is_of_job: bool
+
+
+class StepStart:
+    """What this process has loaded, and what its optimizer counted."""
+
+    def __init__(self) -> None:
+        self._own_count: int | None = None
+        self._number: _Number | None = None
+        self._unnumbered = ""
+
+    def note_loaded(self, value: object, place: object) -> None:
+        """Note what the script has loaded, and the file or directory that it was in."""
+        is_of_job, file = _is_of_job(place), _name_of(place)
+        found = number_in(value)
+        if found is not None:
+            name, number = found
+            if self._number is None or is_of_job >= self._number.is_of_job:
+                self._number = _Number(number, f"{name} in {file}", is_of_job)
+        elif is_of_job:
+            self._unnumbered = file
+
+    def note_optimizer(self, optimizer: Any) -> None:
+        """Read the optimizer's own count after its first step in this process."""
+        count = count_of(optimizer)
+        self._own_count = None if count is None else max(0, count - 1)
+
+    def decide(self) -> Start:
+        number = self._number
+        if self._own_count:
+            return Start(self._own_count, Source.RESTORED, OPTIMIZER_STATE)
+        # An optimizer that begins at 0 beside an older file: these are weights to begin with, not the job's progress.
+        if number is not None and (number.is_of_job or self._own_count is None):
+            return Start(number.done, Source.RESTORED, number.name)
+        if self._unnumbered:
+            return Start(0, Source.OPTIMIZER, f"no step in {self._unnumbered}", is_known=False)
+        # There are more ways to restore than are hooked: only an optimizer's own count shows that nothing was.
+        if self._own_count is None and _generation() > 1:
+            return Start(0, Source.OPTIMIZER, "the optimizer keeps no count", is_known=False)
+        return Start(0, Source.OPTIMIZER)
+
+
+def number_in(value: object) -> tuple[str, int] | None:
+    """Return the name and value of the step counter in what was loaded; None if there is none."""
+    for mapping in _mappings(value):
+        for name in NAMES:
+            if (number := _whole(mapping.get(name))) is not None:
+                return name, number
+    return None
+
+
+def count_of(optimizer: Any) -> int | None:
+    """Return how many steps an optimizer has counted; None if it does not count."""
+    numbers: list[int] = []
+    for group in optimizer.param_groups:
+        if (number := _whole(group.get("step"))) is not None:
+            numbers.append(number)
+        for parameter in group["params"]:
+            if len(numbers) >= PARAMETERS_READ:
+                return max(numbers)
+            state = optimizer.state.get(parameter)
+            if state and (number := _whole(state.get("step"))) is not None:
+                numbers.append(number)
+    return max(numbers, default=None)
+
+
+def _mappings(value: object) -> Iterator[Mapping[Any, Any]]:
+    """Return where a step counter may be: in the value, and one level below."""
+    if not isinstance(value, Mapping) or len(value) > ENTRIES_MAX or "param_groups" in value:
+        return
+    yield value
+    for below in value.values():
+        fields = below if isinstance(below, Mapping) else getattr(below, "__dict__", None)
+        if (
+            isinstance(fields, Mapping)
+            and len(fields) <= ENTRIES_MAX
+            and not {"param_groups", "_parameters"} & set(fields)
+        ):
+            yield fields
+
+
+def _whole(value: Any) -> int | None:
+    """Return a count from a number, or from a tensor or array with a single one."""
+    if value is None or isinstance(value, bool | str | bytes | Mapping):
+        return None
+    if not isinstance(value, int | float):
+        if getattr(value, "shape", None) not in ((), (1,)) or not hasattr(value, "item"):
+            return None
+        value = value.item()
+    return int(value) if isinstance(value, int | float) and value >= 0 and value == int(value) else None
+
+
+def _is_of_job(place: object) -> bool:
+    """Return True if this job may have written what lies there: it is not older than the job."""
+    path = _path_of(place)
+    if path is None:
+        return _generation() > 1
+    try:
+        # A directory may be older than what was written into it.
+        newest = max((path.stat().st_mtime, *(entry.stat().st_mtime for entry in _entries(path))))
+        return newest * 1000 >= int(os.environ.get(SUBMITTED_VARIABLE, "0"))
+    except (OSError, ValueError):
+        return True
+
+
+def _generation() -> int:
+    return int(os.environ.get(GENERATION_VARIABLE, "1"))
+
+
+def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            yield from entries
+
+
+def _path_of(place: object) -> Path | None:
+    if not isinstance(place, str | os.PathLike):
+        place = getattr(place, "name", None) or getattr(place, "path", None)
+    return Path(place) if isinstance(place, str | os.PathLike) and isinstance(os.fspath(place), str) else None
+
+
+def _name_of(place: object) -> str:
+    path = _path_of(place)
+    return "a stream" if path is None else path.name
