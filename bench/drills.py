@@ -61,12 +61,6 @@ def told(one: Outcome) -> str:
     )
 
 
-def is_right(drill: Drill, one: Outcome) -> bool:
-    """Return True if the incident has the row of what was done, its root, and the node at fault was evicted."""
-    went = drill.evicts is None or one.evicted == ((drill.evicts,) if drill.evicts else ())
-    return one.row == (drill.symptom or "") and drill.root in (None, one.root) and went
-
-
 def figures_of(drill: Drill, came: list[Outcome], failure: str) -> dict[str, Any]:
     """One row."""
     return {
@@ -78,7 +72,7 @@ def figures_of(drill: Drill, came: list[Outcome], failure: str) -> dict[str, Any
         "row": ", ".join(sorted({one.row for one in came})),
         "root": ", ".join(sorted({one.root for one in came})),
         "evicted": ", ".join(sorted({node for one in came for node in one.evicted})),
-        "right": sum(is_right(drill, one) for one in came),
+        "right": sum(drill.is_right(one) for one in came),
         "heals_by": drill.heals_by,
         "not_carried_out": failure,
     }

@@ -153,7 +153,9 @@ class Agent:
         self._inspecting = NodeInspections(inspected, self._spool.recall, publish, now)
         self._inspecting.crew = crew
         self._inspecting.on_fitness = self._register
-        self._probing = Probing(node, address, directories, crew, publish, now)
+        self._probing = Probing(
+            node, address, directories, crew, publish, now, on_question=self._inspecting.note_slow_job
+        )
         self._tracing = Tracing(node, directories, crew, publish, now)
         every_s = (telemetry or TelemetryPolicy()).every_s
         self._telemetry = Telemetry(node, every_s, crew, self._watcher.statuses, publish, now)

@@ -76,6 +76,11 @@ class Drill(NamedTuple):
         options = [word for before, word in zip(self.strike, self.strike[1:], strict=False) if before == "-o"]
         return " ".join([self.fault, *(option for option in options if "{" not in option)])
 
+    def is_right(self, came: Outcome) -> bool:
+        """Return True if the incident has the row and root that can be known, and the node at fault went."""
+        went = self.evicts is None or came.evicted == ((self.evicts,) if self.evicts else ())
+        return came.row == self.wanted_row and self.root in (None, came.root) and went
+
     def lacking(self, cluster: Cluster) -> str:
         """Why it cannot be carried out here; "" if it can."""
         if self.pending:
@@ -166,6 +171,7 @@ DRILLS = (
         "cpu_overload",
         decision="eviction",
         **LOST,
+        is_apart=True,
     ),
     Drill(
         Symptom.MFU_DECLINE,

@@ -56,6 +56,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[], Reading]
     """May block: it has its own thread, one call at a time, and `limit_s`."""
     interval_s: float
+    slow_interval_s: float | None = None
+    """Interval while a job of the node is slow, if the check may show why: the node may soon be replaced."""
     limit_s: float = 10.0
     misses: int = 1
     """Consecutive readings with a trouble before it is an alert."""

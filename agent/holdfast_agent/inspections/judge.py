@@ -103,7 +103,7 @@ def judge(
     for key, before in state.lasting.items():
         if key in lasting:
             continue
-        if _is_unread(key[0], reading):
+        if _is_unread(key[0], reading) or _is_early(check, before, now):
             lasting[key] = before
         elif before.reported_at is not None:
             reports.append(_report(check, "cleared", before.trouble))
@@ -140,9 +140,20 @@ def _is_due(check: Check, trouble: Trouble, before: LastingTrouble | None, now: 
     if confidence != confidence_of(check, before.trouble):
         return True
     pause_s = {"tolerate": check.interval_s, "evict": again_s}.get(confidence)
-    # Tolerance, because readings come slightly early or late.
-    early_s = min(1.0, check.interval_s / 2)
-    return pause_s is not None and (now - before.reported_at).total_seconds() >= pause_s - early_s
+    return pause_s is not None and (now - before.reported_at).total_seconds() >= pause_s - _early_s(check)
+
+
+def _is_early(check: Check, before: LastingTrouble, now: datetime) -> bool:
+    """Return True if an alert is too new to be cleared: read more often, it would count several times as it comes and
+    goes."""
+    if check.slow_interval_s is None or before.reported_at is None:
+        return False
+    return (now - before.reported_at).total_seconds() < check.interval_s - _early_s(check)
+
+
+def _early_s(check: Check) -> float:
+    """Return a tolerance, because readings come slightly early or late."""
+    return min(1.0, check.interval_s / 2)
 
 
 def _is_unread(device: str, reading: Reading) -> bool:

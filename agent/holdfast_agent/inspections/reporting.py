@@ -78,6 +78,10 @@ class NodeInspections:
         """Remember the crew's present ranks as the node's, however soon they end."""
         self._finder.note_started(self._ranks())
 
+    def note_slow_job(self) -> None:
+        """Look for the reason why the node's job is slow."""
+        self._inspections.note_slow_job()
+
     async def run(self) -> None:
         try:
             await self._inspections.run()

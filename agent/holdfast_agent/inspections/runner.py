@@ -6,6 +6,7 @@ Each check has a task, and each reading a thread with a time limit: a hanging ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -19,6 +20,9 @@ from holdfast_agent.inspections.threads import Abandonable, StillRunning
 
 FIRST_ROUND_S = 5.0
 """Time limit of the first round, after which the node registers with hanging checks reported as such."""
+
+SLOW_S = 30.0
+"""Time after a question about a slow job for which checks that may show why are read more often."""
 
 WAKE_PAUSE_S = 0.1
 """Pause after a wake-up, so that simultaneous events are read together."""
@@ -53,6 +57,8 @@ class Inspections:
         self._looked = asyncio.Event()
         self._has_begun = not checks
         self._unfit: frozenset[tuple[str, str, str]] = frozenset()
+        self._slow_until = float("-inf")
+        self._is_slow = asyncio.Event()
 
     @property
     def has_looked(self) -> bool:
@@ -68,6 +74,11 @@ class Inspections:
 
     def statuses(self) -> tuple[CheckStatus, ...]:
         return tuple(self._statuses.values())
+
+    def note_slow_job(self) -> None:
+        """Read for a while more often what may show why a job of this node is slow."""
+        self._slow_until = asyncio.get_running_loop().time() + SLOW_S
+        self._is_slow.set()
 
     def self_check(self) -> tuple[CheckResult, ...]:
         """Return the certain faults that forbid giving this node ranks."""
@@ -96,7 +107,20 @@ class Inspections:
             began = loop.time()
             reading = await look(check, reader)
             self._take(name, reading)
-            await _pause(check, max(0.0, began + check.interval_s - loop.time()))
+            await self._pause(check, began)
+
+    async def _pause(self, check: Check, began: float) -> None:
+        """Wait until the check is due again, or wakes up."""
+        if check.slow_interval_s is None:
+            await _pause(check, _left_s(began, check.interval_s))
+            return
+        if asyncio.get_running_loop().time() >= self._slow_until:
+            self._is_slow.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_left_s(began, check.interval_s)):
+                    await self._is_slow.wait()
+        if self._is_slow.is_set():
+            await asyncio.sleep(_left_s(began, check.slow_interval_s))
 
     def _take(self, name: str, reading: Reading) -> None:
         before = self._statuses[name]
@@ -116,6 +140,10 @@ class Inspections:
             for name, status in self._statuses.items()
             for trouble in _without_doubt(status)
         )
+
+
+def _left_s(began: float, interval_s: float) -> float:
+    return max(0.0, began + interval_s - asyncio.get_running_loop().time())
 
 
 async def look(check: Check, reader: Abandonable[Reading]) -> Reading:

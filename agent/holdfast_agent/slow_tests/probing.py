@@ -57,13 +57,16 @@ class Probing:
         crew: Callable[[], Crew | None],
         publish: Callable[..., None],
         now: Now,
+        on_question: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_question` is called for each request about a slow job."""
         self._node = node
         self._address = address
         self._directories = directories
         self._crew = crew
         self._publish = publish
         self._now = now
+        self._on_question = on_question
         self._done: set[tuple[str, str]] = set()
         self._server = TransferServer(address)
         self._holds: dict[int, Hold] = {}
@@ -92,7 +95,9 @@ class Probing:
             self._holds_for = wanted.id
         if wanted.is_over:
             self._server.close()
-        elif wanted.tests is not None:
+            return
+        self._on_question()
+        if wanted.tests is not None:
             self._testing = group.create_task(self._test(wanted, wanted.tests, crew), name="slowness tests")
         else:
             await self._publish_profiles(wanted, crew)

@@ -14,6 +14,7 @@ from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble
 from holdfast_agent.inspections.sources.foreign_processes import ForeignProcesses, Ranks
 
+SLOW_INTERVAL_S = 2.0
 MEMORY_FREE_BYTES_MIN = 256 * 1024 * 1024
 
 
@@ -79,6 +80,7 @@ def pressure_check(policy: InspectionPolicy, machine: Machine, ranks: Ranks) -> 
         source="/proc/pressure, /proc/meminfo, /proc/PID/schedstat, memory cgroup",
         read=Pressure(machine, policy, ranks).read,
         interval_s=policy.pressure_s,
+        slow_interval_s=min(SLOW_INTERVAL_S, policy.pressure_s),
         scope="host",
     )
 

@@ -50,6 +50,12 @@ def test_a_trouble_that_was_never_said_is_not_cleared() -> None:
     assert states(told(check(misses=3), bad(), bad(), WELL)) == [[], [], []]
 
 
+def test_a_trouble_that_comes_and_goes_counts_once_per_interval_however_often_it_is_read() -> None:
+    said = told(check(slow_interval_s=2.0), bad(), WELL, bad(), WELL, bad(), bad(), WELL, every_s=6.0)
+    assert states(said) == [["alert"], [], [], [], [], ["alert"], []]
+    assert states(told(check(slow_interval_s=2.0), bad(), WELL)) == [["alert"], ["cleared"]]
+
+
 def test_an_eviction_is_asked_for_again_only_now_and_then() -> None:
     readings = [bad()] * 22
     said = told(check(confidence="evict"), *readings)

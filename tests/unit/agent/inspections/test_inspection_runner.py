@@ -79,6 +79,25 @@ async def test_what_hangs_hangs_alone_and_has_one_thread() -> None:
         assert heard.said[1].state == "cleared"
 
 
+async def test_what_may_show_why_a_job_is_slow_is_read_more_often_while_it_is() -> None:
+    heard, reads = Heard(), {"pressure": 0, "clock": 0}
+
+    def of(name: str) -> Callable[[], Reading]:
+        def read() -> Reading:
+            reads[name] += 1
+            return Reading(troubles=(Trouble(is_momentary=True, detail="each reading is heard of"),))
+
+        return read
+
+    often = check("pressure", of("pressure"), interval_s=3600.0, slow_interval_s=0.01)
+    async with running(heard, often, check("clock", of("clock"), interval_s=3600.0)) as inspections:
+        await heard.until(lambda: inspections.has_looked)
+        assert reads == {"pressure": 1, "clock": 1}
+        inspections.note_slow_job()
+        await heard.until(lambda: reads["pressure"] > 3)
+        assert reads["clock"] == 1
+
+
 async def test_a_hang_that_is_the_fault_itself_is_an_alert() -> None:
     answer, heard = threading.Event(), Heard()
     fault = Trouble(kind="hang", detail="the driver hangs", confidence="evict")

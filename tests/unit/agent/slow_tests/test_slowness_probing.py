@@ -42,7 +42,13 @@ class Node:
         self.said: list[Event] = []
         self.told = asyncio.Event()
         self.ring = self._ring(1)
-        self.probing = Probing("n", address, self.directories, lambda: self.crew, self._say, system_now)
+        self.questions = 0
+        self.probing = Probing(
+            "n", address, self.directories, lambda: self.crew, self._say, system_now, on_question=self._note_question
+        )
+
+    def _note_question(self) -> None:
+        self.questions += 1
 
     def _say(self, event: Event) -> None:
         self.said.append(event)
@@ -105,6 +111,7 @@ async def test_an_endpoint_that_is_none_costs_one_transfer(node: Node, address: 
     told = await node.until(SlownessTested)
     assert not told.transfers and any("a transfer to node 1 failed" in line for line in told.unread)
     assert told.held_s == 0.0, "nobody has stood"
+    assert node.questions == 1, "the node looks for a reason to be slow"
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "a..b"])

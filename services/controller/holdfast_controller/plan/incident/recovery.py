@@ -158,7 +158,8 @@ def _explained(draft: JobDraft, failure: Failure) -> Failure:
 
 def _named_by_alert(draft: JobDraft, failure: Failure) -> Failure:
     """Return the failure under the name that an alert gives it, if its own evidence has no reason."""
-    if failure.named or failure.symptom not in EXPLAINED_BY or failure.symptom in ENDS:
+    # That a job is slow gives no reason, other names do.
+    if failure.named not in ("", Symptom.MFU_DECLINE) or failure.symptom not in EXPLAINED_BY or failure.symptom in ENDS:
         return failure
     nodes = failure.suspects or leaving(failure)
     known = (it for node in nodes for it in alerts.suspicions(draft.state, node, draft.now, draft.rules.ladder))

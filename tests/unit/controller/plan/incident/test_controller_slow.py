@@ -15,6 +15,7 @@ from holdfast.events import (
     FailSlowLocated,
     FailSlowRelieved,
     IncidentOpened,
+    Inspection,
     NodesGranted,
     NodesRequested,
     Withheld,
@@ -56,10 +57,25 @@ class Scene:
         self.controller = Controller(Rules(ladder=POLICY, mechanisms=mechanisms or MechanismPolicy()))
         self.controller.load({JOBS.name: {"job": state}, INCIDENTS.name: {}, USED_NAMES.name: {}})
 
-    def receive(self, event: FailSlowLocated | FailSlowRelieved | NodesGranted) -> Effect:
+    def receive(self, event: FailSlowLocated | FailSlowRelieved | Inspection | NodesGranted) -> Effect:
         effect = self.controller.on_event(event, event.at)
         self.controller.adopt(effect)
         return effect
+
+    def reported(self, after_s: float, **changes: Any) -> None:
+        """An inspection of node-1 reports strangers that burn its processors."""
+        fields: dict[str, Any] = {
+            "node": "node-1",
+            "generation": 2,
+            "check": "pressure",
+            "state": "alert",
+            "confidence": "tolerate",
+            "symptom": Symptom.CPU_OVERLOAD,
+            "device": "cpu",
+            "detail": "8 processes that are not the job's used 1.8 of 1.9 s",
+        }
+        at = NOW + timedelta(seconds=after_s)
+        self.receive(Inspection(id=uuid7(), at=at, source="agent", job="job", **(fields | changes)))
 
     def replaced_at(self, after_s: float) -> tuple[Event, ...]:
         """Let time pass and grant the nodes that are requested then; return what follows."""
@@ -127,6 +143,26 @@ def test_a_slow_machine_is_replaced_once_it_has_cost_as_much_as_a_restart() -> N
     assert (eviction.node, eviction.together) == ("node-1", ("node-1",))
     assert "an iteration takes 2 s instead of 1 s; rank 1 computes slowly; in 120 s" in eviction.reason
     assert scene.controller.jobs["job"].slow is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "symptom"),
+    [
+        ({}, Symptom.CPU_OVERLOAD),
+        ({"symptom": Symptom.GPU_MEMORY_ERROR, "confidence": "hint"}, Symptom.GPU_MEMORY_ERROR),
+        ({"node": "node-0"}, Symptom.MFU_DECLINE),
+        ({"symptom": Symptom.CPU_OOM}, Symptom.MFU_DECLINE),
+    ],
+)
+def test_what_an_inspection_found_on_a_slow_machine_names_its_incident(
+    changes: dict[str, Any], symptom: Symptom
+) -> None:
+    scene = Scene()
+    scene.receive(located())
+    scene.reported(100, **changes)
+    opened = next(event for event in scene.replaced_at(121) if isinstance(event, IncidentOpened))
+    assert (opened.symptom, opened.table_one, opened.root) == (symptom, symptom.row, "infrastructure")
+    assert ("not the job's" in opened.reason) == (symptom is not Symptom.MFU_DECLINE)
 
 
 def test_a_job_that_cannot_resume_is_told_once() -> None:
