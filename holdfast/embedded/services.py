@@ -14,6 +14,7 @@ from holdfast.daemon.process import leave_limit_s
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded import fabric
 from holdfast.embedded.configuration import CONFIG_VARIABLE, FILE_SUFFIX, Configuration
+from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
@@ -28,6 +29,10 @@ DATABASE_VARIABLE = "HOLDFAST_DATABASE_URL"
 SERVICE_START_S_MAX = 60.0
 AGENT_START_S_MAX = 60.0
 """Limits of starts. Services wait for the servers, agents for the services: see `holdfast.daemon.gate`."""
+
+LATE = frozenset({"analyzer", "historian"})
+"""Services that judge and record what ranks do. In a cluster for one run they start once nothing waits any more, and
+find what happened before on the bus."""
 
 KILL_AFTER_S = 5.0
 """Time after a daemon's own limit for stopping until it is killed."""
@@ -55,11 +60,12 @@ def service_specs(configuration: Configuration, layout: ClusterLayout) -> list[C
     ]
 
 
-def nursery_spec(configuration: Configuration, layout: ClusterLayout) -> ChildSpec:
+def nursery_spec(configuration: Configuration, layout: ClusterLayout, *, for_one_run: bool = False) -> ChildSpec:
     """Return the process that imports torch once for all agents, and forks their zygotes."""
+    flags = ("--socket", str(layout.nursery_socket), *(("--brief",) if for_one_run else ()))
     return ChildSpec(
         name="nursery",
-        argv=(sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", "--socket", str(layout.nursery_socket)),
+        argv=(sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", *flags),
         environment=base_environment() | configuration.environment(),
         directory=layout.root,
     )
@@ -135,21 +141,36 @@ class ClusterPlan:
     """Processes that need neither server. They start first, because they take longest."""
     services: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
     agent: Callable[[ClusterLayout, ClusterInfo, str], ChildSpec]
+    late: frozenset[str] = frozenset()
+    """Services that start when all others are ready."""
     settings: tuple[Setting, ...] = ()
     passage_gid: int | None = None
     """The group by which ranks pass to their node's directory; None: they run as the cluster's user."""
 
 
-def cluster_plan(migrate: Callable[[str, dict[str, str]], None], configuration: Configuration) -> ClusterPlan:
+def cluster_plan(configuration: Configuration, *, for_one_run: bool = False) -> ClusterPlan:
+    """Return the processes of a cluster. One `for_one_run` is ready as soon as a job can begin."""
+
     def early(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
         # Agents in networks of their own would all be declined.
-        return [nursery_spec(configuration, layout)] if info.fabric is None else []
+        return [nursery_spec(configuration, layout, for_one_run=for_one_run)] if info.fabric is None else []
 
     return ClusterPlan(
-        migrate=migrate,
+        migrate=_migrate,
         early=early,
+        late=LATE if for_one_run else frozenset(),
         services=lambda layout, info: service_specs(configuration, layout),
         agent=partial(agent_spec, configuration),
         settings=configuration.settings,
         passage_gid=configuration.passage_gid,
     )
+
+
+def _migrate(admin_url: str, role_passwords: dict[str, str]) -> None:
+    # Imported here: it takes as long as all that a supervisor needs before it starts its children.
+    from holdfast.store.migrate import UnknownRevision, migrate
+
+    try:
+        migrate(admin_url, role_passwords)
+    except UnknownRevision as error:
+        raise EmbeddedError(str(error)) from error

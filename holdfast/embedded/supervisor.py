@@ -40,7 +40,6 @@ from holdfast.embedded.servers.nats_disk import restart_after_write_errors
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
 from holdfast.embedded.services import ClusterPlan
-from holdfast.store.migrate import UnknownRevision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +159,8 @@ class Supervisor:
             # All load their modules at once, which takes longest; then services need the servers, and agents both.
             service_gate, agent_gate = Gate(self._layout.service_gate), Gate(self._layout.agent_gate)
             early = self._launch(self._services, self._plan.early(self._layout, self._info))
-            services = self._launch(self._services, self._plan.services(self._layout, self._info))
+            specs = self._plan.services(self._layout, self._info)
+            services = self._launch(self._services, [spec for spec in specs if spec.name not in self._plan.late])
             agents = self._launch(self._nodes, map(self._agent, self._info.nodes))
             await self._start_servers()
             service_gate.open()
@@ -177,6 +177,7 @@ class Supervisor:
         else:
             self._ready = True
             on_ready(self._info)
+            self._launch(self._services, [spec for spec in specs if spec.name in self._plan.late])
 
     async def _start_servers(self) -> None:
         nats = self._launch(self._servers, [self._access.nats(self._info.nodes)])
@@ -194,12 +195,7 @@ class Supervisor:
         await self._bring_up(self._servers, [self._postgres()])
         await self._access.settle_admin()
         await ensure_database(port, password)
-        try:
-            await asyncio.to_thread(
-                self._plan.migrate, self._info.database_urls["admin"], self._access.credentials.roles
-            )
-        except UnknownRevision as error:
-            raise EmbeddedError(str(error)) from error
+        await asyncio.to_thread(self._plan.migrate, self._info.database_urls["admin"], self._access.credentials.roles)
         self._report("database up to date")
         for child in nats:
             await child.until_ready()

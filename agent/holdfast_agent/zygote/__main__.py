@@ -69,19 +69,24 @@ def _remembered_ports(directory: Path) -> tuple[int, ...]:
         return ()
 
 
-def warm_up() -> float:
-    """Import what ranks need, and make the heap cheap to fork; return the seconds that the imports took."""
+def warm_up(*, brief: bool = False) -> float:
+    """Import what ranks need, and make the heap cheap to fork; return the seconds that the imports took.
+
+    With `brief`, for one run that waits: import what every script needs, and leave the heap as it is. A rank imports
+    the rest itself, and its fork takes some milliseconds more.
+    """
     # Nearly everything that is imported stays alive: collecting garbage meanwhile takes a fifth of the time.
     gc.disable()
     install_hooks.install()
-    preload_s = preload.preload()
+    preload_s = preload.preload(preload.FEW_MODULES if brief else preload.MODULES)
     # They import torch.
     from holdfast_agent.zygote import crew, store_host  # noqa: F401
 
     preload.read_sources()
-    gc.collect()
+    if not brief:
+        gc.collect()
     gc.freeze()
-    log.info("imported", preload_s=round(preload_s, 3), huge_pages=collapse_heap())
+    log.info("imported", preload_s=round(preload_s, 3), huge_pages=0 if brief else collapse_heap())
     return preload_s
 
 

@@ -223,11 +223,11 @@ def _stamp(file: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _warm_up() -> str | None:
+def _warm_up(*, brief: bool) -> str | None:
     """Import what ranks need; return why this process cannot serve, None if it can."""
     preload.hold_threads()
     try:
-        zygote_main.warm_up()
+        zygote_main.warm_up(brief=brief)
     except (ImportError, OSError, RuntimeError) as error:
         log.error("agents have to start their zygotes themselves", reason=str(error))
         return str(error)
@@ -250,6 +250,7 @@ def main() -> None:
     """Run a nursery until it is ended."""
     parser = argparse.ArgumentParser(prog="holdfast-nursery")
     parser.add_argument("--socket", type=Path, required=True, help="where agents ask")
+    parser.add_argument("--brief", action="store_true", help="import only what every script needs: one run waits")
     parser.add_argument("--room", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.room is None:
@@ -261,7 +262,7 @@ def main() -> None:
     listener = zygote_main.listen(place.parent, place.name)
     announce_ready()
     try:
-        Nursery(listener, environment, _warm_up()).run()
+        Nursery(listener, environment, _warm_up(brief=options.brief)).run()
     finally:
         place.unlink(missing_ok=True)
 

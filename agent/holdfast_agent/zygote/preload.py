@@ -12,6 +12,7 @@ import linecache
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -32,6 +33,8 @@ MODULES = (
     "torch.utils.data",
     "torch.utils.data.distributed",
 )
+FEW_MODULES = ("torch", "torch.distributed")
+"""Those that every script of several ranks needs, for a cluster in which one run waits for them."""
 
 _SHOWN = (
     "torch._compile",
@@ -63,10 +66,10 @@ def hold_threads() -> None:
         os.environ[name] = "1"
 
 
-def preload() -> float:
+def preload(modules: Sequence[str] = MODULES) -> float:
     """Import and warm up; return the seconds taken. Raises ThreadsRunning if an import started a thread."""
     began = time.monotonic()
-    for name, reason in import_modules().items():
+    for name, reason in import_modules(modules).items():
         log.warning("a module is not preloaded", module=name, reason=reason)
     import torch
 
@@ -77,10 +80,10 @@ def preload() -> float:
     return time.monotonic() - began
 
 
-def import_modules() -> dict[str, str]:
+def import_modules(modules: Sequence[str] = MODULES) -> dict[str, str]:
     """Import what ranks need; return what could not be imported, and why. Raises ImportError if that is torch."""
     failed = {}
-    for name in MODULES:
+    for name in modules:
         try:
             importlib.import_module(name)
         except ImportError as error:

@@ -37,7 +37,6 @@ def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[ClusterInfo]:
     from holdfast.embedded.launch import run_detached
     from holdfast.embedded.services import cluster_plan
     from holdfast.embedded.supervisor import ClusterOptions
-    from holdfast.store.migrate import migrate
 
     layout = ClusterLayout(_place(directory, job))
     options = ClusterOptions(nodes=nodes, for_one_run=True)
@@ -45,7 +44,7 @@ def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[ClusterInfo]:
     shown = click.format_filename(layout.root)
     click.echo(f"[holdfast] starting a cluster of {count} for this run, in {shown}; it ends with the run", err=True)
     with cluster_errors():
-        plan = cluster_plan(migrate, find_configuration(os.environ))
+        plan = cluster_plan(find_configuration(os.environ), for_one_run=True)
         supervisor = run_detached(layout, plan, options, lambda line: None, wait=True)
     try:
         yield layout.info()

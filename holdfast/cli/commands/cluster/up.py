@@ -85,7 +85,6 @@ def up(
     from holdfast.embedded.launch import run_detached, run_foreground
     from holdfast.embedded.services import cluster_plan
     from holdfast.embedded.supervisor import ClusterOptions
-    from holdfast.store.migrate import migrate
 
     layout = ClusterLayout(directory)
     options = ClusterOptions(
@@ -104,7 +103,7 @@ def up(
         configuration = find_configuration(os.environ, file)
         if configuration.file is not None:
             _print_line(f"configuration from {configuration.file}")
-        plan = cluster_plan(migrate, configuration)
+        plan = cluster_plan(configuration)
         if detach:
             run_detached(layout, plan, options, _print_line, wait=wait)
             if wait:

@@ -105,13 +105,20 @@ def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
 
 def test_agents_find_the_nursery_unless_they_have_networks_of_their_own(here: Path) -> None:
     configuration, layout = find_configuration({}), ClusterLayout(here)
-    plan = cluster_plan(lambda url, roles: None, configuration)
+    plan = cluster_plan(configuration)
     (nursery,) = plan.early(layout, INFO)
     assert nursery.argv[-2:] == ("--socket", plan.agent(layout, INFO, "node-0").environment["HOLDFAST_NURSERY"])
     assert not {"HOLDFAST_NURSERY", "HOLDFAST_NATS_URL", "HOLDFAST_DATABASE_URL"} & nursery.environment.keys()
     apart = msgspec.structs.replace(INFO, fabric=Fabric(bridge="hf123456", subnet="198.18.7"))
     assert plan.early(layout, apart) == []
     assert "HOLDFAST_NURSERY" not in plan.agent(layout, apart, "node-0").environment
+
+
+def test_a_cluster_for_one_run_starts_with_what_the_run_waits_for(here: Path) -> None:
+    configuration, layout = find_configuration({}), ClusterLayout(here)
+    plan, lasting = cluster_plan(configuration, for_one_run=True), cluster_plan(configuration)
+    assert plan.late < {spec.name for spec in plan.services(layout, INFO)} and not lasting.late
+    assert "--brief" in plan.early(layout, INFO)[0].argv and "--brief" not in lasting.early(layout, INFO)[0].argv
 
 
 def test_a_node_with_a_network_of_its_own_runs_in_it_and_is_reached_there(here: Path) -> None:
