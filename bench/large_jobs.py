@@ -29,7 +29,7 @@ import machine
 import msgspec
 from report import final_line, rounded, table, tell
 
-from holdfast.daemon.process import log_to_stderr
+from holdfast.daemon.logs import log_to_stderr
 from holdfast.effects import Effect
 from holdfast.embedded.processes.child_process import start
 from holdfast.embedded.servers.identity import choose_identity

@@ -30,7 +30,7 @@ from report import final_line, percentile, rounded, table, tell
 from holdfast.bus import Message
 from holdfast.bus.accounts import OPERATOR, users
 from holdfast.bus.nats import connect
-from holdfast.daemon.process import log_to_stderr
+from holdfast.daemon.logs import log_to_stderr
 from holdfast.daemon.relay import Relay
 from holdfast.embedded.processes.child_process import start
 from holdfast.embedded.processes.children import ChildSpec

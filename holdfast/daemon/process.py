@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ import msgspec
 import structlog
 
 from holdfast.daemon.gate import wait_at_gate
+from holdfast.daemon.logs import log_to_stderr
 from holdfast.network.guard import private_address, require_private
 from holdfast.network.tls import TlsFilesRefused
 from holdfast.network.trust import AddressRefused
@@ -128,24 +128,3 @@ async def _until_stopped(main: Callable[[Daemon], Awaitable[None]], process: Dae
 def leave_limit_s(timeouts: Timeouts) -> float:
     """Return the seconds after which a stopping daemon exits in any case."""
     return timeouts.stop_grace_s + LEAVE_S
-
-
-def log_to_stderr(name: str) -> None:
-    """Structured logs on stderr: JSON lines, or readable ones on a terminal or with HOLDFAST_LOG=console."""
-    readable = sys.stderr.isatty() or os.environ.get("HOLDFAST_LOG") == "console"
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if readable else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.StackInfoRenderer(),
-            *([] if readable else [structlog.processors.format_exc_info]),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    structlog.contextvars.bind_contextvars(service=name)

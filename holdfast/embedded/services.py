@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.daemon.gate import GATE_VARIABLE
-from holdfast.daemon.nursery import NURSERY_VARIABLE
+from holdfast.daemon.nursery import NURSERY_VARIABLE, ROOM, ROOM_VARIABLE
 from holdfast.daemon.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.daemon.process import leave_limit_s
 from holdfast.daemon.ready import READY_FD_VARIABLE
@@ -22,6 +22,7 @@ from holdfast.embedded.servers.postgres import START_S_MAX as DATABASE_START_S_M
 from holdfast.network.trust import PLAIN_TEXT
 from holdfast.orders.signatures import SIGNERS
 from holdfast.settings.load import Setting, variable_of
+from holdfast.store.migrations_place import migrations_digest
 
 NATS_VARIABLE = "HOLDFAST_NATS_URL"
 DATABASE_VARIABLE = "HOLDFAST_DATABASE_URL"
@@ -62,11 +63,11 @@ def service_specs(configuration: Configuration, layout: ClusterLayout) -> list[C
 
 def nursery_spec(configuration: Configuration, layout: ClusterLayout, *, for_one_run: bool = False) -> ChildSpec:
     """Return the process that imports torch once for all agents, and forks their zygotes."""
-    flags = ("--socket", str(layout.nursery_socket), *(("--brief",) if for_one_run else ()))
+    flags = ("--socket", str(layout.nursery_socket), *(("--brief",) if for_one_run else ()), "--room", ROOM)
     return ChildSpec(
         name="nursery",
         argv=(sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", *flags),
-        environment=base_environment() | configuration.environment(),
+        environment=base_environment() | configuration.environment() | {ROOM_VARIABLE: ROOM},
         directory=layout.root,
     )
 
@@ -141,6 +142,8 @@ class ClusterPlan:
     """Processes that need neither server. They start first, because they take longest."""
     services: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
     agent: Callable[[ClusterLayout, ClusterInfo, str], ChildSpec]
+    database_made_by: str = ""
+    """Names what `migrate` makes of a new database, of which a copy is kept for the next one; "": none is."""
     late: frozenset[str] = frozenset()
     """Services that start when all others are ready."""
     settings: tuple[Setting, ...] = ()
@@ -157,6 +160,7 @@ def cluster_plan(configuration: Configuration, *, for_one_run: bool = False) -> 
 
     return ClusterPlan(
         migrate=_migrate,
+        database_made_by=migrations_digest(),
         early=early,
         late=LATE if for_one_run else frozenset(),
         services=lambda layout, info: service_specs(configuration, layout),

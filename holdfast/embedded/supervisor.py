@@ -27,6 +27,7 @@ from holdfast.embedded.control import (
     Stop,
     Users,
 )
+from holdfast.embedded.database import Database
 from holdfast.embedded.errors import ClusterAlreadyRunning, ControlRefused, EmbeddedError
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, InfoFile, Ports, choose_nodes, next_node
 from holdfast.embedded.processes.children import Child, ChildSpec
@@ -35,10 +36,8 @@ from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.servers import credentials as passwords
 from holdfast.embedded.servers.access import Access
 from holdfast.embedded.servers.credentials import HOST
-from holdfast.embedded.servers.identity import choose_identity
 from holdfast.embedded.servers.nats_disk import restart_after_write_errors
 from holdfast.embedded.servers.ports import reserve_ports
-from holdfast.embedded.servers.postgres import clear_stale_pid, ensure_database, initialise, postgres_spec, programs
 from holdfast.embedded.services import ClusterPlan
 
 
@@ -181,21 +180,15 @@ class Supervisor:
 
     async def _start_servers(self) -> None:
         nats = self._launch(self._servers, [self._access.nats(self._info.nodes)])
-        directory, port = self._layout.postgres, self._info.ports.postgres
-        self._identity = choose_identity(programs() / "postgres", directory)
-        password = self._access.credentials.postgres
-        await initialise(
-            directory,
-            password=password,
-            identity=self._identity,
-            log=self._layout.log("postgres"),
+        self._database = Database(
+            self._layout,
+            self._access,
+            self._info.ports,
+            self._plan.migrate,
+            self._plan.database_made_by,
             durable=not self._options.for_one_run,
         )
-        clear_stale_pid(directory)
-        await self._bring_up(self._servers, [self._postgres()])
-        await self._access.settle_admin()
-        await ensure_database(port, password)
-        await asyncio.to_thread(self._plan.migrate, self._info.database_urls["admin"], self._access.credentials.roles)
+        await self._database.start(self._bring_up_server)
         self._report("database up to date")
         for child in nats:
             await child.until_ready()
@@ -204,17 +197,6 @@ class Supervisor:
         )
         self._runs.append(self._tasks.create_task(watch, name="disk of nats"))
         self._runs.append(self._tasks.create_task(self._access.record(), name="record of credentials"))
-
-    def _postgres(self) -> ChildSpec:
-        known, port = self._access.credentials, self._info.ports.postgres
-        return postgres_spec(
-            self._layout.postgres,
-            port=port,
-            password=known.postgres,
-            identity=self._identity,
-            durable=not self._options.for_one_run,
-            password_before=known.postgres_before,
-        )
 
     def _agent(self, node: str) -> ChildSpec:
         self._layout.node(node).mkdir(mode=0o700, exist_ok=True)
@@ -226,6 +208,10 @@ class Supervisor:
         """Start children concurrently and wait until all are ready; revoked nodes stay off. Raises StartFailed."""
         for child in self._launch(kind, specs):
             await child.until_ready()
+
+    async def _bring_up_server(self, spec: ChildSpec) -> Child:
+        await self._bring_up(self._servers, [spec])
+        return self._servers[spec.name]
 
     def _launch(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> list[Child]:
         """Start children. Return those that are not switched off."""
@@ -295,7 +281,7 @@ class Supervisor:
         async with self._access.changing:
             await self._access.settle_admin()
             self._access.renew(names, by)
-            self._servers["postgres"].spec = self._postgres()
+            self._servers["postgres"].spec = self._database.spec()
             # Commands find their addresses there.
             self._info = self._describe(self._info.ports, self._info.nodes, self._info.fabric)
             self._record()

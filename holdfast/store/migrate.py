@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
@@ -22,7 +21,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-import holdfast
+from holdfast.store.migrations_place import migrations_directory
 from holdfast.store.passwords import verifier
 
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('holdfast.migrate', 0))"
@@ -33,24 +32,8 @@ select format('alter role %I with login password %L', cast(:role as text), cast(
 T = TypeVar("T")
 
 
-class MigrationsMissing(Exception):
-    """This installation lacks the migrations."""
-
-
 class UnknownRevision(Exception):
     """The database is at a revision that this version of Holdfast cannot upgrade; the message names the way out."""
-
-
-def migrations_directory() -> Path:
-    """Return the folder of the migrations: inside the installed package, or beside it in a checkout.
-
-    Raises MigrationsMissing if they are in neither place.
-    """
-    package = Path(holdfast.__file__).parent
-    for directory in (package / "migrations", package.parent / "migrations"):
-        if (directory / "env.py").is_file():
-            return directory
-    raise MigrationsMissing("the migrations are not in this installation of holdfast: install it again")
 
 
 def migrate(admin_url: str, role_passwords: dict[str, str]) -> None:

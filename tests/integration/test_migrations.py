@@ -21,7 +21,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from store_worlds import PASSWORDS, ROLES
 
-from holdfast.store.migrate import UnknownRevision, migrate, migrations_directory, pending
+from holdfast.store.migrate import UnknownRevision, migrate, pending
+from holdfast.store.migrations_place import migrations_directory
 from holdfast.store.postgres import PostgresStore
 from holdfast_analyzer.tables import METADATA as ANALYZER
 from holdfast_ckpt.tables import METADATA as CKPT

@@ -8,7 +8,7 @@ import sys
 
 import msgspec
 
-from holdfast.daemon.process import log_to_stderr
+from holdfast.daemon.logs import log_to_stderr
 from holdfast.settings import load
 from holdfast_agent.inspections.once import NoSuchCheck, inspect
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.daemon.process import log_to_stderr
+from holdfast.daemon.logs import log_to_stderr
 from holdfast.node import kernel, process_mark
 from holdfast.node.vault.huge_pages import collapse_heap
 from holdfast.trainer.hooks import install_hooks

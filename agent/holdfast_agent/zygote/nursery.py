@@ -23,7 +23,8 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from holdfast.daemon.process import log_to_stderr
+from holdfast.daemon.logs import log_to_stderr
+from holdfast.daemon.nursery import ROOM_VARIABLE
 from holdfast.daemon.ready import announce_ready
 from holdfast.node.frames import Frames, WireError, framed
 from holdfast_agent.zygote import __main__ as zygote_main
@@ -35,9 +36,6 @@ REQUEST_WITHIN_S = 5.0
 """Time for one agent to send its request, while the others wait."""
 EXIT_FAILED = 1
 _DESCRIPTORS = 2
-_ROOM_BYTES = 8192
-"""Room for the arguments and for the variables of a zygote, beyond those of the nursery: a few paths."""
-_ROOM = "HOLDFAST_NURSERY_ROOM"
 
 log = structlog.get_logger("nursery")
 
@@ -234,18 +232,6 @@ def _warm_up(*, brief: bool) -> str | None:
     return None
 
 
-def _make_room() -> None:
-    """Start this program once more, with padding behind its arguments and variables.
-
-    A forked zygote writes its own in their place (`inherited.show`), and they may be longer than the nursery's.
-    """
-    padding = "x" * _ROOM_BYTES
-    arguments = [*sys.orig_argv, "--room", padding]
-    # Where there is no space for them, requests are declined.
-    with contextlib.suppress(OSError):
-        os.execve(sys.executable, arguments, os.environ | {_ROOM: padding})
-
-
 def main() -> None:
     """Run a nursery until it is ended."""
     parser = argparse.ArgumentParser(prog="holdfast-nursery")
@@ -253,9 +239,7 @@ def main() -> None:
     parser.add_argument("--brief", action="store_true", help="import only what every script needs: one run waits")
     parser.add_argument("--room", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.room is None:
-        _make_room()
-    os.environ.pop(_ROOM, None)
+    os.environ.pop(ROOM_VARIABLE, None)
     environment = tuple(name + b"=" + value for name, value in os.environb.items())
     log_to_stderr("nursery")
     place: Path = options.socket

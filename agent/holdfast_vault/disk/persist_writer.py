@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 import structlog
 
-from holdfast.daemon.process import log_to_stderr
+from holdfast.daemon.logs import log_to_stderr
 from holdfast.node.kernel import die_with_parent
 from holdfast.node.user_rights import become
 from holdfast.node.vault import seals

@@ -100,6 +100,10 @@ class Access:
         """Make passwords for new nodes."""
         self.credentials = passwords.load_or_create(self._layout, nodes)
 
+    def opens_with(self, password: str) -> None:
+        """Note the administrator's password of a database that was made elsewhere; `settle_admin` replaces it."""
+        self._change(msgspec.structs.replace(self.credentials, postgres_before=password))
+
     def _change(self, changed: passwords.Credentials) -> None:
         passwords.save(self._layout, changed)
         self.credentials = changed
