@@ -18,12 +18,15 @@ async def service() -> None:
     import nats
     from nats.aio.msg import Msg
 
+    from holdfast.daemon.gate import wait_at_gate
     from holdfast.orders.signatures import public_key
     from holdfast.subjects import ping_subject
 
     async def sign_again(ping: Msg) -> None:
         await ping.respond(public_key(_address("HOLDFAST_NETWORK_ORDER_KEY")).encode())
 
+    # Three ends before it is ready would end the start; on a busy machine initdb takes longer than these.
+    wait_at_gate()
     bus = await nats.connect(_address("HOLDFAST_NATS_URL"))
     await bus.jetstream().account_info()
     await (await asyncpg.connect(_address("HOLDFAST_DATABASE_URL"))).execute("select 1")

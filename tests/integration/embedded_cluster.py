@@ -10,6 +10,7 @@ from pathlib import Path
 
 import asyncpg
 
+from holdfast.daemon.gate import GATE_VARIABLE
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.launch import run_detached, run_foreground
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
@@ -58,6 +59,7 @@ def _service(layout: ClusterLayout, program: str) -> ChildSpec:
         "HOLDFAST_NATS_URL_FILE": str(layout.bus_address("controller")),
         "HOLDFAST_DATABASE_URL_FILE": str(layout.database_address("controller")),
         "HOLDFAST_NETWORK_ORDER_KEY_FILE": str(layout.order_key("controller")),
+        GATE_VARIABLE: str(layout.service_gate),
     }
     return ChildSpec(
         name="controller",
