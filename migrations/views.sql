@@ -67,8 +67,12 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
        historian.seconds(r.at, d.at) as first_step_s,
        historian.seconds(coalesce(f.at, g.at), d.at) as total_s,
        array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
-       w.step as restore_step,
+       coalesce(nullif(n.first - 1, -1), w.step) as restore_step,
        case when f.at is null or u.exists or not w.has_begun then null
+            when n.first is not null then
+                greatest(0, greatest(f.step, o.failed_step, -1) + coalesce(p.first, 0) - (n.first - 1))
+            -- Numbers of output are not compared with others: they begin at 0 or 1, as the script likes.
+            when p.first > 1 then null
             -- A restored number beyond what was reached counts something else than optimizer steps.
             when w.source = 'restored' and w.step > greatest(f.step, o.failed_step) + 2 then null
             else greatest(0, greatest(f.step, o.failed_step, -1) - coalesce(w.step, -1)) end as lost_steps,
@@ -79,7 +83,9 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
             else 'starting' end as outcome,
        f.at as fault_at, f.noticed_at, s.at as stopped_at, r.at as ranks_started_at, d.at as first_step_at,
        coalesce(x.at, g.next_at, j.at) as ended_at,
-       w.is_start_known, w.source as step_source, w.source_name as step_source_name
+       w.is_start_known or n.first is not null as is_start_known,
+       case when n.first is null then w.source else 'log' end as step_source,
+       coalesce(n.source_name, w.source_name) as step_source_name
 from (
     select e.job, e.generation, e.incident, e.id, e.cause, e.at, e.body,
            coalesce(lag(e.generation) over w, 0) as previous, lag(e.at) over w as previous_at,
@@ -128,12 +134,26 @@ left join lateral (
     where g.incident is not null
 ) f on true
 left join lateral (
+    select max(e.generation) as generation from historian.events e
+    where e.type = 'first_step' and e.job = g.job and e.generation < g.generation
+) before on true
+left join lateral (
+    -- The number that the script gives to the first step, where steps are counted from 0.
+    select min((e.body->>'step')::bigint) as first, min(e.body->>'step_source_name') as source_name
+    from historian.events e
+    where e.type = 'steps_numbered' and e.job = g.job and e.generation = g.generation
+) n on true
+left join lateral (
+    select min((e.body->>'step')::bigint) as first from historian.events e
+    where e.type = 'steps_numbered' and e.job = g.job and e.generation = before.generation
+) p on true
+left join lateral (
     select exists (
         select from historian.events e
         where e.type = 'first_step' and e.job = g.job and not historian.is_start_known(e.body)
-          and e.generation in (g.generation, (
-              select max(p.generation) from historian.events p
-              where p.type = 'first_step' and p.job = g.job and p.generation < g.generation))
+          and e.generation in (g.generation, before.generation)
+          and not exists (select from historian.events l where l.type = 'steps_numbered' and l.job = g.job
+                          and l.generation = e.generation)
     ) as exists
 ) u on true
 left join lateral (
@@ -299,8 +319,11 @@ select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'ru
         where e.type = 'generation_started' and e.job = s.job) as generations,
        nullif(greatest(
            (select max(m.step) from (
-                select (sample->>'step')::bigint as step from (
-                    select e.body from historian.events e
+                select (sample->>'step')::bigint + coalesce((
+                    select min((n.body->>'step')::bigint) from historian.events n
+                    where n.type = 'steps_numbered' and n.job = s.job and n.generation = newest.generation), 0) as step
+                from (
+                    select e.body, e.generation from historian.events e
                     where e.type = 'steps_measured' and e.job = s.job
                     order by e.generation desc, e.at desc limit 64
                 ) newest, jsonb_array_elements(newest.body->'samples') sample
@@ -314,7 +337,8 @@ select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'ru
         from historian.generations g where g.job = s.job) as lost_steps,
        s.body->'spec'->>'script' as script,
        (select coalesce(e.body->>'step_source_name', e.body->>'step_source') from historian.events e
-        where e.type = 'first_step' and e.job = s.job order by e.generation desc, e.at limit 1) as step_source
+        where e.type in ('first_step', 'steps_numbered') and e.job = s.job
+        order by e.generation desc, e.at desc limit 1) as step_source
 from historian.events s
 left join lateral (
     select e.at, e.body->>'outcome' as outcome from historian.events e

@@ -95,6 +95,7 @@ from holdfast.events.evidence import (
     SlownessTested,
     SpoolSetAside,
     StackDump,
+    StepsNumbered,
 )
 from holdfast.events.findings import (
     AnyFinding,
@@ -209,6 +210,7 @@ __all__ = [
     "StepsKept",
     "StepsLost",
     "StepsMeasured",
+    "StepsNumbered",
     "SuspectsTested",
     "Suspension",
     "TelemetryAnomaly",

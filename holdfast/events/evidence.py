@@ -131,6 +131,14 @@ class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
         return not self.is_start_unknown and (self.is_numbered or self.step_source != "")
 
 
+class StepsNumbered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """The output of a rank shows which number the script gives to steps counted from 0; by its node's agent."""
+
+    step: Step
+    """The script's number of the generation's first step."""
+    step_source_name: str = ""
+
+
 class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """The progress of the ranks of a node; published by its agent about once a second while they run."""
 
@@ -364,6 +372,7 @@ AnyEvidence = (
     | ProcessExited
     | LogSignature
     | FirstStep
+    | StepsNumbered
     | Progress
     | StepsKept
     | CheckpointRestored

@@ -52,6 +52,7 @@ from holdfast.events.evidence import (
     SlownessTested,
     SpoolSetAside,
     StackDump,
+    StepsNumbered,
 )
 from holdfast.events.findings import (
     BadNumber,
@@ -92,6 +93,7 @@ _TEMPLATES: dict[type[Event], str] = {
     JobFinished: "{0.outcome}: {0.reason}",
     FaultInjected: "{0.fault} {0.state} on purpose by {0.by}",
     FirstStep: "all ranks of the node completed step {0.step}",
+    StepsNumbered: "the script gives number {0.step} to the first step of this generation: {0.step_source_name}",
     BusWentBack: "the bus lost messages of stream {0.stream} from number {0.sequence} on; publishing them again",
     MessageRejected: "{0.consumer} rejected a message on {0.subject}: {0.error}",
     NodeDeparted: "agent shut down on purpose",

@@ -30,6 +30,7 @@ from holdfast.trainer import replay_run
 from holdfast.trainer.hooks import install_hooks
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast.trainer.phases import bind, binding
+from holdfast.trainer.steps import log_lines
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 LEDGER_VARIABLE = "HOLDFAST_LEDGER"
@@ -63,6 +64,7 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
         bind(LedgerWriter(path, rank=rank, generation=generation), ring)
     replay_run.begin()
     install_hooks.install()
+    log_lines.watch()
     faulthandler.enable()
     _lead_into_version()
     code = _execute(script, args, is_module)

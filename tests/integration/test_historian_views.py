@@ -29,6 +29,7 @@ from holdfast.events import (
     RanksStarted,
     RanksStopped,
     StepsMeasured,
+    StepsNumbered,
     ThroughputMeasured,
 )
 from holdfast.events.parts.job import Grant
@@ -302,7 +303,8 @@ async def test_steps_that_no_script_reports(
     story.start(0.001, 0.5, **first)
     died = story.kill(10.0, step=372)
     story.open(10.1, died, failed_step=372)
-    story.start(10.2, 11.0, **second | {"step": step})
+    of_second: dict[str, Any] = second | {"step": step}
+    story.start(10.2, 11.0, **of_second)
     story.close(20.0)
     await record(urls["historian"], story.events)
     _, row = await query(urls["reader"], GENERATIONS, story.job)
@@ -312,6 +314,29 @@ async def test_steps_that_no_script_reports(
     assert (await one(urls, INCIDENTS, story.job))["lost_steps"] == lost
     ettr = await one(urls, ETTR, story.job)
     assert (ettr["ettr"] is None) == (lost is None)
+
+
+async def test_steps_that_the_scripts_output_numbers(urls: dict[str, str]) -> None:
+    """Two generations count from 0; the script's own numbers, from 1 on, show that 46 of 146 steps were lost."""
+    story = Story("printed")
+    story.submit()
+    story.start(0.001, 0.5, **COUNTED)
+    story.say(StepsNumbered, 1.0, node="n1", step=1, step_source_name="iteration in its output")
+    died = story.kill(10.0, step=145)
+    story.open(10.1, died, failed_step=145)
+    unknown: dict[str, Any] = COUNTED | {"is_start_unknown": True}
+    story.start(10.2, 11.0, **unknown)
+    await record(urls["historian"], story.events)
+    _, row = await query(urls["reader"], GENERATIONS, story.job)
+    assert (row["lost_steps"], row["is_start_known"]) == (None, False)
+    story.say(StepsNumbered, 12.0, node="n1", step=101, step_source_name="iteration in its output")
+    await record(urls["historian"], story.events[-1:])
+    _, row = await query(urls["reader"], GENERATIONS, story.job)
+    assert (row["lost_steps"], row["restore_step"]) == (46, 100)
+    assert (row["is_start_known"], row["step_source"]) == (True, "log")
+    job = await one(urls, JOBS, story.job)
+    assert (job["lost_steps"], job["step_source"]) == (46, "iteration in its output")
+    assert (await one(urls, ETTR, story.job))["ettr"] is not None
 
 
 async def test_what_has_not_happened_yet_is_null(urls: dict[str, str]) -> None:

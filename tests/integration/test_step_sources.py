@@ -34,7 +34,7 @@ if restores == "torch" and (here / "ckpt.pt").exists():
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     done = saved["iter_num"]
-if restores == "pickle" and (here / "ckpt.pkl").exists():
+if restores.startswith("pickle") and (here / "ckpt.pkl").exists():
     weights, done = pickle.loads((here / "ckpt.pkl").read_bytes())
     model.load_state_dict(weights)
 begin(done)
@@ -48,6 +48,8 @@ while done < {steps}:
         state = {{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "iter_num": done}}
         torch.save(state, here / "ckpt.pt")
         (here / "ckpt.pkl").write_bytes(pickle.dumps((state["model"], done)))
+    if restores == "pickle, prints":
+        print(f" iteration {{done:8d}}/{{20:8d}} | elapsed time per iteration (ms): 20.1 | skipped iterations: 0 |")
     step(done)
 """
 
@@ -144,11 +146,14 @@ def truth(folder: Path) -> tuple[int, int]:
         ("SGD", "torch", Source.RESTORED, True),
         ("AdamW", "nothing", Source.OPTIMIZER, True),
         ("SGD", "pickle", Source.OPTIMIZER, False),
+        ("SGD", "pickle, prints", Source.LOG, True),
     ],
 )
 def test_a_loop_of_its_own(tmp_path: Path, optimizer: str, restores: str, source: Source, is_known: bool) -> None:
     first, code = run(tmp_path, LOOP, 1, optimizer, restores)
-    assert (code, first.first, first.is_start_known) == (-signal.SIGKILL, 0, True)
+    # Numbers of output are the script's own, from 1.
+    by_log = source is Source.LOG
+    assert (code, first.first, first.is_start_known) == (-signal.SIGKILL, int(by_log), True)
     second, _ = run(tmp_path, LOOP, 2, optimizer, restores)
     reached, resumed = truth(tmp_path)
     assert reached == KILLED_AT and (resumed == 0) == (restores == "nothing")
@@ -156,7 +161,7 @@ def test_a_loop_of_its_own(tmp_path: Path, optimizer: str, restores: str, source
     assert first.step == KILLED_AT
     assert (second.source, second.is_start_known) == (source, is_known)
     if is_known:
-        assert (second.first, second.step) == (resumed, STEPS - 1)
+        assert (second.first, second.step) == ((resumed + 1, STEPS - resumed - 1) if by_log else (resumed, STEPS - 1))
 
 
 @pytest.mark.parametrize(

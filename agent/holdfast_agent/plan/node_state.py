@@ -31,6 +31,8 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Exit codes by rank; None for a rank that left no exit code."""
     stepped: bool = False
     """True once every rank completed a step."""
+    numbered: bool = False
+    """True once the output of a rank has shown the numbers of steps."""
     user: str = ""
     """User of the ranks; "": the agent's."""
     root_because: str = ""

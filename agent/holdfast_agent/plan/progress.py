@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.events import FirstStep, Progress
+from holdfast.events import FirstStep, Progress, StepsNumbered
 from holdfast.events.parts.ranks import RankProgress
 from holdfast_agent.plan.cut_off import end_ranks_after_lease
 from holdfast_agent.plan.draft import PlanDraft
@@ -31,6 +31,8 @@ def observed(draft: PlanDraft, seen: Observed) -> None:
         draft.update(progress=steps, progress_at=draft.now)
     if crew.trains and not crew.stepped and all(steps):
         _first_step(draft, crew, seen)
+    elif crew.stepped and not crew.numbered:
+        _note_numbers(draft, crew, seen)
     last = draft.state.progress_emitted_at
     is_due = last is None or (draft.now - last).total_seconds() >= PROGRESS_EVERY_S
     if crew.trains and is_due and seen.statuses:
@@ -56,6 +58,8 @@ def _first_step(draft: PlanDraft, crew: Crew, seen: Observed) -> None:
     knowing = [status for status in statuses if _knowledge(status) == best]
     # A script may number its steps in any way, but never below 0.
     first = max(0, min(_first_of(status) for status in knowing))
+    # Ranks count these from 0; the number of the first one follows in an event of its own.
+    is_by_log = knowing[0].step_source == "log"
     completed = max(status.first_step_at or draft.now for status in statuses)
     draft.emit(
         FirstStep,
@@ -63,10 +67,18 @@ def _first_step(draft: PlanDraft, crew: Crew, seen: Observed) -> None:
         step=first,
         completed_at=completed,
         is_numbered=all(status.is_numbered for status in knowing),
-        step_source=knowing[0].step_source,
-        step_source_name=knowing[0].step_source_name,
-        is_start_unknown=not knowing[0].is_start_known,
+        step_source="optimizer" if is_by_log else knowing[0].step_source,
+        step_source_name="" if is_by_log else knowing[0].step_source_name,
+        is_start_unknown=is_by_log or not knowing[0].is_start_known,
     )
+
+
+def _note_numbers(draft: PlanDraft, crew: Crew, seen: Observed) -> None:
+    for status in seen.statuses.values():
+        if status.step_source == "log" and status.first is not None:
+            draft.remember(crew=msgspec.structs.replace(crew, numbered=True))
+            draft.emit(StepsNumbered, crew, incident=None, step=status.first, step_source_name=status.step_source_name)
+            return
 
 
 def _knowledge(status: RankStatus) -> int:
@@ -79,7 +91,8 @@ def _knowledge(status: RankStatus) -> int:
 
 
 def _first_of(status: RankStatus) -> int:
-    return status.step - status.steps_done + 1 if status.first is None else status.first
+    is_counted = status.first is None or status.step_source == "log"
+    return status.step - status.steps_done + 1 if is_counted else status.first or 0
 
 
 def _progress_of(crew: Crew, seen: Observed, now: datetime) -> tuple[RankProgress, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import threading
 import time
 from pathlib import Path
@@ -29,6 +28,7 @@ from holdfast.node.ledger.ledger_layout import (
     HEADER,
     IS_NUMBERED,
     MAGIC,
+    NO_START,
     PHASE_NAME_BYTES,
     PHASE_OF_NUMBER,
     PHASES,
@@ -50,6 +50,8 @@ from holdfast.node.ledger.ledger_layout import (
     Phase,
     Source,
     StepRecord,
+    newest,
+    text_of,
 )
 from holdfast.node.ranks_file import open_ranks_file
 
@@ -124,6 +126,11 @@ class LedgerWriter:
     def steps_done(self) -> int:
         """Number of steps that were completed in this generation."""
         return self._steps_done
+
+    @property
+    def is_numbered(self) -> bool:
+        """True if its numbers continue those of earlier generations."""
+        return self._is_numbered
 
     @property
     def phase_name(self) -> str:
@@ -259,7 +266,7 @@ class LedgerWriter:
         )
 
 
-_NUMBERING = (Source.FRAMEWORK, Source.RESTORED, Source.LOG)
+_NUMBERING = (Source.FRAMEWORK, Source.RESTORED)
 """Sources of numbers that continue those of earlier generations."""
 
 
@@ -306,11 +313,11 @@ class LedgerReader:
         for _ in range(READ_ATTEMPTS_MAX):
             first = self._read(0, RECORDS_BYTES)
             second = self._read(0, RECORDS_BYTES)
-            state = _newest(first, second, STATE, STATE_OFFSETS)
-            collective = _newest(first, second, COLLECTIVE, COLLECTIVE_OFFSETS)
-            start = _newest(first, second, START, START_OFFSETS)
+            state = newest(first, second, STATE, STATE_OFFSETS)
+            collective = newest(first, second, COLLECTIVE, COLLECTIVE_OFFSETS)
+            start = newest(first, second, START, START_OFFSETS)
             if state is not None and collective is not None:
-                return self._snapshot(state, collective, start or _NO_START)
+                return self._snapshot(state, collective, start or NO_START)
         raise LedgerError(
             f"{self.path} had no whole record in {READ_ATTEMPTS_MAX} attempts: is something else writing it?"
         )
@@ -366,7 +373,7 @@ class LedgerReader:
             steps_done=done,
             step_started_ns=step_start,
             phase=PHASE_OF_NUMBER.get(phase, Phase.OTHER),
-            phase_name=_text(name),
+            phase_name=text_of(name),
             phase_started_ns=phase_start,
             first_step_ns=first,
             changed_ns=changed,
@@ -377,33 +384,13 @@ class LedgerReader:
             is_numbered=bool(flags & IS_NUMBERED),
             first=first_step if source else None,
             source=SOURCE_OF_NUMBER.get(source, Source.NONE),
-            source_name=_text(source_name),
+            source_name=text_of(source_name),
             is_start_known=bool(is_known),
             collective=CollectiveState(
-                name=_text(collective_name),
+                name=text_of(collective_name),
                 entered=entered,
                 in_flight=in_flight,
                 entered_ns=entered_ns,
                 left_ns=left_ns,
             ),
         )
-
-
-_NO_START = (0, 0, Source.NONE, True, b"", 0)
-
-
-def _newest(first: bytes, second: bytes, record: struct.Struct, offsets: tuple[int, int]) -> tuple[Any, ...] | None:
-    """Return the newest whole record of two slots; None when neither is whole."""
-    best: tuple[Any, ...] | None = None
-    for offset in offsets:
-        raw = first[offset : offset + record.size]
-        if raw != second[offset : offset + record.size]:
-            continue
-        fields = record.unpack(raw)
-        if fields[0] == fields[-1] and fields[0] and (best is None or fields[0] > best[0]):
-            best = fields
-    return best
-
-
-def _text(raw: bytes) -> str:
-    return raw.rstrip(b"\0").decode(errors="replace")

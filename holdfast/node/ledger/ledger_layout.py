@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -89,7 +90,7 @@ class Source(IntEnum):
     RESTORED = 3
     """Counted steps of the optimizer, from the step that the script has restored."""
     LOG = 4
-    """Counted steps of the optimizer, numbered by the script's own output."""
+    """Counted steps of the optimizer from 0; the script's own output shows which number it gives to the first."""
     OPTIMIZER = 5
     """Counted steps of the optimizer in this generation, from 0."""
 
@@ -154,3 +155,24 @@ class LedgerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     is_start_known: bool
     """False if the script has restored something, and nothing shows at which step it goes on."""
     collective: CollectiveState
+
+
+NO_START = (0, 0, Source.NONE, True, b"", 0)
+"""What a rank of a release without start records tells."""
+
+
+def newest(first: bytes, second: bytes, record: struct.Struct, offsets: tuple[int, int]) -> tuple[Any, ...] | None:
+    """Return the newest record that is whole in two copies of the file's beginning; None when neither slot has one."""
+    best: tuple[Any, ...] | None = None
+    for offset in offsets:
+        raw = first[offset : offset + record.size]
+        if raw != second[offset : offset + record.size]:
+            continue
+        fields = record.unpack(raw)
+        if fields[0] == fields[-1] and fields[0] and (best is None or fields[0] > best[0]):
+            best = fields
+    return best
+
+
+def text_of(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")

@@ -78,6 +78,11 @@ class StepStart:
         count = count_of(optimizer)
         self._own_count = None if count is None else max(0, count - 1)
 
+    @property
+    def is_counted(self) -> bool:
+        """True if the optimizer keeps a count of its steps."""
+        return self._own_count is not None
+
     def decide(self) -> Start:
         number = self._number
         if self._own_count:

@@ -134,7 +134,7 @@ class JobDraft:
             IncidentClosed,
             outcome=outcome,
             attempts=incident.attempts,
-            reason="; ".join((reason, *incident.losses)),
+            reason="; ".join((reason, *incident.what_was_lost)),
             symptom=incident.symptom_name,
             summary=incident.full_summary,
             lost_steps=incident.lost_steps,

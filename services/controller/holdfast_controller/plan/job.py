@@ -137,6 +137,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """False if step numbers start again in every generation."""
     is_start_unknown: bool = False
     """True if nothing shows from which step the present generation went on."""
+    number_of_first: int | None = None
+    """The number that the script gives to the first step of the present generation, where steps are counted from 0."""
     settled: Incident | None = None
     """The last incident that was closed because the job trained long enough, where steps are not numbered."""
     restorable_step: int | None = None

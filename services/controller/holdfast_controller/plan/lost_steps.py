@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.events import CheckpointRestored, FirstStep, StepsKept, StepsLost
+from holdfast.events import CheckpointRestored, FirstStep, StepsKept, StepsLost, StepsNumbered
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE
@@ -54,22 +54,35 @@ def note_start(draft: JobDraft, step: int) -> None:
 
 def note_redone(draft: JobDraft, event: FirstStep) -> None:
     """Note how much of its work a generation that was started for an incident has to do again."""
-    state, incident = draft.state, draft.state.incident
+    state, incident, base = draft.state, draft.state.incident, draft.state.number_of_first
+    draft.update(number_of_first=None)
     if incident is None or not state.has_stepped:
         return
     reached = state.step if incident.has_stepped else max(state.step, incident.failed_step)
-    redone, text = None, f"how many steps were lost is unknown: {event.step_source_name or 'no number shows it'}"
-    if event.is_start_known and not state.is_start_unknown:
-        redone = max(0, reached - event.step + 1)
-        text = _redone(event, redone) if redone and not incident.losses else ""
-    total = None if redone is None or incident.redone_steps is None else incident.redone_steps + redone
-    losses = (*incident.losses, text)[-LOSSES_MAX:] if text else incident.losses
-    draft.update_incident(has_stepped=True, redone_steps=total, losses=losses)
+    draft.update_incident(has_stepped=True, reached=reached + (base or 0))
+    # Numbers of output alone are not compared with others: they begin at 0 or 1, as the script likes.
+    if not event.is_start_known or state.is_start_unknown or (base or 0) > 1:
+        doubt = f"how many steps were lost is unknown: {event.step_source_name or 'no number shows it'}"
+        draft.update_incident(doubt=doubt, doubted=state.generation)
+    else:
+        _add_redone(draft, reached, event.step)
 
 
-def _redone(event: FirstStep, redone: int) -> str:
-    how = f"began again at step {event.step}" if event.step <= 1 else f"went on at step {event.step}"
-    return f"{redone} {'step was' if redone == 1 else 'steps were'} lost: the job {how}"
+def steps_numbered(draft: JobDraft, event: StepsNumbered) -> None:
+    """Note which number the script gives to its steps: it shows what this generation does again."""
+    state, incident = draft.state, draft.state.incident
+    if event.generation != state.generation or not isinstance(state.phase, LIVE) or state.number_of_first is not None:
+        return
+    draft.update(number_of_first=event.step, is_start_unknown=False)
+    if incident is not None and incident.doubt and incident.doubted == state.generation:
+        draft.update_incident(doubt="")
+        _add_redone(draft, incident.reached, event.step)
+
+
+def _add_redone(draft: JobDraft, reached: int, first: int) -> None:
+    redone = max(0, reached - first + 1)
+    if redone:
+        draft.update_incident(redone=draft.incident.redone + redone, went_on_at=(*draft.incident.went_on_at, first))
 
 
 def checkpoint_restored(draft: JobDraft, event: CheckpointRestored) -> None:

@@ -184,6 +184,7 @@ class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ALERT_LINES_MAX = 4
+STARTS_SHOWN = 3
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,8 +282,16 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences about the newest losses."""
     has_stepped: bool = False
     """True once a generation that was started for it has made a step."""
-    redone_steps: int | None = 0
-    """Steps that its restarts make once more; None: not known."""
+    reached: int = -1
+    """Last step before the newest generation, in the numbers of the generation that made it."""
+    redone: int = 0
+    """Steps that its restarts make once more, as far as is known."""
+    went_on_at: tuple[int, ...] = ()
+    """The steps at which these restarts began."""
+    doubt: str = ""
+    """A sentence why this is not known of one of its restarts."""
+    doubted: int = 0
+    """The generation that it is not known of."""
 
     @property
     def symptom_name(self) -> str:
@@ -291,7 +300,22 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def full_summary(self) -> str:
         """The summary, and what was lost."""
-        return "; ".join((self.summary, *self.losses))
+        return "; ".join((self.summary, *self.what_was_lost))
+
+    @property
+    def what_was_lost(self) -> tuple[str, ...]:
+        """Return sentences about it."""
+        if not self.redone or self.losses:
+            return (*self.losses, self.doubt) if self.doubt else self.losses
+        how = "began again" if self.went_on_at[-1] <= 1 else "went on"
+        where = f"the job {how} at step {', then '.join(map(str, self.went_on_at[-STARTS_SHOWN:]))}"
+        text = f"{self.redone} {'step was' if self.redone == 1 else 'steps were'} lost: {where}"
+        return (text, self.doubt) if self.doubt else (text,)
+
+    @property
+    def redone_steps(self) -> int | None:
+        """Return the number of steps that its restarts make once more; None if it is not known."""
+        return None if self.doubt else self.redone
 
     @property
     def restarts(self) -> int:

@@ -52,6 +52,8 @@ MECHANISMS = {
 def handle_failure(draft: JobDraft, failure: Failure, incident: str = "") -> None:
     """Act on a failure of the generation that should run now. `incident`: id of the one that it opens, if it does."""
     failure = _explained(draft, failure)
+    if failure.generation == draft.state.generation and failure.step > draft.state.step:
+        draft.update(step=failure.step)
     if draft.state.incident is None:
         _open(draft, failure, incident or new_incident_id(draft))
     conclude(draft, failure.cause)
