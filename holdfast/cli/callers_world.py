@@ -82,7 +82,10 @@ def ranks_environment(
 
 
 def callers_python(named: str | None, here: Mapping[str, str]) -> str:
-    """Return the Python of the ranks: the named one, that of the active virtual environment, or this command's."""
+    """Return the Python of the ranks: the named one (in PYTHON_EXEC too, as for torchrun), that of the active virtual
+    environment, or this command's.
+    """
+    named = named or here.get("PYTHON_EXEC") or None
     if named == NODES_OWN:
         return ""
     if named is not None:

@@ -20,6 +20,7 @@ from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
 from holdfast.embedded.servers.postgres import START_S_MAX as DATABASE_START_S_MAX
 from holdfast.network.trust import PLAIN_TEXT
+from holdfast.node.rank_variables import SHARED_MACHINE
 from holdfast.orders.signatures import SIGNERS
 from holdfast.settings.load import Setting, variable_of
 from holdfast.store.migrations_place import migrations_digest
@@ -99,7 +100,8 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
             variable_of("network.tls_refused"): str(layout.refused_nodes),
             NODE_VARIABLE: str(layout.node(node)),
             GATE_VARIABLE: str(layout.agent_gate),
-        },
+        }
+        | ({SHARED_MACHINE: "1"} if len(info.nodes) > 1 else {}),
         directory=layout.root,
         start_limit_s=DATABASE_START_S_MAX + SERVICE_START_S_MAX + AGENT_START_S_MAX,
         stop_grace_s=leave_limit_s(configuration.timeouts) + KILL_AFTER_S,

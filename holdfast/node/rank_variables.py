@@ -1,5 +1,8 @@
 """Environment variables of a rank that only the launcher sets; `holdfast run` refuses them in `--env`."""
 
+SHARED_MACHINE = "HOLDFAST_SHARED_MACHINE"
+"""Set for agents that share their machine with others, as in an embedded cluster of several nodes."""
+
 RESERVED = frozenset(
     {
         "RANK",

@@ -13,7 +13,7 @@ from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, VERSION_
 from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import RESTARTS_UNBOUNDED
-from holdfast.node.rank_variables import RESERVED, RESTORE_STEP, STORE_PREFIX
+from holdfast.node.rank_variables import RESERVED, RESTORE_STEP, SHARED_MACHINE, STORE_PREFIX
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.replay import VARIABLE as REPLAY_VARIABLE
 
@@ -61,7 +61,10 @@ def rank_environment(
     local_rank = rank - placement.ranks.start
     world_size = job.nnodes * job.nproc_per_node
     is_virtual = job.launch.virtual_local_rank and placement.purpose != "checks"
-    environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1"} | public_environment(base)
+    environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} | public_environment(base)
+    if job.nproc_per_node > 1 or SHARED_MACHINE in base or placement.purpose == "checks":
+        # Several ranks share the processors. One that has a machine to itself takes as many as torch does.
+        environment.setdefault("OMP_NUM_THREADS", "1")
     known = _OF_CHECKS if placement.purpose == "checks" else job.env.keys() - RESERVED
     environment |= {name: value for name, value in job.env.items() if name in known}
     environment |= {

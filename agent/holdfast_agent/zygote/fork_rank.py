@@ -207,12 +207,29 @@ def _reseed() -> None:
     torch.default_generator.seed()
 
 
+def threads_of_torch() -> int:
+    """Return the number of threads that torch takes by itself: the zygote was held to one when it was imported."""
+    usable = os.sched_getaffinity(0)
+    if not torch.backends.mkl.is_available():
+        return len(usable)
+    # MKL has a thread for each core, whatever the number of its processors.
+    return len({_core(processor) for processor in usable})
+
+
+def _core(processor: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(processor)
+
+
 def _apply_environment() -> None:
     """Apply variables that imports read. The zygote's heap stays frozen: collecting garbage would copy it."""
     gc.enable()
-    threads = os.environ.get("OMP_NUM_THREADS", "1")
-    if threads.isdecimal() and int(threads) > 1:
-        torch.set_num_threads(int(threads))
+    wanted = os.environ.get("OMP_NUM_THREADS")
+    threads = threads_of_torch() if wanted is None else int(wanted) if wanted.isdecimal() else 1
+    if threads > 1:
+        torch.set_num_threads(threads)
     if "TZ" in os.environ:
         time.tzset()
     if torch.distributed.is_available():

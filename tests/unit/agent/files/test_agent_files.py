@@ -245,6 +245,12 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     wanted |= {"HOLDFAST_JOB": "j", "HOLDFAST_GENERATION": "3", "HOLDFAST_JOB_SUBMITTED_MS": "1767225600000"}
     assert wanted.items() <= found.items()
     assert found["OMP_NUM_THREADS"] == "4"
+    many = msgspec.structs.replace(placement, job=msgspec.structs.replace(job, env={}))
+    alone = msgspec.structs.replace(many, job=msgspec.structs.replace(many.job, nproc_per_node=1, mesh=None))
+    for held, shares in ((many, {}), (alone, {"HOLDFAST_SHARED_MACHINE": "1"})):
+        assert rank_environment(base | shares, order, held, 1, files)["OMP_NUM_THREADS"] == "1"
+    # A rank that has its machine to itself uses all of it, as under torchrun.
+    assert "OMP_NUM_THREADS" not in rank_environment(base, order, alone, 1, files)
     assert found.keys() >= RESERVED
     assert "of another job" not in found.values()
     assert public_environment(base) == {"PATH": "/bin", "HOLDFAST_NODE_DIR": "/n"}

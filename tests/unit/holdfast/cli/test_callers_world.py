@@ -77,5 +77,7 @@ def test_the_python_is_the_named_one_the_active_environments_or_that_of_the_comm
     assert callers_python(None, {"VIRTUAL_ENV": str(tmp_path)}) == str(python)
     assert callers_python(None, {"VIRTUAL_ENV": str(tmp_path / "gone")}) == sys.executable
     assert callers_python(None, {"VIRTUAL_ENV": sys.prefix}) == sys.executable
+    assert callers_python(None, {"VIRTUAL_ENV": str(tmp_path), "PYTHON_EXEC": "/opt/python"}) == "/opt/python"
+    assert callers_python("/usr/bin/python3", {"PYTHON_EXEC": "/opt/python"}) == "/usr/bin/python3"
     assert callers_python(str(python), {}) == str(python)
     assert callers_python("node", {"VIRTUAL_ENV": str(tmp_path)}) == ""
