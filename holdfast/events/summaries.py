@@ -108,7 +108,6 @@ _TEMPLATES: dict[type[Event], str] = {
     KeepingInterrupted: "no step is kept after step {0.step}: {0.reason}",
     CopiesRefused: "no copies go to {0.keeper}: {0.reason}",
     StepsKept: "step {0.step} is in the memory of the nodes",
-    HangSuspected: "no progress for {0.still_s:.1f} s in phase {0.phase} after step {0.step}; tracing its processes",
     NodeLost: "no heartbeat for {0.silent_s:.1f} s",
     StepRestorable: "step {0.step} can be restored",
     StepsCertified: "certified up to step {0.step}",
@@ -264,7 +263,18 @@ def _(event: JobTraced) -> str:
 
 @_sentence.register
 def _(event: HangFound) -> str:
-    return f"no progress for {event.still_s:.1f} s after step {event.step}: {event.summary or 'no machine named'}"
+    return f"no progress for {event.still_s:.1f} s {since_step(event.step)}: {event.summary or 'no machine named'}"
+
+
+@_sentence.register
+def _(event: HangSuspected) -> str:
+    since = since_step(event.step)
+    return f"no progress for {event.still_s:.1f} s in phase {event.phase} {since}; tracing its processes"
+
+
+def since_step(step: int) -> str:
+    """Return where a job stands that has completed this step last; -1: none yet."""
+    return f"after step {step}" if step >= 0 else "before the first step"
 
 
 @_sentence.register

@@ -78,15 +78,22 @@ def test_a_run_without_a_cluster_has_one_of_its_own_and_ranks_have_torchruns_env
 
 def test_tee_and_redirects_write_torchruns_files(holdfast: Cluster, tmp_path: Path) -> None:
     options = ["--log_dir", str(tmp_path / "logs"), "-t", "0:3,1:1", "-r", "1:2", "--rdzv_id=7", "--role=tr"]
+    options += ["--max-restarts", "0"]
     script = tmp_path / "prints.py"
     script.write_text(
-        "import os, sys\nfor n in 'out', 'err': print(n, os.environ['RANK'], file=getattr(sys, 'std' + n))\n"
+        "import os, sys\nrank = os.environ['RANK']\n"
+        "for n in sys.stdout, sys.stderr: print(n.name[4:7], rank, file=n)\n"
+        "if rank == '1':\n    raise ValueError('at the end')\n"
     )
     job = holdfast.run(script=script, nnodes=1, options=options)
-    assert job.exit_code() == 0
+    assert job.exit_code() == 1
     (run,) = (tmp_path / "logs").iterdir()
     assert run.name.startswith("7_")
     files = {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
+    error = json.loads(files.pop("attempt_0/1/error.json"))["message"]
+    assert error["message"] == "ValueError: at the end" and "prints.py" in error["extraInfo"]["py_callstack"]
+    assert "ValueError" in files["attempt_0/1/stderr.log"]
+    files["attempt_0/1/stderr.log"] = files["attempt_0/1/stderr.log"].partition("Traceback")[0]
     assert files == {
         "attempt_0/0/stdout.log": "out 0\n",
         "attempt_0/0/stderr.log": "err 0\n",

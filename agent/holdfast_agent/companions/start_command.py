@@ -15,7 +15,7 @@ from holdfast_agent.companions.code_place import CodePlace
 from holdfast_agent.companions.environment import attempt, rank_environment
 from holdfast_agent.companions.interpreter import Interpreter, interpreter_of, library, warm_kind
 from holdfast_agent.files.directories import Directories
-from holdfast_agent.zygote.wire import RankPlan, StartRanks
+from holdfast_agent.zygote.wire import ERROR_COPY, RankPlan, StartRanks
 
 
 def script_of(placement: Placement, code_place: Callable[[str, str], Path]) -> str:
@@ -43,6 +43,8 @@ def _output(order: NodeOrder, placement: Placement, rank: int) -> dict[str, Any]
     folder = Path(directory) / f"attempt_{attempt(order)}" / str(local_rank)
     names = {"out": "stdout.log", "err": "stderr.log"}
     copies = {stream: str(folder / name) for stream, name in names.items() if directory and wanted & STREAMS[stream]}
+    if directory:
+        copies[ERROR_COPY] = str(folder / "error.json")
     return {"shown": int(launch.shown(rank, local_rank)), "copies": copies}
 
 

@@ -30,6 +30,7 @@ from holdfast_agent.zygote.logs import Output, RotatingFile, Tail
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
 from holdfast_agent.zygote.reserve import Reserve, fork_rank
 from holdfast_agent.zygote.wire import (
+    ERROR_COPY,
     Fence,
     Lines,
     LiveRank,
@@ -291,6 +292,8 @@ class Crew:
                 return
         elif code > 0:
             exception = _read_exception(Path(rank.slot.error_file))
+        if exception is not None and ERROR_COPY in rank.slot.copies:
+            _write_error(rank.slot, exception, exited_ns)
         exit_report = RankExit(
             exit_id=uuid7(),
             fence=rank.fence,
@@ -365,6 +368,15 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
     except ProcessLookupError:
         # It has not called `setsid` yet.
         os.kill(pid, number)
+
+
+def _write_error(slot: RankSlot, exception: RankException, exited_ns: int) -> None:
+    """Write the exception as torch's `@record` does, beside the copies of the rank's output."""
+    extra = {"py_callstack": exception.traceback, "timestamp": str(exited_ns // 10**9)}
+    message = {"message": f"{exception.type}: {exception.message}", "extraInfo": extra}
+    copy = CopyFile(Path(slot.copies[ERROR_COPY]), slot.user)
+    copy.write(msgspec.json.encode({"message": message}))
+    copy.close()
 
 
 def _read_exception(path: Path, before_ns: int | None = None) -> RankException | None:

@@ -159,9 +159,11 @@ def take_streams(output: int, errors: int, keep: int | None = None) -> int:
         first = os.dup2(keep, first, inheritable=False) + 1
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
     # Unbuffered like `python -u`, as torchrun does.
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
-    sys.stdout = sys.__stdout__ = _text_stream(1, "strict")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text_stream(2, "backslashreplace")  # type: ignore[misc]
+    null_input = io.FileIO(0, closefd=False)
+    null_input.name = "<stdin>"
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(null_input), encoding="utf-8")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text_stream(1, "<stdout>", "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text_stream(2, "<stderr>", "backslashreplace")  # type: ignore[misc]
     return _FIRST_OWN_DESCRIPTOR
 
 
@@ -172,8 +174,10 @@ def reset_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _text_stream(descriptor: int, errors: str) -> io.TextIOWrapper:
+def _text_stream(descriptor: int, name: str, errors: str) -> io.TextIOWrapper:
     raw = io.FileIO(descriptor, "w", closefd=False)
+    # As the interpreter names its own: libraries print it, or compare it.
+    raw.name = name
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
 
 
@@ -210,7 +214,7 @@ def _reseed() -> None:
 def threads_of_torch() -> int:
     """Return the number of threads that torch takes by itself: the zygote was held to one when it was imported."""
     usable = os.sched_getaffinity(0)
-    if not torch.backends.mkl.is_available():
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return len(usable)
     # MKL has a thread for each core, whatever the number of its processors.
     return len({_core(processor) for processor in usable})

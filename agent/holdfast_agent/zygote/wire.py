@@ -39,6 +39,10 @@ class Cover(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
 
 
+ERROR_COPY = "error"
+"""Key among the copies of a rank's output: the exception that ended it, as torchrun writes it."""
+
+
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of one rank. `log_stem` is the path of its log files without `.out` and `.err`."""
 
@@ -59,7 +63,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     shown: int = 0
     """Streams (`holdfast.events.parts.launch`) whose lines are sent to the command that follows the job."""
     copies: dict[str, str] = {}
-    """Files that the job's user asked for, by stream (`out`, `err`)."""
+    """Files that the job's user asked for, by stream (`out`, `err`), and for the exception (`ERROR_COPY`)."""
     python: str = ""
     """The interpreter that is started; "": the zygote's."""
     library: str = ""

@@ -23,12 +23,13 @@ def plans(tmp_path: Path, launch: Launch, nnodes: int = 1) -> tuple[RankPlan, ..
 
 def test_streams_go_to_torchruns_files_of_their_attempt_and_local_rank(tmp_path: Path) -> None:
     first, second = plans(tmp_path, Launch(log_dir="/logs/run_1", redirects="1:1", tee="0:3", no_python=True))
-    assert first.copies == {"out": "/logs/run_1/attempt_2/0/stdout.log", "err": "/logs/run_1/attempt_2/0/stderr.log"}
-    assert second.copies == {"out": "/logs/run_1/attempt_2/1/stdout.log"}
+    names = {"out": "stdout.log", "err": "stderr.log", "error": "error.json"}
+    assert first.copies == {stream: f"/logs/run_1/attempt_2/0/{name}" for stream, name in names.items()}
+    assert second.copies == {stream: f"/logs/run_1/attempt_2/1/{names[stream]}" for stream in ("out", "error")}
     assert (first.shown, second.shown) == (3, 0) and first.is_program
     assert plans(tmp_path, Launch(tee="3"))[1].copies == {}, "--log-dir is /dev/null"
     _, fourth = plans(tmp_path, Launch(log_dir="/logs/run_1", tee="1"), nnodes=2)
-    assert fourth.copies == {"out": "/logs/run_1_1/attempt_2/1/stdout.log"} and fourth.shown == 1
+    assert fourth.copies["out"] == "/logs/run_1_1/attempt_2/1/stdout.log" and fourth.shown == 1
 
 
 def test_a_copy_has_all_bytes_and_one_that_cannot_be_written_disturbs_nothing(tmp_path: Path) -> None:

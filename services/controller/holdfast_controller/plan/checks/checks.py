@@ -94,4 +94,5 @@ def _summary(verdict: ChecksVerdict) -> str:
     parts += [f"not clear: {doubt.reason}" for doubt in verdict.unresolved]
     if verdict.untested:
         parts.append(f"not tested: {', '.join(verdict.untested)}")
-    return "; ".join(parts) or f"all {len(verdict.cleared)} nodes passed"
+    count = len(verdict.cleared)
+    return "; ".join(parts) or ("the node passed" if count == 1 else f"all {count} nodes passed")

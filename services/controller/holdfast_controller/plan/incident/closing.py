@@ -17,9 +17,10 @@ def passed_step(draft: JobDraft, step: int) -> None:
         draft.update(is_past_limit=True)
     incident = draft.state.incident
     if incident and not incident.bad_steps and step > incident.failed_step:
-        draft.close_incident(
-            "recovered", f"step {step} completed, past step {incident.failed_step} at which the job had failed"
-        )
+        failed = "; it had failed before the first one"
+        if incident.failed_step >= 0:
+            failed = f", past step {incident.failed_step} at which the job had failed"
+        draft.close_incident("recovered", f"step {step} completed{failed}")
         updates.note_recovery(draft, incident)
 
 

@@ -8,6 +8,7 @@ may be caused by the script: the job is restarted, and a second hang shows wheth
 from __future__ import annotations
 
 from holdfast.events import HangFound, Withheld
+from holdfast.events.summaries import since_step
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.doubt.group_guesses import refute
@@ -83,4 +84,4 @@ def _may_go(state: JobState, nodes: tuple[str, ...], share_max: float, policy: H
 def _describe(event: HangFound) -> str:
     summary = event.summary or "no rank or node is named"
     phase = f" in phase {event.phase}" if event.phase not in USUAL else ""
-    return f"no progress for {event.still_s:.1f} s{phase} after step {event.step}; {summary}"
+    return f"no progress for {event.still_s:.1f} s{phase} {since_step(event.step)}; {summary}"

@@ -378,5 +378,6 @@ def _recurs(earlier: RankError, now: RankError) -> str:
     if earlier.on_first_step and now.on_first_step:
         return "the script failed with an error of its own on its first step twice in a row"
     if earlier.signature == now.signature and earlier.step == now.step:
-        return f"the script failed with the same error at step {now.step} twice in a row"
+        where = f"at step {now.step}" if now.step >= 0 else "before the first step"
+        return f"the script failed with the same error {where} twice in a row"
     return ""
