@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from functools import partial
 
 import click
 import msgspec
 
 from holdfast.bus import Bus
 from holdfast.cli.connect.bus import connected
+from holdfast.cli.follow.failures import LINES_MAX, RankFailures
 from holdfast.cli.follow.follower import JobFollower, submit
 from holdfast.cli.follow.status_line import StatusLine
 from holdfast.cli.output.tables import coloured
 from holdfast.code.snapshot import Snapshot
 from holdfast.decoding import UNREADABLE
-from holdfast.events import AnyEvent, GenerationStarted, JobFinished, RanksStarted
+from holdfast.events import AnyEvent, GenerationStarted, JobFinished, ProcessExited, RanksStarted
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import STREAMS, Streams, streams_of
 from holdfast.exit_codes import INTERRUPTED
@@ -95,6 +97,10 @@ class TrainingJobFollower(JobFollower[int]):
         self._code = code
         self._database_url = database_url
         self.line = StatusLine(job, sys.stderr)
+        self._failures = RankFailures(job, partial(self.line.print, keep="\n\t"), self._shows_errors_of)
+        if submits is not None:
+            self._failures.ranks = submits.nnodes * submits.nproc_per_node
+            self._failures.source_root = submits.code_root
         self._accepted = asyncio.Event()
         self._interrupts = 0
         self.is_own_cluster = False
@@ -112,6 +118,10 @@ class TrainingJobFollower(JobFollower[int]):
 
     def take(self, event: AnyEvent) -> None:
         """Show the event; a job that has ended ends the command."""
+        if isinstance(event, ProcessExited):
+            self._failures.take(event)
+        if isinstance(event, JobFinished | GenerationStarted):
+            self._failures.flush()
         self.line.take(event)
         if isinstance(event, GenerationStarted):
             self.nodes = event.nodes
@@ -120,9 +130,9 @@ class TrainingJobFollower(JobFollower[int]):
         # Before the controller accepts, the event is of another job that has this name already.
         if isinstance(event, JobFinished) and self._accepted.is_set() and not self.result.done():
             if event.outcome == "failed":
-                self.line.print(f"job {self.job} failed: {event.reason}")
-                if event.traceback:
-                    self.line.print(event.traceback.rstrip(), keep="\n\t")
+                traceback = "\n".join((event.traceback or "").rstrip().splitlines()[-LINES_MAX:])
+                if not self._failures.has_shown(traceback):
+                    self.line.print(self._failures.readable(traceback), keep="\n\t")
                 if self._user and "PermissionError" in (event.traceback or ""):
                     self.line.print(f"its ranks run as {self._user}, which may write to the job's directory. {CURE}")
             self.finish(event.exit_code)
@@ -207,6 +217,10 @@ class TrainingJobFollower(JobFollower[int]):
             if lines.dropped > 0:
                 self.line.print(f"{lines.dropped} lines omitted: rank {lines.rank} prints faster than is forwarded")
             self._show(lines, prefix)
+
+    def _shows_errors_of(self, rank: int) -> bool:
+        """Return True if what this rank writes to stderr appears here."""
+        return self._prefix(_LogLines(rank=rank, stream="err", lines=[])) is not None
 
     def _node_of(self, rank: int) -> str | None:
         """Return the node that runs the rank; None if that is not known."""

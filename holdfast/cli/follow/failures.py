@@ -1,0 +1,117 @@
+"""Failures of ranks as a person wants to see them: at once, the first one with its last lines, the same error once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import textwrap
+from collections.abc import Callable, Iterable
+
+from holdfast.events import ProcessExited
+
+GATHER_S = 0.3
+"""Time after a failure in which others count as part of it: ranks that run the same code fail at the same moment."""
+LINES_MAX = 40
+"""Lines shown of a traceback, the last ones."""
+TAIL_LINES_MAX = 12
+"""Lines shown of the output of a rank that raised nothing."""
+
+_NUMBER = re.compile(r"\d+")
+
+
+class RankFailures:
+    """The failures of one job. `show` prints a line; `is_shown` tells whether a rank's own output appears anyway."""
+
+    def __init__(self, job: str, show: Callable[[str], None], is_shown: Callable[[int], bool]) -> None:
+        self._job = job
+        self._show = show
+        self._is_shown = is_shown
+        self._pending: list[ProcessExited] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen: set[str] = set()
+        """Last lines that the user has seen."""
+        self.ranks = 0
+        """Number of the job's ranks, 0 if it is not known."""
+        self.source_root = ""
+        """Source tree of the job; "": not known."""
+
+    def take(self, event: ProcessExited) -> None:
+        """Note a failure, and show it with those that come at the same moment."""
+        if event.purpose != "train":
+            return
+        self._pending.append(event)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
+
+    def flush(self) -> None:
+        """Show what has come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        events, self._pending = sorted(self._pending, key=lambda event: event.exited_at), []
+        groups: dict[tuple[str, str], list[ProcessExited]] = {}
+        for event in events:
+            groups.setdefault(_kind(event), []).append(event)
+        for number, group in enumerate(groups.values()):
+            text = f"{self._job}: {self._who(group)} failed: {_what(group[0])}"
+            lines = last_lines(group[0])
+            # Those that failed later, in another way, are as a rule the ones that lost their peer.
+            if number == 0 and not self.has_shown(lines) and not any(self._is_shown(event.rank) for event in group):
+                text += "\n" + textwrap.indent(self.readable(lines), "    ")
+            self._show(text)
+            self._seen |= {last_lines(event) for event in group}
+
+    def has_shown(self, lines: str) -> bool:
+        """Return True if the user has seen these last lines of a rank, or there are none."""
+        return not lines or lines in self._seen
+
+    def readable(self, text: str) -> str:
+        """Return the text with paths of the source tree instead of those of its private copy on a node."""
+        root = f"{self.source_root}/" if self.source_root else ""
+        return re.sub(rf"[^\s\"']*/code/{re.escape(self._job)}/[0-9a-f]{{64}}/", lambda _: root, text)
+
+    def _who(self, group: list[ProcessExited]) -> str:
+        ranks, nodes = {event.rank for event in group}, {event.node or "an unknown node" for event in group}
+        if len(ranks) == 1:
+            return f"rank {group[0].rank} on {group[0].node}"
+        count = f"{len(ranks)} of {self.ranks}" if self.ranks else str(len(ranks))
+        where = ", ".join(sorted(nodes)) if len(nodes) <= 3 else f"{len(nodes)} nodes"
+        return f"ranks {_spans(ranks)} ({count}) on {where}"
+
+
+def last_lines(event: ProcessExited) -> str:
+    """Return the end of what a rank has told: its traceback, else the end of its output."""
+    if event.exception is not None:
+        return "\n".join(event.exception.traceback.rstrip().splitlines()[-LINES_MAX:])
+    return "\n".join(event.log_tail.rstrip().splitlines()[-TAIL_LINES_MAX:])
+
+
+def _kind(event: ProcessExited) -> tuple[str, str]:
+    """Return what is equal for failures of the same kind; numbers differ from rank to rank."""
+    if event.exception is not None:
+        return event.exception.type, _NUMBER.sub("#", event.exception.message)
+    return f"{event.exit_code} {event.signal}", event.detail
+
+
+def _what(event: ProcessExited) -> str:
+    if event.exception is not None:
+        message = event.exception.message.strip()
+        return f"{event.exception.type}: {message}" if message else event.exception.type
+    if event.signal is not None:
+        try:
+            return f"killed by {signal.Signals(event.signal).name}"
+        except ValueError:
+            return f"killed by signal {event.signal}"
+    return event.detail or "its process is gone" if event.exit_code is None else f"exit code {event.exit_code}"
+
+
+def _spans(numbers: Iterable[int]) -> str:
+    """Return numbers as `0-3, 7`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
