@@ -39,6 +39,8 @@ def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[ClusterInfo]:
     from holdfast.embedded.supervisor import ClusterOptions
 
     layout = ClusterLayout(_place(directory, job))
+    if layout.root.is_dir() and is_running(layout):
+        raise click.ClickException(f"a run named {job} is under way here: choose another --name")
     options = ClusterOptions(nodes=nodes, for_one_run=True)
     count = f"{nodes} node{'' if nodes == 1 else 's'}"
     shown = click.format_filename(layout.root)

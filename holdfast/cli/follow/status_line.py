@@ -42,7 +42,7 @@ class StatusLine:
         self._live: Live | None = None
         self._state = "waiting for nodes"
         self._generation = 0
-        self._step = -1
+        self.step = -1
         self._loss: float | None = None
         self._nodes = 0
         self._incident_at: float | None = None
@@ -66,15 +66,16 @@ class StatusLine:
                 self.print(f"{self._job}: generation {self._generation} on {', '.join(event.nodes)}: {event.reason}")
             case FirstStep():
                 self._state = "training"
-                self._step = max(self._step, event.step)
+                self.step = max(self.step, event.step)
                 if self._incident_at is not None:
                     seconds = time.monotonic() - self._incident_at
                     self._incident_at = None
                     where = f"step {event.step} done{_start_in_words(event)}"
                     self.print(f"{self._job}: training again after {seconds:.2f} s, {where}")
             case Progress():
-                self._step = event.step
+                self.step = event.step
             case StepsMeasured():
+                self.step = max(self.step, *(sample.step for sample in event.samples), -1)
                 losses = [sample.loss for sample in event.samples if sample.loss is not None]
                 self._loss = losses[-1] if losses else self._loss
             case IncidentOpened():
@@ -124,7 +125,7 @@ class StatusLine:
         from rich.text import Text
 
         loss = "" if self._loss is None else f" · loss {self._loss:.4f}"
-        step = "" if self._step < 0 else f" · step {self._step}"
+        step = "" if self.step < 0 else f" · step {self.step}"
         text = (
             f"{self._job} · {self._state} · generation {self._generation} · {self._nodes} nodes{step}{loss}"
             f" · {time.monotonic() - self._began:.0f} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from functools import partial
@@ -18,7 +19,15 @@ from holdfast.cli.follow.status_line import StatusLine
 from holdfast.cli.output.tables import coloured
 from holdfast.code.snapshot import Snapshot
 from holdfast.decoding import UNREADABLE
-from holdfast.events import AnyEvent, GenerationStarted, JobFinished, ProcessExited, RanksStarted
+from holdfast.events import (
+    AnyEvent,
+    CheckpointSaved,
+    GenerationStarted,
+    JobFinished,
+    ProcessExited,
+    RanksStarted,
+    StepsKept,
+)
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import STREAMS, Streams, streams_of
 from holdfast.exit_codes import INTERRUPTED
@@ -104,6 +113,8 @@ class TrainingJobFollower(JobFollower[int]):
         self._accepted = asyncio.Event()
         self._interrupts = 0
         self.is_own_cluster = False
+        self._keeps_in_memory = False
+        self._saved_step = 0
         self.nodes: tuple[str, ...] = ()
         """The nodes of the present generation, by node rank; only the first, or none, if they are not known."""
         self._user: str | None = None
@@ -115,9 +126,14 @@ class TrainingJobFollower(JobFollower[int]):
             return await self.follow(self._take_output, self._submit, self.line.keep_drawing)
         finally:
             self.line.clear()
+            self._show_what_is_lost()
 
     def take(self, event: AnyEvent) -> None:
         """Show the event; a job that has ended ends the command."""
+        if isinstance(event, StepsKept):
+            self._keeps_in_memory = True
+        if isinstance(event, CheckpointSaved):
+            self._saved_step = max(self._saved_step, event.step)
         if isinstance(event, ProcessExited):
             self._failures.take(event)
         if isinstance(event, JobFinished | GenerationStarted):
@@ -136,6 +152,18 @@ class TrainingJobFollower(JobFollower[int]):
                 if self._user and "PermissionError" in (event.traceback or ""):
                     self.line.print(f"its ranks run as {self._user}, which may write to the job's directory. {CURE}")
             self.finish(event.exit_code)
+
+    def _show_what_is_lost(self) -> None:
+        """Report the steps that are only in the memory of a cluster that ends now."""
+        if not self.is_own_cluster or not self._keeps_in_memory or self.line.step <= self._saved_step:
+            return
+        saved = f"step {self._saved_step}" if self._saved_step else "no step"
+        with contextlib.suppress(BrokenPipeError):
+            self.line.print(
+                f"{self.job} kept its steps in memory, which ends with its cluster: {saved} is on the disk, of "
+                f"{self.line.step} done. --persist-every writes more often; in a cluster that stays (`holdfast up`) "
+                "they remain"
+            )
 
     def _show_user(self, event: RanksStarted) -> None:
         """Report once that the script may do everything on its machines, or that its ranks have different users."""

@@ -218,6 +218,11 @@ def run(
     if job_dir is not None and (is_own or both_elsewhere(nats_url, database_url) is None):
         _require_room(job_dir.resolve())
     if is_own:
+        if most > fewest:
+            click.echo(
+                f"[holdfast] --nnodes {fewest}:{most}: the cluster for this run has {fewest}, all on this machine",
+                err=True,
+            )
         with own_cluster(directory, name, fewest) as info:
             database = info.database_urls["reader"]
             ended = asyncio.run(follow(spec, info.nats_url, database, code=found, is_own_cluster=True))

@@ -1,0 +1,39 @@
+"""What the command that follows a training job reports at its end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.bus.in_memory import MemoryBroker
+from holdfast.cli.follow.training_job import TrainingJobFollower
+from holdfast.events import CheckpointSaved, Progress, StepsKept
+from holdfast.events.parts.ranks import RankProgress
+from holdfast.fresh_ids import uuid7
+
+
+async def test_steps_that_are_only_in_the_memory_of_a_cluster_that_ends_are_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    common: dict[str, Any] = {"at": datetime(2026, 1, 1, tzinfo=UTC), "source": "agent/n", "node": "n", "job": "job"}
+    follower = TrainingJobFollower("job", MemoryBroker().client("run"), "postgresql://nowhere")
+
+    def reported() -> str:
+        capsys.readouterr()
+        follower._show_what_is_lost()
+        return capsys.readouterr().err
+
+    follower.take(Progress(id=uuid7(), **common, ranks=(RankProgress(rank=0, step=199, phase="step"),)))
+    follower.is_own_cluster = True
+    assert not reported(), "the script saves its steps itself"
+    follower.take(StepsKept(id=uuid7(), **common, step=1))
+    assert "no step is on the disk, of 199 done" in reported()
+    follower.take(CheckpointSaved(id=uuid7(), **common, step=150, path="/d", checkpoint_bytes=1, took_s=0.1))
+    assert "step 150 is on the disk, of 199 done" in reported()
+    follower.is_own_cluster = False
+    assert not reported(), "the next job finds them"
+    follower.is_own_cluster = True
+    follower.take(CheckpointSaved(id=uuid7(), **common, step=199, path="/d", checkpoint_bytes=1, took_s=0.1))
+    assert not reported()
