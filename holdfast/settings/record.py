@@ -21,8 +21,8 @@ class RecordPolicy(Section, frozen=True, kw_only=True):
     day of the end of the machine's last one."""
 
     ratio_max: Annotated[float, Within(1.0, 1000.0)] = 20.0
-    """Factor by which one more failure raises the odds at most. That fleet's machines failed 18 times as often as
-    others between half a day and a day after a repair."""
+    """Factor by which one more failure raises the odds against chance. That fleet's machines failed 18 times as often
+    as others between half a day and a day after a repair."""
 
     culprit_share: Annotated[float, _SHARE] = 0.8
     """Share of a job's unexplained failures that happen on a machine with a lasting fault, if the job has one. The

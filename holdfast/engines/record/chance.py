@@ -1,8 +1,9 @@
 """The probability that a machine has a lasting fault, by its record (docs/record.md has the formulas).
 
 Three explanations compete for the failures of a job: chance, the job itself, which fails on any of its machines alike,
-and a machine with a lasting fault, on which most of them happen. A failure on the machine raises the odds of the third
-explanation by the ratio of its likelihood to that of the second; a failure on another machine of the job lowers them.
+and a machine with a lasting fault, on which most of them happen. The odds of the third are kept against each of the
+others, and the lower ones count. A failure on the machine raises both, by the ratio of its likelihoods. A failure on
+another machine of the job lowers those against the job only: that others fail as well is no sign of chance.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from holdfast.engines.record.history import COMPARED, SORTS, Mark, MarkKind, NodeRecord
+from holdfast.engines.record.history import COMPARED, SORTS, SURE, Mark, MarkKind, NodeRecord
 from holdfast.engines.record.records import NodeRecords
 from holdfast.settings.record import RecordPolicy
 
@@ -52,7 +53,7 @@ def ratio(nodes: int, policy: RecordPolicy) -> float:
     """Return the likelihood of a failure on one of `nodes` machines if that has a lasting fault, divided by the
     likelihood if the job fails on any of them."""
     share = policy.culprit_share
-    return min(policy.ratio_max, share * nodes + 1.0 - share)
+    return share * nodes + 1.0 - share
 
 
 def faded(log_odds: float, towards: float, age: timedelta, policy: RecordPolicy) -> float:
@@ -61,59 +62,113 @@ def faded(log_odds: float, towards: float, age: timedelta, policy: RecordPolicy)
     return towards + (log_odds - towards) * math.exp2(-half_lives)
 
 
-class _Odds:
-    """The odds while marks are read in the order of time."""
+class _Rival:
+    """The odds of a lasting fault against one of the two other explanations."""
 
-    def __init__(self, policy: RecordPolicy, is_accused_alone: bool) -> None:
+    def __init__(self, policy: RecordPolicy) -> None:
         self.policy = policy
-        self.is_accused_alone = is_accused_alone
         self.prior, self.first = logit(policy.prior), logit(policy.after_one)
-        self.floor = self.prior - math.log(FLOOR_RATIO)
         self.log_odds = self.prior
         self.lift = self.first
         """Level to which the first failure raises the odds."""
-        self.at: datetime | None = None
-        self.was_passed = False
 
-    def advance(self, to: datetime) -> None:
-        if self.at is not None:
-            self.log_odds = faded(self.log_odds, self.prior, to - self.at, self.policy)
-            self.lift = faded(self.lift, self.first, to - self.at, self.policy)
-        self.at = to
+    def fade(self, age: timedelta) -> None:
+        self.log_odds = faded(self.log_odds, self.prior, age, self.policy)
+        self.lift = faded(self.lift, self.first, age, self.policy)
+
+    def failed(self, factor: float) -> None:
+        self.log_odds = max(self.log_odds + math.log(factor), self.lift)
+
+    def killed(self, factor: float) -> None:
+        raised = self.log_odds + KILL_WEIGHT * math.log(factor)
+        # That many kills are reason enough to check the machine, and no number of them evicts it.
+        self.log_odds = max(self.log_odds, min(raised, logit(self.policy.evict_min) - KILLS_BELOW))
+
+    def proved(self) -> None:
+        """Note something that points to the machine by itself."""
+        self.log_odds = max(self.log_odds, self.first) + math.log(self.policy.ratio_max)
+
+    def missed(self) -> None:
+        self.log_odds += math.log(self.policy.missed_by_checks)
+
+    def released(self) -> None:
+        self.log_odds = min(self.log_odds, self.first)
+
+
+class _Job(_Rival):
+    """Against the job, which fails on any of its machines alike: only their comparison tells the two apart."""
+
+    def __init__(self, policy: RecordPolicy) -> None:
+        super().__init__(policy)
+        self.floor = self.prior - math.log(FLOOR_RATIO)
 
     def elsewhere(self) -> None:
         step = math.log(1.0 - self.policy.culprit_share)
         self.log_odds = max(self.floor, self.log_odds + step)
         self.lift = max(self.floor, self.lift + step)
 
+
+class _Odds:
+    """The odds while marks are read in the order of time."""
+
+    def __init__(self, policy: RecordPolicy, is_accused_alone: bool) -> None:
+        self.policy = policy
+        self.is_accused_alone = is_accused_alone
+        self.chance, self.job = _Rival(policy), _Job(policy)
+        self.at: datetime | None = None
+        self.was_passed = False
+
+    @property
+    def log_odds(self) -> float:
+        """Return the odds against the stronger of the two."""
+        return min(self.chance.log_odds, self.job.log_odds)
+
+    def advance(self, to: datetime) -> None:
+        if self.at is not None:
+            for rival in (self.chance, self.job):
+                rival.fade(to - self.at)
+        self.at = to
+
+    def elsewhere(self) -> None:
+        self.job.elsewhere()
+
     def read(self, mark: Mark) -> None:
-        policy = self.policy
-        missed = math.log(policy.missed_by_checks)
-        match mark.kind:
-            case MarkKind.KILLED if mark.counts:
-                # A job of one node cannot be compared, and counts as the smallest that can.
-                raised = self.log_odds + KILL_WEIGHT * math.log(ratio(max(mark.nodes, 2), policy))
-                # That many kills are reason enough to check the machine, and no number of them evicts it.
-                self.log_odds = max(self.log_odds, min(raised, logit(policy.evict_min) - KILLS_BELOW))
-            case _ if mark.counts:
-                is_printed = mark.kind is MarkKind.HARDWARE and not self.is_accused_alone
-                is_compared = mark.kind in COMPARED or is_printed
-                factor = ratio(mark.nodes, policy) if is_compared else policy.ratio_max
-                self.log_odds = max(self.log_odds + math.log(factor), self.lift)
-            case MarkKind.CHECKS_FAILED | MarkKind.CONFIRMED:
-                self.log_odds = max(self.log_odds, self.first) + math.log(policy.ratio_max)
-                self.was_passed = False
-            case MarkKind.CHECKS_PASSED if not self.was_passed:
+        if mark.counts:
+            self._failed(mark)
+            return
+        for rival in (self.chance, self.job):
+            match mark.kind:
+                case MarkKind.CHECKS_FAILED | MarkKind.CONFIRMED:
+                    rival.proved()
                 # A fault that checks have missed once they will miss again: only the first pass counts.
-                self.log_odds += missed
-                self.was_passed = True
-            case MarkKind.CLEARED:
-                self.log_odds += missed
-            case MarkKind.RELEASED:
-                self.log_odds = min(self.log_odds, self.first)
-                self.was_passed = False
-            case _:
-                pass
+                case MarkKind.CHECKS_PASSED if not self.was_passed:
+                    rival.missed()
+                case MarkKind.CLEARED:
+                    rival.missed()
+                case MarkKind.RELEASED:
+                    rival.released()
+                case _:
+                    pass
+        if mark.kind is MarkKind.CHECKS_PASSED:
+            self.was_passed = True
+        elif mark.kind in (MarkKind.CHECKS_FAILED, MarkKind.CONFIRMED, MarkKind.RELEASED):
+            self.was_passed = False
+
+    def _failed(self, mark: Mark) -> None:
+        is_printed = mark.kind is MarkKind.HARDWARE and not self.is_accused_alone
+        if mark.kind is MarkKind.KILLED:
+            self.chance.killed(self.policy.ratio_max)
+            # A job of one node cannot be compared, and counts as the smallest that can.
+            self.job.killed(ratio(max(mark.nodes, 2), self.policy))
+        elif mark.kind in SURE:
+            self.chance.proved()
+            self.job.proved()
+        elif mark.kind in COMPARED or is_printed:
+            self.chance.failed(self.policy.ratio_max)
+            self.job.failed(ratio(mark.nodes, self.policy))
+        else:
+            self.chance.failed(self.policy.ratio_max)
+            self.job.failed(self.policy.ratio_max)
 
 
 def log_odds(record: NodeRecord, elsewhere: Elsewhere, now: datetime, policy: RecordPolicy) -> float:

@@ -4,8 +4,9 @@ Where the evidence names several nodes of which one is at fault, all of them are
 (ByteRobust §5.1 evicts the whole parallel group). A run of checks of those nodes follows. Nodes that pass leave the
 blocklist; those that fail, are in doubt or do not answer stay on it.
 
-Free nodes of the pool are tested with them as witnesses, and are given back. Where a connection fails, two nodes cannot
-tell each other's fault from their own: one or two suspects are not tested without a witness.
+Free nodes of the pool are tested with them as witnesses, and are given back; those that fail leave the pool. Where a
+connection fails, two nodes cannot tell each other's fault from their own: one or two suspects are not tested without a
+witness.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from holdfast.events import (
     SuspectsTested,
 )
 from holdfast.events.parts.job import JobSpec
+from holdfast.events.parts.ranks import Suspect
 from holdfast.ids import derived_id
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan import members
@@ -183,11 +185,31 @@ def conclude_if_over(draft: JobDraft, before: JobState) -> None:
     )
     for suspect in found.at_fault:
         note(draft, suspect.node, MarkKind.CONFIRMED, suspect.reason, **about)
+    for witness in found.witnesses:
+        _evict_witness(draft, before, witness)
     for node in found.cleared:
         reason = f"it passed the tests that followed its eviction ({state.job})"
         note_cleared(draft, node, reason, **about)
         if member := before.member(node):
             draft.emit(EvictionRevoked, **common, node=node, epoch=member.epoch, reason=reason)
+
+
+def _evict_witness(draft: JobDraft, before: JobState, witness: Suspect) -> None:
+    """Take a free node out of the pool that the tests of another one found to be at fault."""
+    member, test = before.member(witness.node), _test(draft.state)
+    if member is None:
+        return
+    reason = f"it failed as a witness of {draft.state.job}: {witness.reason}"
+    about = {"job": test.job, "incident": "", "generation": 0}
+    note(draft, witness.node, MarkKind.CHECKS_FAILED, reason, symptom=witness.symptom, **about)
+    draft.emit(
+        Eviction,
+        node=witness.node,
+        epoch=member.epoch,
+        blocked_for_s=draft.rules.timeouts.block_s,
+        incident=None,
+        reason=reason,
+    )
 
 
 def _is_ending(phase: JobPhase) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.engines.checks.checks_verdict import NETWORK_SYMPTOM, ChecksVerdict, ended, judge_checks
+from holdfast.engines.checks.checks_verdict import NETWORK_SYMPTOM, ChecksVerdict, SuspectNode, ended, judge_checks
 from holdfast.engines.checks.references import References
 from holdfast.engines.checks.speeds import with_speeds
 from holdfast.events.parts.ranks import Suspect
@@ -25,6 +25,8 @@ class SuspectVerdict(msgspec.Struct, frozen=True, kw_only=True):
     at_fault: tuple[Suspect, ...]
     in_doubt: tuple[str, ...]
     reason: str
+    witnesses: tuple[Suspect, ...] = ()
+    """Witnesses that the tests found to be at fault."""
 
 
 class GuessCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +55,10 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
     over = ended(test.results)
     silent = {node: why for node, why in silent.items() if why and node not in over}
     tested = tuple(dict.fromkeys((*members, *test.nodes)))
+    witnesses = test.witnesses_among(tested)
     verdict = judge_checks(tested, test.results, silent, references)
     verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in test.nodes if it in verdict.cleared))
-    cleared = verdict.cleared + _one_of_a_link(test.nodes, verdict, test.witnesses_among(tested))
+    cleared = verdict.cleared + _one_of_a_link(test.nodes, verdict, witnesses)
     if test.for_speed:
         verdict = with_speeds(verdict, test.nodes, test.results)
         cleared = verdict.cleared
@@ -65,7 +68,8 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
         cleared=cleared,
         at_fault=at_fault,
         in_doubt=tuple(node for node in test.nodes if node not in decided),
-        reason=_summary(verdict, cleared, at_fault, test.witnesses_among(tested)),
+        reason=_summary(verdict, cleared, at_fault, witnesses),
+        witnesses=tuple(_suspect(it) for it in verdict.suspects if it.node in witnesses),
     )
 
 
@@ -83,7 +87,7 @@ def _one_of_a_link(nodes: Sequence[str], verdict: ChecksVerdict, witnesses: Sequ
 
 def _at_fault(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[Suspect, ...]:
     """Return the suspects that the tests name, and those that cannot reach a node that is no suspect."""
-    named = [Suspect(node=it.node, symptom=it.symptom, reason=it.reason) for it in verdict.suspects if it.node in nodes]
+    named = [_suspect(it) for it in verdict.suspects if it.node in nodes]
     for link in verdict.links:
         suspects = [node for node in link if node in nodes]
         if len(suspects) == 1:
@@ -91,6 +95,10 @@ def _at_fault(nodes: Sequence[str], verdict: ChecksVerdict) -> tuple[Suspect, ..
             reason = f"it cannot reach {other}, which is no suspect"
             named.append(Suspect(node=suspects[0], symptom=NETWORK_SYMPTOM, reason=reason))
     return tuple(named)
+
+
+def _suspect(it: SuspectNode) -> Suspect:
+    return Suspect(node=it.node, symptom=it.symptom, reason=it.reason)
 
 
 def _summary(

@@ -1,6 +1,7 @@
 """Nodes that leave a job only once others are there to replace them.
 
-A job that trains on loses nothing while it waits for a replacement, and everything if there is none. A job that hangs
+A job that trains on loses nothing while it waits for a replacement, and everything if there is none. A job that failed
+on a node whose record calls for its eviction asks whether another one is free before tests stop it. A job that hangs
 gives up only as many nodes of a group as can be replaced, the most suspect first: it is restarted in any case, and the
 test of the nodes that left costs it nothing. It keeps them if they are fewer than three and not the whole group:
 without a witness no test tells them apart.
@@ -92,13 +93,14 @@ def _narrow(draft: JobDraft, replacement: Replacement, free: int, why: str) -> N
     if not _is_wanted(draft, replacement):
         draft.release((), "they are not needed to replace a node any more", withdraws_claim=True)
         return
-    if free >= SUSPECTS_TESTED_MIN:
+    if failure.group and free >= SUSPECTS_TESTED_MIN:
         failure = msgspec.structs.replace(failure, group=failure.group[:free])
     else:
-        reason = f"{failure.text}; {', '.join(failure.group)} stay for now: {why}"
+        leaving = replacement.leaving
+        reason = f"{failure.text}; {', '.join(leaving)} {'stays' if len(leaving) == 1 else 'stay'} for now: {why}"
         draft.release((), reason, withdraws_claim=True)
         draft.emit(Withheld, mechanism=NO_REPLACEMENT, rung=Rung.EVICT, reason=reason)
-        failure = msgspec.structs.replace(failure, is_convincing=False)
+        failure = msgspec.structs.replace(failure, is_convincing=False, is_irreplaceable=True)
     handle_failure(draft, failure, replacement.incident)
 
 

@@ -143,6 +143,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of which one blocks the others, or slows the job down; it is not known which. The most suspect first."""
     is_convincing: bool = False
     """True if the group of a hang stands apart enough to evict it before anything else was tried."""
+    is_irreplaceable: bool = False
+    """True if the pool was asked, and has no other nodes for those that would leave."""
     may_be_outage: bool = False
     """True if a loss of power that took other machines as well would look the same."""
 

@@ -20,6 +20,8 @@ hang, and one group stands apart from the rest -> evict the group, once others a
 the same without those nodes                  -> it follows the job: they come back, no other group is evicted
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
 the record of its node calls for it           -> stop-time checks; if they found nothing before, evict it
+it calls for an eviction, and others are free -> evict it, and test it beside training; it comes back if it passes
+evicted for its record, and tests missed it   -> it stays on the blocklist: they would miss it again
 evicted for what its ranks did, as another's do -> it comes back; few nodes of a job may be out for that at once
 checks found nothing, and the code is new     -> restart in place, then roll back, whichever nodes failed
 checks found nothing, and it is the same node -> evict it; another one -> restart in place
@@ -104,6 +106,8 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     can_replay: bool = False
     may_guess: bool = True
     """False if the failure shows that a group was evicted for it in vain."""
+    has_accused_enough: bool = False
+    """True if the job has cost the pool as many nodes as it may by what its ranks did."""
     record: RecordFinding | None = None
     """The finding in the record of the failed node, over incidents and jobs."""
     restarts_max: int | None = None
@@ -319,13 +323,16 @@ def _by_record(
     reason = f"{failure.text}; {record.text}"
     was_checked = record.was_checked or failure.node in incident.checked or not options.can_check
     is_blamed = record.is_sure or not options.can_roll_back
-    if record.calls_for_eviction and was_checked and is_blamed and failure.node in options.members:
+    # The test of one node beside training costs less than stopping all for tests, if another one takes its place.
+    can_ask = failure.proof is Proof.NOTHING and not (failure.is_irreplaceable or options.has_accused_enough)
+    if record.calls_for_eviction and is_blamed and (was_checked or can_ask) and failure.node in options.members:
         return RungChoice(
             rung=Rung.EVICT,
             reason=reason,
             nodes=(failure.node,),
             # What tests did not find before they will not find beside training either.
-            one_of=not (record.is_sure or (record.is_accused_alone and record.was_checked)),
+            one_of=not (record.is_sure or record.was_missed or (record.is_accused_alone and record.was_checked)),
+            asks_first=not was_checked,
             is_accusation=not record.is_sure,
             mechanism=RECORD,
             evidence=record.evidence,

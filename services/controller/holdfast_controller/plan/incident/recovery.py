@@ -34,7 +34,7 @@ from holdfast_controller.plan.incident.replay_scope import can_replay
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Starting
-from holdfast_controller.plan.record.accusations import refute
+from holdfast_controller.plan.record.accusations import is_full, refute
 from holdfast_controller.plan.record.finding import RecordFinding, finding
 from holdfast_controller.plan.record.noting import is_one_of_many, note_failure, record_of
 
@@ -57,7 +57,15 @@ def handle_failure(draft: JobDraft, failure: Failure, incident: str = "") -> Non
     if draft.state.incident is None:
         _open(draft, failure, incident or new_incident_id(draft))
     conclude(draft, failure.cause)
-    proceed(draft, failure, _weigh(draft, failure))
+    choice = _weigh(draft, failure)
+    if not (choice.rung is Rung.REATTEMPT and _asks_for_others(draft, failure)):
+        proceed(draft, failure, choice)
+
+
+def _asks_for_others(draft: JobDraft, failure: Failure) -> bool:
+    """Return True if the generation already waits for the pool's answer: its other ranks end as well."""
+    asked = draft.state.replacement
+    return asked is not None and asked.until is not None and asked.failure.generation == failure.generation
 
 
 def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
@@ -135,6 +143,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         code_failures=state.code.failures,
         can_replay=can_replay(state),
         may_guess=may_guess(state, failure),
+        has_accused_enough=is_full(draft),
         record=_record(draft, failure) if rules.mechanisms.record == "act" else None,
         restarts_max=state.restarts_left,
     )

@@ -31,7 +31,8 @@ from holdfast_controller.plan.incident.ladder import (
 from holdfast_controller.plan.incident.replay_scope import first_phase
 from holdfast_controller.plan.phase import JobOutcome
 from holdfast_controller.plan.record.accusations import ACCUSATIONS, accused_max, is_full
-from holdfast_controller.plan.record.noting import note, note_cleared, strike_incident
+from holdfast_controller.plan.record.finding import earlier_evictions
+from holdfast_controller.plan.record.noting import note, note_cleared, record_of, strike_incident
 from holdfast_controller.plan.transitions import (
     become_checking,
     become_claiming,
@@ -46,6 +47,9 @@ ABSENT = frozenset({Symptom.NODE_LOST, Symptom.START_TIMEOUT})
 
 POOL_ANSWERS_S = 5.0
 """Time for which a job that hangs waits for the standby service to answer whether nodes are free."""
+
+BLOCKS_MAX = 3
+"""Times `block_s` for which a node is blocked that was evicted before: what is broken was not repaired meanwhile."""
 
 RUNGS_TAKEN_MAX = 32
 """Rungs that an incident remembers; its events are all in the history."""
@@ -190,7 +194,7 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
             Eviction,
             node=member.node,
             epoch=member.epoch,
-            blocked_for_s=_blocked_for_s(draft, failure),
+            blocked_for_s=_blocked_for_s(draft, failure, member.node),
             together=choice.nodes if choice.one_of else (),
             evidence=tuple(dict.fromkeys((*failure.evidence, *choice.evidence))),
             reason=choice.reason,
@@ -236,9 +240,13 @@ def _is_proven(draft: JobDraft, choice: RungChoice) -> bool:
     return choice.mechanism == CHECKS and not choice.one_of
 
 
-def _blocked_for_s(draft: JobDraft, failure: Failure) -> float:
-    """Return how long its nodes stay blocked. Silence proves nothing: a node that reports again is as good as any."""
-    return 0.0 if failure.symptom is Symptom.NODE_LOST else draft.rules.timeouts.block_s
+def _blocked_for_s(draft: JobDraft, failure: Failure, node: str) -> float:
+    """Return how long a node stays blocked. Silence proves nothing: a node that reports again is as good as any."""
+    if failure.symptom is Symptom.NODE_LOST:
+        return 0.0
+    is_slow = failure.symptom is Symptom.FAIL_SLOW
+    earlier = 0 if is_slow else earlier_evictions(record_of(draft, node), draft.now, draft.rules.record)
+    return draft.rules.timeouts.block_s * min(1 + earlier, BLOCKS_MAX)
 
 
 def _convict(draft: JobDraft, member: Grant) -> Convict:

@@ -80,4 +80,6 @@ def _still_holds(draft: JobDraft, record: NodeRecord, eviction: Mark) -> bool:
         return True
     enough = logit(policy.evict_min)
     was_called_for = log_odds(record, around.until(eviction.at), eviction.at, policy) >= enough
-    return not was_called_for or log_odds(record, around, draft.now, policy) >= enough
+    # What has faded by itself is no reason to clear it.
+    still_is = log_odds(record, around.until(eviction.at), draft.now, policy) >= enough
+    return not (was_called_for and still_is) or log_odds(record, around, draft.now, policy) >= enough

@@ -12,12 +12,15 @@ from holdfast.engines.record.chance import chance_of, elsewhere, log_odds, prese
 from holdfast.engines.record.history import SURE, Mark, MarkKind, NodeRecord
 from holdfast.engines.record.records import NodeRecords
 from holdfast.settings.record import RecordPolicy
+from holdfast.symptoms import Symptom
 
 FAILURES_MIN = 2
 """Number of failures from which a record counts: the first one alone is answered by a restart in place."""
 AVOIDED_MAX = 100
 """Maximum number of nodes that a claim avoids; the worst."""
 EVIDENCE_MAX = 8
+EVICTIONS_HALF_LIVES = 4
+"""Half-lives of evidence after which an earlier eviction does not lengthen the next one."""
 
 
 class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +30,8 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
     calls_for_eviction: bool
     was_checked: bool
     """True if checks have lately found nothing wrong with it."""
+    was_missed: bool
+    """True if tests have lately passed it, and passing once more would leave enough to evict it."""
     is_sure: bool
     """True if a recent entry points to the machine that no script can forge."""
     is_accused_alone: bool
@@ -52,6 +57,9 @@ def finding(record: NodeRecord, records: NodeRecords, now: datetime, policy: Rec
     # Checks that find nothing lower the odds. They are repeated once further failures have raised them by as much.
     is_news = before is None or odds >= before - math.log(policy.missed_by_checks)
     chance = chance_of(odds)
+    was_tested = any(
+        mark.kind in (MarkKind.CHECKS_PASSED, MarkKind.CLEARED) and mark.at > since for mark in record.marks
+    )
     printed = sum(mark.kind is MarkKind.HARDWARE and mark.at > since for mark in failures)
     can_break = any(mark.kind is not MarkKind.KILLED for mark in failures)
     return RecordFinding(
@@ -59,6 +67,7 @@ def finding(record: NodeRecord, records: NodeRecords, now: datetime, policy: Rec
         calls_for_checks=chance >= policy.check_min and is_news,
         calls_for_eviction=chance >= policy.evict_min and can_break,
         was_checked=passed is not None,
+        was_missed=was_tested and chance_of(odds + math.log(policy.missed_by_checks)) >= policy.evict_min,
         is_sure=any(mark.kind in SURE and mark.at > since and not mark.struck for mark in record.marks),
         is_accused_alone=not around.accusations and printed >= FAILURES_MIN,
         text=_describe(record.node, failures, chance, now),
@@ -71,6 +80,27 @@ def avoided(records: Iterable[NodeRecord], now: datetime, policy: RecordPolicy) 
     chances = ((present_chance(record, now, policy), record.node) for record in records)
     worst = sorted(((-chance, node) for chance, node in chances if chance >= policy.avoid_min))
     return tuple(node for _, node in worst[:AVOIDED_MAX])
+
+
+def earlier_evictions(record: NodeRecord, now: datetime, policy: RecordPolicy) -> int:
+    """Return how often the node was lately evicted, since a person released it and unless that proved wrong.
+
+    Slowness does not count: it passes by itself more often than not.
+    """
+    count = 0
+    for mark in record.marks:
+        if mark.symptom == Symptom.MFU_DECLINE:
+            continue
+        match mark.kind:
+            case MarkKind.EVICTED if now - mark.at < timedelta(days=EVICTIONS_HALF_LIVES * policy.half_life_days):
+                count += 1
+            case MarkKind.CLEARED:
+                count = max(0, count - 1)
+            case MarkKind.RELEASED:
+                count = 0
+            case _:
+                pass
+    return count
 
 
 def _describe(node: str, failures: list[Mark], chance: float, now: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.events import (
+    Eviction,
     JobFinished,
     NodeLost,
     NodesAwaited,
@@ -46,6 +47,9 @@ def test_a_witness_that_fails_with_both_suspects_accuses_neither() -> None:
     found = run.one(SuspectsTested)
     assert (found.at_fault, found.cleared, found.in_doubt) == ((), ("a", "b"), ()), "it is the witness"
     assert "witness w fails" in found.reason
+    eviction = run.one(Eviction)
+    assert (eviction.node, eviction.epoch, eviction.job) == ("w", 5, run.state.job), "no job gets it next"
+    assert eviction.blocked_for_s > 0.0 and not eviction.together
 
 
 def test_a_suspect_that_a_witness_cannot_reach_is_at_fault_though_its_partner_was_not_tested() -> None:

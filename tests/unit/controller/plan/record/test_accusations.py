@@ -66,6 +66,19 @@ def test_words_of_other_ranks_on_other_nodes_bring_it_back_in_a_small_job_only()
         assert bool(job.of(EvictionRevoked)) is is_revoked, others
 
 
+def test_time_that_passes_refutes_no_accusation() -> None:
+    job = FailingJob(tuple(f"n{number}" for number in range(32)))
+    for _ in range(3):
+        job.exit("n7", rank=14, signal=11, step=job.state.step + 1)
+        if "n7" in job.state.nodes and job.state.replacement:
+            job.grant("spare")
+        job.train()
+    assert "n7" not in job.state.nodes
+    job.now += timedelta(days=10)
+    job.print_ecc("n1", 2)
+    assert not job.of(EvictionRevoked), "its odds have faded by themselves"
+
+
 def test_a_witness_on_the_next_node_shows_that_both_are_broken() -> None:
     job = FailingJob(("a", "b"))
     print_until_evicted(job, "b", 2)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.engines.record.history import MARKS_MAX, Mark, MarkKind, NodeRecord
-from holdfast.events import Inspection, NodeDeparted, NodeLost, NodeReleaseRequested, NodesRequested
+from holdfast.events import Eviction, Inspection, NodeDeparted, NodeLost, NodeReleaseRequested, NodesRequested
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.retention import RetentionPolicy
@@ -132,6 +132,22 @@ def test_a_group_that_was_evicted_in_vain_is_cleared_once() -> None:
     note_cleared(draft, "z", "it passed the tests that followed its eviction")
     kinds = [[mark.kind for mark in record.marks] for record in draft.records.values()]
     assert kinds == [[MarkKind.EVICTED, MarkKind.CLEARED]] * 2
+
+
+def test_a_node_that_is_evicted_again_is_blocked_for_longer() -> None:
+    cluster, day = FailingJob(), Rules().timeouts.block_s
+    cluster.train()
+    blocks = []
+    for _ in range(4):
+        alert = {"check": "gpu", "state": "alert", "confidence": "tolerate", "symptom": "gpu_memory_error"}
+        cluster.send(Inspection, node="b", job="job", device="0000:3b:00", **alert)
+        cluster.exit("b", rank=2, exit_code=1, exception=ECC, step=cluster.state.step + 1)
+        blocks.append(cluster.of(Eviction)[-1].blocked_for_s)
+        cluster.now += timedelta(days=3)
+        cluster.grant("b")
+        cluster.train()
+    assert blocks == [day, 2 * day, 3 * day, 3 * day]
+    assert len(cluster.of(Eviction)) == 4
 
 
 def _lemon(at: datetime = NOW) -> NodeRecord:
