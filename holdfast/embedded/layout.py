@@ -18,6 +18,8 @@ from holdfast.settings.load import Setting
 DEFAULT_NODES = 4
 DEFAULT_DIRECTORY = ".holdfast"
 DIRECTORY_VARIABLE = "HOLDFAST_DIR"
+NOT_STARTED = "not started: "
+"""Stands before the reason in the supervisor's log."""
 _WRITE_AGAIN_S = 2.0
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 

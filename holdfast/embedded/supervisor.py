@@ -29,7 +29,16 @@ from holdfast.embedded.control import (
 )
 from holdfast.embedded.database import Database
 from holdfast.embedded.errors import ClusterAlreadyRunning, ControlRefused, EmbeddedError
-from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, InfoFile, Ports, choose_nodes, next_node
+from holdfast.embedded.layout import (
+    NOT_STARTED,
+    ClusterInfo,
+    ClusterLayout,
+    Fabric,
+    InfoFile,
+    Ports,
+    choose_nodes,
+    next_node,
+)
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
@@ -79,9 +88,10 @@ class Supervisor:
         self._ready = False
 
     async def run(self, on_ready: Callable[[ClusterInfo], None]) -> None:
-        """Run the cluster until `interrupt` or a Stop request; `on_ready` is called once all of it is up. Raises
-        ClusterAlreadyRunning if the directory is in use, StartFailed or another EmbeddedError if the cluster cannot be
-        started. However it ends, no process is left and the data can be used again.
+        """Run the cluster until `interrupt` or a Stop request. `on_ready` is called once all of it is up; in one for a
+        single run once it takes the job, which then waits for the nodes. Raises ClusterAlreadyRunning if the directory
+        is in use, StartFailed or another EmbeddedError if the cluster cannot be started. However it ends, no process is
+        left and the data can be used again.
         """
         layout = self._layout
         layout.create(self._plan.passage_gid)
@@ -117,7 +127,7 @@ class Supervisor:
                     self._info = msgspec.structs.replace(self._info, pid=None, children={})
                     self._file.write(self._info)
                 if self._failure is not None:
-                    self._report(f"not started: {self._failure}", tell=False)
+                    self._report(f"{NOT_STARTED}{self._failure}", tell=False)
                     raise self._failure
 
     @contextlib.contextmanager
@@ -168,6 +178,9 @@ class Supervisor:
             retiring = self._access.keep_retiring(lambda: self._info.nodes, self._services.keys())
             self._runs.append(self._tasks.create_task(retiring, name="retired keys"))
             agent_gate.open()
+            if self._options.for_one_run:
+                # Its job waits for the nodes, and brings its code here meanwhile.
+                on_ready(self._info)
             for child in agents:
                 await child.until_ready()
         except EmbeddedError as failure:
@@ -175,7 +188,8 @@ class Supervisor:
             self._stop_asked.set()
         else:
             self._ready = True
-            on_ready(self._info)
+            if not self._options.for_one_run:
+                on_ready(self._info)
             self._launch(self._services, [spec for spec in specs if spec.name in self._plan.late])
 
     async def _start_servers(self) -> None:

@@ -76,6 +76,23 @@ def test_a_run_without_a_cluster_has_one_of_its_own_and_ranks_have_torchruns_env
     assert (root / "nodes" / "node-0" / "logs" / "alone").is_dir()
 
 
+def test_a_run_whose_cluster_ends_ends_with_the_reason(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(1000)\n")
+    with (tmp_path / "output").open("wb") as output:
+        command = [HOLDFAST, "run", "--standalone", "--name", "alone", str(script)]
+        held = subprocess.Popen(command, cwd=tmp_path, env=plain(os.environ), stdout=output, stderr=output)
+    told = (tmp_path / "output").read_text
+    until("the rank runs", lambda: "up\n" in told(), within_s=UP_LIMIT_S, look=told)
+    again = subprocess.run(command, cwd=tmp_path, env=plain(os.environ), capture_output=True, text=True, timeout=60)
+    assert again.returncode == 1 and "a run named alone is under way here: choose another --name" in again.stderr
+    pid = ClusterInfo.load(tmp_path / ".holdfast" / "runs" / "alone").pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert held.wait(60) == 1
+    assert "the cluster of this run ended: its supervisor is gone. See" in told() and "Traceback" not in told()
+
+
 def test_tee_and_redirects_write_torchruns_files(holdfast: Cluster, tmp_path: Path) -> None:
     options = ["--log_dir", str(tmp_path / "logs"), "-t", "0:3,1:1", "-r", "1:2", "--rdzv_id=7", "--role=tr"]
     options += ["--max-restarts", "0"]

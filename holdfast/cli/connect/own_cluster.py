@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -15,7 +16,7 @@ import click
 from holdfast.cli.connect.addresses import both_elsewhere
 from holdfast.cli.connect.directory import cluster_errors, is_named
 from holdfast.embedded.control import is_running
-from holdfast.embedded.layout import ClusterInfo, ClusterLayout
+from holdfast.embedded.layout import NOT_STARTED, ClusterLayout
 
 RUNS = "runs"
 """Directory of such clusters, below that of a lasting one."""
@@ -29,9 +30,34 @@ def is_missing(directory: Path, nats_url: str | None, database_url: str | None) 
     return not (layout.root.is_dir() and is_running(layout))
 
 
+class OwnCluster:
+    """A cluster for one run, which is up but for its nodes."""
+
+    def __init__(self, layout: ClusterLayout, supervisor: int) -> None:
+        self._layout = layout
+        self._supervisor = supervisor
+        self.info = layout.info()
+
+    async def ended(self) -> str:
+        """Wait until the cluster has ended by itself, and return why."""
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        pidfd = os.pidfd_open(self._supervisor)
+        loop.add_reader(pidfd, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        log = self._layout.log("supervisor")
+        _, found, reason = log.read_text(errors="replace").rpartition(NOT_STARTED)
+        return f"the cluster of this run ended: {reason.strip() if found else 'its supervisor is gone'}. See {log}"
+
+
 @contextlib.contextmanager
-def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[ClusterInfo]:
-    """Start a cluster for this job, and end it with the block; only its logs stay. Raises click.ClickException."""
+def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[OwnCluster]:
+    """Start a cluster for this job, and end it with the block; only its logs stay. Its nodes come while the block runs.
+    Raises click.ClickException.
+    """
     # Imported here: most runs find a cluster.
     from holdfast.embedded.configuration import find_configuration
     from holdfast.embedded.launch import run_detached
@@ -49,7 +75,7 @@ def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[ClusterInfo]:
         plan = cluster_plan(find_configuration(os.environ), for_one_run=True)
         supervisor = run_detached(layout, plan, options, lambda line: None, wait=True)
     try:
-        yield layout.info()
+        yield OwnCluster(layout, supervisor)
     finally:
         _end(supervisor)
         _remove(layout)

@@ -46,6 +46,8 @@ class StatusLine:
         self._loss: float | None = None
         self._nodes = 0
         self._incident_at: float | None = None
+        self.expects_nodes = False
+        """The nodes of the job are about to start."""
 
     def show_state(self, phase: str, generation: int, nodes: int) -> None:
         """Show the present state, for a command that received no events before."""
@@ -58,8 +60,10 @@ class StatusLine:
             case NodesAwaited():
                 behind = f", behind job {event.behind}" if event.behind else ""
                 self._state = f"waiting for nodes ({event.available} of {event.wanted} are free{behind})"
-                self.print(f"{self._job}: {self._state}; it continues when one registers")
+                if not self.expects_nodes:
+                    self.print(f"{self._job}: {self._state}; it continues when one registers")
             case GenerationStarted():
+                self.expects_nodes = False
                 self._generation = event.generation or 0
                 self._nodes = len(event.nodes)
                 self._state = "starting"

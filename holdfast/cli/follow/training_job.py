@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import click
@@ -69,11 +70,12 @@ async def follow(
     *,
     detach: bool = False,
     code: Snapshot | None = None,
-    is_own_cluster: bool = False,
+    own_cluster_ended: Callable[[], Awaitable[str]] | None = None,
 ) -> int:
     """Submit `spec` with its code, follow the job, and return its exit code. Raises ClickException as `submit` does.
 
-    With `is_own_cluster` the cluster ends with the command, and the job with the cluster.
+    `own_cluster_ended` is given for a cluster that ends with the command, and the job with it: it waits until that
+    cluster has ended before, and returns why.
     """
     async with connected(nats_url, "run") as bus:
         if detach:
@@ -82,7 +84,8 @@ async def follow(
             click.echo(f"`holdfast attach {spec.name}` follows it", err=True)
             return 0
         follower = TrainingJobFollower(spec.name, bus, database_url, spec, code)
-        follower.is_own_cluster = is_own_cluster
+        follower.own_cluster_ended = own_cluster_ended
+        follower.line.expects_nodes = own_cluster_ended is not None
         return await follower.run()
 
 
@@ -112,7 +115,7 @@ class TrainingJobFollower(JobFollower[int]):
             self._failures.source_root = submits.code_root
         self._accepted = asyncio.Event()
         self._interrupts = 0
-        self.is_own_cluster = False
+        self.own_cluster_ended: Callable[[], Awaitable[str]] | None = None
         self._keeps_in_memory = False
         self._saved_step = 0
         self.nodes: tuple[str, ...] = ()
@@ -123,7 +126,7 @@ class TrainingJobFollower(JobFollower[int]):
 
     async def run(self) -> int:
         try:
-            return await self.follow(self._take_output, self._submit, self.line.keep_drawing)
+            return await self.follow(self._take_output, self._submit, self.line.keep_drawing, self._watch_cluster)
         finally:
             self.line.clear()
             self._show_what_is_lost()
@@ -153,9 +156,14 @@ class TrainingJobFollower(JobFollower[int]):
                     self.line.print(f"its ranks run as {self._user}, which may write to the job's directory. {CURE}")
             self.finish(event.exit_code)
 
+    async def _watch_cluster(self) -> None:
+        """End with a cluster for one run that ends by itself."""
+        if self.own_cluster_ended is not None:
+            raise click.ClickException(await self.own_cluster_ended())
+
     def _show_what_is_lost(self) -> None:
         """Report the steps that are only in the memory of a cluster that ends now."""
-        if not self.is_own_cluster or not self._keeps_in_memory or self.line.step <= self._saved_step:
+        if self.own_cluster_ended is None or not self._keeps_in_memory or self.line.step <= self._saved_step:
             return
         saved = f"step {self._saved_step}" if self._saved_step else "no step"
         with contextlib.suppress(BrokenPipeError):
@@ -191,7 +199,7 @@ class TrainingJobFollower(JobFollower[int]):
             self.finish(INTERRUPTED)
             return
         if self._interrupts > 1:
-            if self.is_own_cluster:
+            if self.own_cluster_ended is not None:
                 self.line.print(f"ending job {job} with its cluster")
             elif self._accepted.is_set():
                 self.line.print(f"left job {job} to stop by itself; `holdfast jobs` shows it")
@@ -199,7 +207,7 @@ class TrainingJobFollower(JobFollower[int]):
                 self.line.print(f"left before the controller answered; `holdfast jobs` shows whether job {job} exists")
             self.finish(INTERRUPTED)
             return
-        again = "to end it at once" if self.is_own_cluster else "to leave it"
+        again = "to end it at once" if self.own_cluster_ended is not None else "to leave it"
         self.line.print(f"stopping job {job}; press Ctrl-C again {again}")
         # Until the controller accepts, another job may have this name, and would be stopped instead.
         await self._accepted.wait()
@@ -210,7 +218,7 @@ class TrainingJobFollower(JobFollower[int]):
     def output_closed(self) -> None:
         """Leave the job running: the end of the process that read our output (`| head`) is no reason to stop it."""
         _discard_unread_output()
-        if self.is_own_cluster:
+        if self.own_cluster_ended is not None:
             # Its end is the job's, which goes on unseen.
             return
         try:

@@ -223,9 +223,9 @@ def run(
                 f"[holdfast] --nnodes {fewest}:{most}: the cluster for this run has {fewest}, all on this machine",
                 err=True,
             )
-        with own_cluster(directory, name, fewest) as info:
-            database = info.database_urls["reader"]
-            ended = asyncio.run(follow(spec, info.nats_url, database, code=found, is_own_cluster=True))
+        with own_cluster(directory, name, fewest) as own:
+            database = own.info.database_urls["reader"]
+            ended = asyncio.run(follow(spec, own.info.nats_url, database, code=found, own_cluster_ended=own.ended))
         sys.exit(ended)
     address, database = both_urls(directory, nats_url, database_url)
     if most > fewest:

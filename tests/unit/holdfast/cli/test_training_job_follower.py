@@ -20,20 +20,23 @@ async def test_steps_that_are_only_in_the_memory_of_a_cluster_that_ends_are_repo
     common: dict[str, Any] = {"at": datetime(2026, 1, 1, tzinfo=UTC), "source": "agent/n", "node": "n", "job": "job"}
     follower = TrainingJobFollower("job", MemoryBroker().client("run"), "postgresql://nowhere")
 
+    async def ended() -> str:
+        return "by itself"
+
     def reported() -> str:
         capsys.readouterr()
         follower._show_what_is_lost()
         return capsys.readouterr().err
 
     follower.take(Progress(id=uuid7(), **common, ranks=(RankProgress(rank=0, step=199, phase="step"),)))
-    follower.is_own_cluster = True
+    follower.own_cluster_ended = ended
     assert not reported(), "the script saves its steps itself"
     follower.take(StepsKept(id=uuid7(), **common, step=1))
     assert "no step is on the disk, of 199 done" in reported()
     follower.take(CheckpointSaved(id=uuid7(), **common, step=150, path="/d", checkpoint_bytes=1, took_s=0.1))
     assert "step 150 is on the disk, of 199 done" in reported()
-    follower.is_own_cluster = False
+    follower.own_cluster_ended = None
     assert not reported(), "the next job finds them"
-    follower.is_own_cluster = True
+    follower.own_cluster_ended = ended
     follower.take(CheckpointSaved(id=uuid7(), **common, step=199, path="/d", checkpoint_bytes=1, took_s=0.1))
     assert not reported()
