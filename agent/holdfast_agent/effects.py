@@ -10,6 +10,7 @@ from holdfast_agent.companions.backups import Backups
 from holdfast_agent.companions.code_place import CodePlaces
 from holdfast_agent.companions.rank_user import RankUser, RankUsers
 from holdfast_agent.companions.start_command import script_of, start_command
+from holdfast_agent.companions.warm_up_command import warm_up_command
 from holdfast_agent.companions.zygote_link import ZygoteLink
 from holdfast_agent.files.code_store import CodeStore
 from holdfast_agent.files.directories import Directories
@@ -27,6 +28,7 @@ REMOVE_AFTER_S = 2.0
 class Effects:
     def __init__(
         self,
+        address: str,
         directories: Directories,
         timeouts: Timeouts,
         zygote: ZygoteLink,
@@ -35,6 +37,7 @@ class Effects:
         watcher: Watcher,
         backups: Backups,
     ) -> None:
+        self._address = address
         self._directories = directories
         self._timeouts = timeouts
         self._zygote = zygote
@@ -73,6 +76,8 @@ class Effects:
             case actions.Stop():
                 grace_s = self._timeouts.grace_s(is_urgent=action.is_urgent)
                 return StopRanks(number=action.number, grace_s=grace_s, at_once=action.at_once)
+            case actions.WarmUp():
+                return warm_up_command(action.order, self._address)
             case actions.OpenStore() if action.order.placement is not None:
                 return StartStore(fence=action.order.fence, port=action.order.placement.master_port)
             case actions.CloseStores():

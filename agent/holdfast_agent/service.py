@@ -145,7 +145,7 @@ class Agent:
         jobs_max = (retention or RetentionPolicy()).jobs_on_node_max
         self._retention = FileRetention(directories, self._spool, jobs_max, on_removed=self._code.forget)
         self._effects = Effects(
-            directories, timeouts, self._zygote, self._code, self._retention, self._watcher, self._backups
+            address, directories, timeouts, self._zygote, self._code, self._retention, self._watcher, self._backups
         )
 
         inspections = inspections or InspectionPolicy()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
+from holdfast.engines.checks.warm_up import WarmUpResult
 from holdfast.fresh_ids import uuid7
 from holdfast_agent.companions.rank_user import RankUser
 from holdfast_agent.plan.inputs import (
@@ -17,6 +19,7 @@ from holdfast_agent.plan.inputs import (
     StartFailed,
     StopDone,
     StoreLost,
+    WarmUpReported,
     ZygoteFound,
     ZygoteLost,
 )
@@ -37,6 +40,7 @@ from holdfast_agent.zygote.wire import (
     Report,
     StartRefused,
     StoreFailed,
+    WarmUpResults,
     Welcome,
 )
 
@@ -89,6 +93,8 @@ class ZygoteReports:
                 self._learn(StartFailed(id=uuid7(), fence=report.fence, reason=report.reason))
             case StoreFailed():
                 self._learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
+            case WarmUpResults():
+                self._learn(WarmUpReported(id=uuid7(), fence=report.fence, results=_results(report)))
             case Lines():
                 self._lines.put(report)
             case LogAlert():
@@ -117,6 +123,7 @@ class ZygoteReports:
                 ended=tuple(self._rank_ended(report) for report in welcome.exits),
                 order=welcome.order,
                 statuses=self._watcher.statuses(),
+                warms_up=welcome.warms_up,
             )
         )
         self.on_welcome()
@@ -138,3 +145,13 @@ class ZygoteReports:
     def _rank_ended(self, report: RankExit) -> RankEnded:
         status = self._watcher.statuses().get(report.rank, RankStatus())
         return RankEnded(id=report.exit_id, exit=report, exited_at=moment(report.exited_ns), status=status)
+
+
+def _results(report: WarmUpResults) -> tuple[WarmUpResult, ...]:
+    found = []
+    for line in report.results:
+        try:
+            found.append(msgspec.json.decode(line, type=WarmUpResult))
+        except msgspec.DecodeError as error:
+            log.warning("a result of the warm-up cannot be read", reason=str(error))
+    return tuple(found)

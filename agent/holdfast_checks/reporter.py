@@ -6,6 +6,7 @@ receives it a transaction, while the job waits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -23,12 +24,13 @@ HELD_BYTES_MAX = 32_768
 
 
 class Reporter:
-    """Prints each result, and reports it by `holdfast.trainer.report`."""
+    """Prints each result, and publishes its fields: by `holdfast.trainer.report` unless another way is given."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, publish: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.errors: list[OSError] = []
         """Reports that could not be written. The tests go on: their results are at least in the output."""
         self._context = context
+        self._send = publish or _report
         self._published = 0
         self._held: list[dict[str, Any]] = []
         self._held_bytes = 0
@@ -62,7 +64,7 @@ class Reporter:
 
     def _publish(self, fields: dict[str, Any]) -> None:
         try:
-            report(DIAGNOSTIC_RESULT, **fields)
+            self._send(fields)
             self._published += 1
         except OSError as error:
             self.errors.append(error)
@@ -88,3 +90,7 @@ class Reporter:
         value = f" {result.value:.4g} {result.unit}" if result.value is not None else ""
         line = f"{test}{with_peers}: {result.status}{value}"
         print(" ".join(filter(None, (line, result.device and f"[{result.device}]", result.detail))), flush=True)
+
+
+def _report(fields: dict[str, Any]) -> None:
+    report(DIAGNOSTIC_RESULT, **fields)

@@ -15,6 +15,14 @@ from holdfast.orders.base import Order
 from holdfast.orders.replay import ReplaySettings
 
 
+class WarmUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Tests of a node beside the start of its ranks."""
+
+    limit_s: float
+    tests_devices: bool = False
+    """True for nodes that are new to the job: ranks of earlier generations may still hold the devices of others."""
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of one generation of a job that one node runs."""
 
@@ -33,6 +41,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     purpose: Purpose = "train"
     """`checks` test the nodes while training is paused; a `replay` trains again what was trained."""
     replay: ReplaySettings | None = None
+    warm_up: WarmUp | None = None
+    """None: the ranks start on a node that is not tested."""
 
     @property
     def ranks(self) -> range:

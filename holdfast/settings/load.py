@@ -10,6 +10,8 @@
     size = 2
     [record]
     half_life_days = 10
+    [warm_up]
+    limit_s = 20
     [retention]
     ended_jobs_days = 90
     [checkpoint]
@@ -74,6 +76,7 @@ from holdfast.settings.record import RecordPolicy
 from holdfast.settings.retention import HistoryPolicy, RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
 from holdfast.settings.timeouts import Timeouts
+from holdfast.settings.warm_up import WarmUpPolicy
 
 PREFIX = "HOLDFAST_"
 DEFAULT_FILE = "holdfast.toml"
@@ -92,6 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ladder: LadderPolicy = LadderPolicy()
     pool: PoolPolicy = PoolPolicy()
     record: RecordPolicy = RecordPolicy()
+    warm_up: WarmUpPolicy = WarmUpPolicy()
     history: HistoryPolicy = HistoryPolicy()
     retention: RetentionPolicy = RetentionPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()

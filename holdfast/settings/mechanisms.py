@@ -27,6 +27,9 @@ class MechanismPolicy(Section, frozen=True, kw_only=True):
     replay: Mode = "act"
     """Repeated training in small groups to find a machine that computes wrongly, and its eviction."""
 
+    warm_up: Mode = "act"
+    """Replacement of nodes that the warm-up of a job has found unfit."""
+
     hangs: Mode = "act"
     """Restart of a job without progress, and eviction of the machines that hold it up."""
 

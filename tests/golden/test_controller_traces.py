@@ -18,6 +18,7 @@ from holdfast.ids import derived_id
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.settings.warm_up import WarmUpPolicy
 from holdfast.store.changes import change_between, row_of
 from holdfast.store.jsonb import storable_json
 from holdfast.symptoms import Symptom
@@ -165,6 +166,7 @@ def _planner(set_: dict[str, str], references: dict[AnswerKey, str], records: No
             manifests={version_of(tree): tree for tree in TREES.values()},
             references=references,
             records=records,
+            warm_up=WarmUpPolicy() if "warm_up" in mechanisms else None,
         )
     )
 
@@ -183,6 +185,10 @@ def summary(state: JobState) -> str:
     if present := state.code.present:
         waits = f", {state.code.known(state.code.pending.version).name} waits" if state.code.pending else ""  # type: ignore[union-attr]
         words.append(f"code {present.name} {present.verdict}{waits}")
+    if state.unfit:
+        words.append(f"unfit {' '.join(state.unfit)}")
+    if state.warm_up and state.warm_up.held:
+        words.append(f"{len(state.warm_up.held)} ends of ranks wait")
     if deadline := state.deadline:
         words.append(f"awaiting {deadline.awaited} for {(deadline.until - deadline.since).total_seconds():g} s")
     return ", ".join(words)

@@ -218,5 +218,7 @@ def ordered(order: NodeOrder) -> str:
     )
     limit += ", not from scratch" if order.placement.refuse_scratch else ""
     what = "ranks" if order.placement.purpose == "train" else f"{order.placement.purpose}, ranks"
+    if order.placement.warm_up:
+        limit += ", warm-up with devices" if order.placement.warm_up.tests_devices else ", warm-up"
     code = f", code {short(order.placement.code_version)}" if order.placement.code_version else ""
     return f"< order {fence}: {what} {ranks.start}-{ranks.stop - 1}, store {store}{limit}{code}{instead}"

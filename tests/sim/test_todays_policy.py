@@ -12,6 +12,7 @@ from holdfast_proving.judging.trial import (
     OF_HINTS,
     OF_RECORDS,
     OF_THE_ANALYZER,
+    OF_WARM_UPS,
     TRIALS,
     complaints,
     new_complaints,
@@ -24,7 +25,7 @@ SEEDS = range(1, 4)
 KNOWN = [name for name in shipped() if name.startswith("known-")]
 MENDED = ("overtaken", "byterobust-figure-7", "byterobust-section-5-2", "byterobust-section-9")
 """Stories that went wrong once, and tell too little of the policies to be a trial."""
-TOLD = (*TRIALS, *OF_THE_ANALYZER, *OF_GROUPS, *OF_HINTS, *OF_RECORDS, *MENDED)
+TOLD = (*TRIALS, *OF_THE_ANALYZER, *OF_GROUPS, *OF_HINTS, *OF_RECORDS, *OF_WARM_UPS, *MENDED)
 BY_CHANCE = {"slowness": 2, "stranger": 1}
 """Scenarios whose faults come at random, with a seed in which today's policy meets all that is known to be wrong."""
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.engines.checks.warm_up import WarmUpResult
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.node_state import RankStatus
 from holdfast_agent.zygote.wire import Fence, LiveRank, LogAlert, RankExit
@@ -39,6 +40,8 @@ class ZygoteFound(Input, frozen=True, kw_only=True):
     order: bytes
     """The newest order by which the zygote started ranks."""
     statuses: dict[int, RankStatus] = {}
+    warms_up: bool = True
+    """False for a zygote of an earlier release."""
 
 
 class ZygoteLost(Input, frozen=True, kw_only=True):
@@ -99,6 +102,13 @@ class CodeMissing(Input, frozen=True, kw_only=True):
 
     code: str
     reason: str
+
+
+class WarmUpReported(Input, frozen=True, kw_only=True):
+    """The warm-up of this fence reported results."""
+
+    fence: Fence
+    results: tuple[WarmUpResult, ...]
 
 
 class LogAlertSeen(Input, frozen=True, kw_only=True):

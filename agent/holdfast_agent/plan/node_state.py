@@ -108,6 +108,9 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     durable: Durable = Durable()
     zygote_ready: bool = False
+    zygote_warms_up: bool = True
+    warming: Fence = NO_FENCE
+    """Fence of the order whose warm-up was begun last."""
     stops: int = 0
     stop: int | None = None
     """Number of the stop in progress."""

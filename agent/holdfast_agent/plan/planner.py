@@ -5,6 +5,7 @@
 | an order, the code that it names | `orders.py` |
 | the zygote, its ranks and their TCPStore | `ranks.py` |
 | progress in the ledgers | `progress.py`; without the bus: `cut_off.py` |
+| tests of the node beside its start | `warm_up.py` |
 | shutdown of the agent | `departure.py` |
 
 The ranks of one order are started at most once on a node: the start is durable before it is made. So ranks that are
@@ -16,7 +17,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan import departure, orders, progress, ranks
+from holdfast_agent.plan import departure, orders, progress, ranks, warm_up
 from holdfast_agent.plan.actions import Plan
 from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.inputs import (
@@ -32,6 +33,7 @@ from holdfast_agent.plan.inputs import (
     StartFailed,
     StopDone,
     StoreLost,
+    WarmUpReported,
     ZygoteFound,
     ZygoteLost,
 )
@@ -63,6 +65,8 @@ def plan(state: AgentState, seen: Input, now: datetime, timeouts: Timeouts) -> P
             ranks.stop_done(draft, seen)
         case LogAlertSeen():
             ranks.log_alert_seen(draft, seen)
+        case WarmUpReported():
+            warm_up.reported(draft, seen)
         case Observed():
             progress.observed(draft, seen)
         case ShutdownRequested():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.orders.node import NodeOrder
+from holdfast_agent.plan import warm_up
 from holdfast_agent.plan.actions import FetchCode, Fork, OpenStore, Stop
 from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.node_state import Crew
@@ -15,6 +16,11 @@ def reconcile(draft: PlanDraft, in_collective: tuple[int, ...] = ()) -> None:
         return
     if crew is not None and crew.order.fence == order.fence:
         return
+    warms_up = order.placement is not None and order.placement.warm_up is not None
+    if warms_up and crew is None and state.zygote_ready and state.stop is None:
+        # While code is fetched. Beside ranks that end, its processes would end with theirs.
+        _open_store(draft, order)
+        warm_up.begin(draft, order)
     # Before anything is stopped: the present ranks go on meanwhile.
     if _lacks_code(draft, order):
         return

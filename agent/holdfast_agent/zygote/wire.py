@@ -135,6 +135,14 @@ class StopStore(_ZygoteMessage, frozen=True, kw_only=True, tag="stop_store"):
     keep: Fence | None = None
 
 
+class StartWarmUp(_ZygoteMessage, frozen=True, kw_only=True, tag="start_warm_up"):
+    """Test the node beside the ranks that start, in place of an earlier warm-up. `plan`: a WarmUpPlan as JSON."""
+
+    fence: Fence
+    plan: bytes
+    limit_s: float
+
+
 class AckExit(_ZygoteMessage, frozen=True, kw_only=True, tag="ack_exit"):
     """A rank's exit was made durable; the zygote may forget it."""
 
@@ -151,7 +159,7 @@ class End(_ZygoteMessage, frozen=True, kw_only=True, tag="end"):
     """End all ranks at once, then the zygote."""
 
 
-Command = Attach | StartPlanned | StopRanks | StartStore | StopStore | AckExit | FollowLines | End
+Command = Attach | StartPlanned | StopRanks | StartStore | StopStore | StartWarmUp | AckExit | FollowLines | End
 
 
 class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +199,8 @@ class Welcome(_ZygoteMessage, frozen=True, kw_only=True, tag="welcome"):
     """The same, in the file that comes beside this message."""
     reads_plan_files: bool = False
     """It understands `StartPlanned`."""
+    warms_up: bool = False
+    """It understands `StartWarmUp`."""
 
 
 class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked"):
@@ -224,6 +234,13 @@ class StoreFailed(_ZygoteMessage, frozen=True, kw_only=True, tag="store_failed")
     reason: str
 
 
+class WarmUpResults(_ZygoteMessage, frozen=True, kw_only=True, tag="warm_up_results"):
+    """Results of a warm-up: the fields of a DiagnosticResult each, as JSON."""
+
+    fence: Fence
+    results: tuple[bytes, ...]
+
+
 class Lines(_ZygoteMessage, frozen=True, kw_only=True, tag="lines"):
     """Output of a followed rank. `dropped` earlier lines were not sent because the agent was slow."""
 
@@ -246,7 +263,7 @@ class LogAlert(_ZygoteMessage, frozen=True, kw_only=True, tag="signs_seen"):
     count: int
 
 
-Report = Welcome | RanksForked | StartRefused | RankExit | RanksEnded | StoreFailed | Lines | LogAlert
+Report = Welcome | RanksForked | StartRefused | RankExit | RanksEnded | StoreFailed | WarmUpResults | Lines | LogAlert
 
 commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)

@@ -24,6 +24,7 @@ from holdfast.node.frames import WireError
 from holdfast.node.link import Link
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.zygote.logs import Output
+from holdfast_agent.zygote.warm_up_host import WarmUpHost
 from holdfast_agent.zygote.wire import (
     MESSAGE_BYTES_MAX,
     AckExit,
@@ -36,6 +37,7 @@ from holdfast_agent.zygote.wire import (
     Report,
     StartPlanned,
     StartStore,
+    StartWarmUp,
     StopRanks,
     StopStore,
     StoreFailed,
@@ -98,6 +100,7 @@ class Zygote:
             self._bystander_ended,
             takes_log_alerts=lambda: self._agent is not None and self._agent.takes_log_alerts,
         )
+        self._warm_up = WarmUpHost(self._selector, self._send, sys.stderr.fileno())
         self._agent: _AgentLink | None = None
         self._stores: dict[int, _Store] = {}
         self._orphan_s = Timeouts().orphan_s
@@ -143,13 +146,16 @@ class Zygote:
             # An earlier event of this turn may have closed it.
             if key.fd in self._selector.get_map():
                 self._crew.pump(key.data)
+        elif key.data is self._warm_up:
+            if key.fd in self._selector.get_map():
+                self._warm_up.pump()
         elif key.data == "listener":
             self._accept()
         elif isinstance(key.data, _AgentLink) and key.data is self._agent and events & selectors.EVENT_READ:
             self._receive(key.data)
 
     def _wait_s(self) -> float | None:
-        deadlines = [self._crew.deadline]
+        deadlines = [self._crew.deadline, self._warm_up.deadline]
         if self._alone_since is not None and not self._ending:
             deadlines.append(self._alone_since + self._orphan_s)
         known = [deadline for deadline in deadlines if deadline is not None]
@@ -158,6 +164,7 @@ class Zygote:
     def _keep_time(self) -> None:
         now = time.monotonic()
         self._crew.keep_time(now)
+        self._warm_up.keep_time(now)
         if self._end_asked:
             self._end("asked by SIGTERM")
         if self._alone_since is not None and now >= self._alone_since + self._orphan_s:
@@ -227,9 +234,12 @@ class Zygote:
             case StartPlanned():
                 self._crew.start(command, agent.link.descriptor())
             case StopRanks():
+                self._warm_up.end()
                 self._crew.stop(command)
             case StartStore():
                 self._start_store(command)
+            case StartWarmUp():
+                self._warm_up.start(command)
             case StopStore():
                 self._stop_stores(command.keep)
             case AckExit():
@@ -258,6 +268,7 @@ class Zygote:
                 exits=tuple(self._crew.exits.values()),
                 order_in_file=order,
                 reads_plan_files=True,
+                warms_up=True,
             ),
             plans,
         )
@@ -287,10 +298,11 @@ class Zygote:
         self._dying_stores.add(store.pid)
 
     def _bystanders(self) -> set[int]:
-        return self._dying_stores | self._stores.keys()
+        return self._dying_stores | self._stores.keys() | self._warm_up.pids
 
     def _bystander_ended(self, pid: int, code: int) -> None:
         self._dying_stores.discard(pid)
+        self._warm_up.pids.discard(pid)
         store = self._stores.pop(pid, None)
         if store is not None:
             log.error("the store ended", code=code, fence=store.fence)

@@ -62,6 +62,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     training_logs: tuple[str, ...] = ()
     """Patterns of further training logs."""
     launch: Launch = Launch()
+    data: tuple[str, ...] = ()
+    """Files and directories that every node must have; the warm-up looks for them."""
+    warm_up: bool = True
+    """False: it starts on nodes that were not tested."""
 
     def __post_init__(self) -> None:
         if self.nnodes < 1 or self.nproc_per_node < 1:

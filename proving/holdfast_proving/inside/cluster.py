@@ -44,6 +44,7 @@ from holdfast_proving.world.machine import Machine
 from holdfast_proving.world.node_tests import NodeTests
 from holdfast_proving.world.replays import Groups, Replays
 from holdfast_proving.world.training import Training
+from holdfast_proving.world.warm_ups import WarmUps
 from holdfast_standby.service import Standby
 
 PARTS = 500
@@ -123,11 +124,21 @@ class Cluster:
         replays = Replays(
             self.agenda, self.ledger, self._by_job, self._groups, lambda training: self.effects.fails_at(training)
         )
+        warm_ups = WarmUps(self.agenda, self.ledger, self._members)
         racks = racks_of(scenario)
         for rack, names in racks.racks.items():
             for name in names:
                 self.machines[name] = Machine(
-                    name, rack, self.agenda, noise, settings.timeouts, self._by_job, tests, replays, self.bus.tell
+                    name,
+                    rack,
+                    self.agenda,
+                    noise,
+                    settings.timeouts,
+                    self._by_job,
+                    tests,
+                    replays,
+                    warm_ups,
+                    self.bus.tell,
                 )
         analysis = self._analysis(every_tick)
         self.effects = Effects(scenario, self.agenda, self.ledger, self.machines, self.trainings, analysis, noise)
@@ -172,6 +183,7 @@ class Cluster:
             code=settings.code,
             manifests=manifests_of(self.scenario),
             record=settings.record,
+            warm_up=settings.warm_up,
         )
         controller = Controller(rules, settings.retention)
         standby = Standby(settings.timeouts, settings.pool, settings.retention)

@@ -29,6 +29,8 @@ def due_of_jobs(jobs: Iterable[JobState], now: datetime, policy: LadderPolicy) -
             found.append(now if slow.is_due(state, now, EPOCH, policy) else due_at)
         if state.replacement_due_at:
             found.append(state.replacement_due_at)
+        if state.warm_up_due_at:
+            found.append(state.warm_up_due_at)
         if state.hints_due_at:
             found.append(now)
         if state.doubts:

@@ -13,6 +13,7 @@ from holdfast_proving.policies.wrong_belief import HINTED
 from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
 from holdfast_proving.policies.wrong_record import RECORDS
+from holdfast_proving.policies.wrong_warm_up import WARM_UPS
 from holdfast_proving.scenario.load import load_scenario
 
 TRIALS = ("full", "known-scratch", "known-creeping", "storm", "versions", "trial-inside", "late", "trial", "doubts")
@@ -54,6 +55,9 @@ OF_HINTS = ("hints",)
 OF_RECORDS = ("known-spare", "known-lemon", "innocents")
 """The same for records of nodes over incidents."""
 
+OF_WARM_UPS = ("newcomers", "nowhere")
+"""The same for the warm-up of nodes."""
+
 EVENTS_MULTIPLE, EVENTS_MIN = 2, 1_000
 """A simulation with more events than twice the oracle's, and these, is cut short: it restarts a job without end."""
 
@@ -66,6 +70,8 @@ def trials_of(policy: Policy) -> tuple[str, ...]:
         return OF_HINTS
     if policy in RECORDS:
         return OF_RECORDS
+    if policy in WARM_UPS:
+        return OF_WARM_UPS
     if policy in FINDS:
         return OF_THE_ANALYZER
     first = tuple(trial for trial, names in SHOWN_IN.items() if policy.name in names.split())

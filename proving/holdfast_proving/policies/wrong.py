@@ -51,6 +51,7 @@ from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
 from holdfast_proving.policies.wrong_record import RECORDS
 from holdfast_proving.policies.wrong_rungs import SWAPPED
+from holdfast_proving.policies.wrong_warm_up import WARM_UPS
 
 
 def _gives_up(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
@@ -216,4 +217,5 @@ WRONG: tuple[Policy, ...] = (
     *GROUPS,
     *CODES,
     *RECORDS,
+    *WARM_UPS,
 )

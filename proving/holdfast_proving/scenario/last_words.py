@@ -58,6 +58,7 @@ LAST_WORDS: dict[str, LastWords] = {
         "dist.all_reduce(grad)",
     ),
     "script": _raised("ValueError", "too many values to unpack (expected 2)", "tokens, mask = batch"),
+    "no_data": _raised("FileNotFoundError", "[Errno 2] No such file or directory: '/data/tokens'", "open(path)"),
     "bad_record": _raised("IndexError", "index out of range in self", "self.embedding(tokens)"),
     "service": LastWords(
         exit_code=1,

@@ -145,6 +145,8 @@ class FaultKind(Section, frozen=True, kw_only=True):
     """Chance that stop-time checks find it in one run."""
     found_by_replay: Share = 0.9
     """Chance that a group with the machine computes something else in one phase of a replay: bad numbers."""
+    warm_up: Literal["", "paths", "sockets", "devices", "silent"] = ""
+    """The test of a warm-up that fails on its machines; `silent`: their warm-up never answers; "": it shows nothing."""
     found_after_s: Seconds = 30.0
     """From the effect to the analyzer's finding: a hang, slowness or bad numbers."""
     naming: Naming = Naming()

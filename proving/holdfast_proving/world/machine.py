@@ -23,7 +23,7 @@ from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.ids import uuid7_of
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan.actions import Action, Emit, EndZygote, FetchCode, Fork, Stop
+from holdfast_agent.plan.actions import Action, Emit, EndZygote, FetchCode, Fork, Stop, WarmUp
 from holdfast_agent.plan.inputs import (
     CodeReady,
     Input,
@@ -33,6 +33,7 @@ from holdfast_agent.plan.inputs import (
     RanksRun,
     ShutdownRequested,
     StopDone,
+    WarmUpReported,
     ZygoteFound,
 )
 from holdfast_agent.plan.node_state import AgentState, Durable, RankStatus
@@ -44,6 +45,7 @@ from holdfast_proving.world.agenda import Agenda, moment_of
 from holdfast_proving.world.node_tests import NodeTests
 from holdfast_proving.world.replays import Replays
 from holdfast_proving.world.training import Run, Training
+from holdfast_proving.world.warm_ups import WarmUps
 
 BOOT_S = 2.0
 CODE_S = 1.0
@@ -61,6 +63,7 @@ class Machine:
         trainings: dict[str, Training],
         tests: NodeTests,
         replays: Replays,
+        warm_ups: WarmUps,
         publish: Callable[[Event], None],
     ) -> None:
         self.name = name
@@ -72,6 +75,7 @@ class Machine:
         """The training of each job, by the job's name."""
         self.tests = tests
         self.replays = replays
+        self.warm_ups = warm_ups
         self.publish = publish
         self.unfit: dict[int, str] = {}
         """Alerts that prove a fault, by fault: an agent of such a machine is no standby."""
@@ -190,6 +194,9 @@ class Machine:
                 stop_s = self.training.plan.stop_s if self.training else 1.0
                 self._lose_ranks()
                 self.agenda.after(stop_s, self._of_this_life(lambda: self._stopped(action.number)))
+            case WarmUp():
+                after_s = self.warm_ups.takes_s(self.name, action.order)
+                self.agenda.after(after_s, self._of_this_life(lambda: self._warmed_up(action.order)))
             case FetchCode():
                 code = code_of(action.order) or ""
                 self.agenda.after(CODE_S, self._of_this_life(lambda: self._has_code(code)))
@@ -197,6 +204,10 @@ class Machine:
                 self.switch_off()
             case _:
                 pass
+
+    def _warmed_up(self, order: NodeOrder) -> None:
+        if results := self.warm_ups.results(self.name, order):
+            self.learn(WarmUpReported(id=self.fresh_id(), fence=order.fence, results=results))
 
     def _has_code(self, code: str) -> None:
         self._code |= {code}

@@ -35,6 +35,7 @@ async def serve(this: Daemon) -> None:
         hang=settings.hang,
         code=settings.code,
         record=settings.record,
+        warm_up=settings.warm_up,
         manifests=librarian.manifests,
     )
     controller = Controller(rules, settings.retention)

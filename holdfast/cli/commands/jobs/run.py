@@ -92,6 +92,18 @@ def _as_torchrun(option: str) -> str:
     help="Start from scratch if all checkpoints that the job has made are lost. Without it the job ends then.",
 )
 @click.option(
+    "--data",
+    multiple=True,
+    type=click.Path(path_type=str),
+    help="A file or directory that every node must have, such as the data set. Nodes are tested for it while the job"
+    " starts (docs/warm-up.md). May be given several times.",
+)
+@click.option(
+    "--no-warmup",
+    is_flag=True,
+    help="Start on nodes that are not tested beside the start.",
+)
+@click.option(
     "--code",
     type=NonEmptyText(),
     metavar="DIR|none",
@@ -135,6 +147,8 @@ def run(
     start: str,
     persist_every: str,
     allow_scratch: bool,
+    data: tuple[str, ...],
+    no_warmup: bool,
     code: str | None,
     tags: tuple[str, ...],
     training_logs: tuple[str, ...],
@@ -203,6 +217,8 @@ def run(
             start=start,
             persist_every=persist_every,
             allow_scratch=allow_scratch,
+            data=tuple(str(Path(path).absolute()) for path in data),
+            warm_up=not no_warmup,
             tags=_tags(tags),
             training_logs=training_logs,
             token=secrets.token_urlsafe(),

@@ -11,7 +11,7 @@ from holdfast.code.manifest import Manifest
 from holdfast.settings.load import ConfigRefused, Settings, load
 from holdfast_controller.plan.draft import Rules
 
-SECTIONS = ("timeouts", "ladder", "mechanisms", "hang", "code", "record")
+SECTIONS = ("timeouts", "ladder", "mechanisms", "hang", "code", "record", "warm_up")
 """The sections of the settings that the controller decides by."""
 
 

@@ -24,6 +24,7 @@ from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.record import RecordPolicy
 from holdfast.settings.timeouts import Timeouts
+from holdfast.settings.warm_up import WarmUpPolicy
 from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.incident.incident import ClosedIncident, Incident
 from holdfast_controller.plan.job import JobState
@@ -50,6 +51,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     references: References = NO_REFERENCES
     """Answers of tests that machines agreed on."""
     record: RecordPolicy = RecordPolicy()
+    warm_up: WarmUpPolicy | None = None
+    """None: no job has a warm-up."""
     records: NodeRecords = NO_RECORDS
     """Records of nodes, over all jobs."""
 

@@ -13,7 +13,7 @@ from holdfast.events.parts.job import Grant, JobSpec, Purpose
 from holdfast.growing import GrowingMap
 from holdfast_controller.plan.code.code_state import CodeState
 from holdfast_controller.plan.doubt.records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
-from holdfast_controller.plan.incident.incident import Alert, ClosedIncident, Incident, RankExit
+from holdfast_controller.plan.incident.incident import Alert, ClosedIncident, Failure, Incident, RankExit
 from holdfast_controller.plan.phase import (
     TRANSITIONS,
     Checking,
@@ -25,7 +25,9 @@ from holdfast_controller.plan.phase import (
     Replaying,
     ReplayProgress,
     Running,
+    Starting,
     Waiting,
+    WarmUpProgress,
     phase_name,
 )
 from holdfast_controller.plan.roll import Members, Names
@@ -162,6 +164,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Ends of ranks of the newest generation that failed, while its incident is open."""
     newcomers: frozenset[str] = frozenset()
     """Nodes that joined the job since it last ran on all of its nodes."""
+    unfit: dict[str, Failure] = {}
+    """Nodes of this generation that a warm-up found unfit and nothing could replace."""
     doubts: dict[str, Doubt] = {}
     """Nodes that alerts are sure about, and that are still part of the job."""
     replacement: Replacement | None = None
@@ -225,6 +229,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
             or self.shared
             or self.replacement_due_at
             or self.hints_due_at
+            or self.warm_up_due_at
         )
 
     @property
@@ -236,6 +241,15 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     def hints_due_at(self) -> datetime | None:
         """When hints about a slow job are to be compared; None: there is no new one."""
         return self.slowdown.hinted_at if self.slowdown else None
+
+    @property
+    def warm_up(self) -> WarmUpProgress | None:
+        return self.phase.warm_up if isinstance(self.phase, Starting | Running) else None
+
+    @property
+    def warm_up_due_at(self) -> datetime | None:
+        """When the warm-up is judged without the nodes that have not answered; None: there is none, or it was."""
+        return self.warm_up.until if self.warm_up and not self.warm_up.is_judged else None
 
     @property
     def purpose(self) -> Purpose:

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.engines.checks.checks_program import checks_of
 from holdfast.events.parts.job import Grant
 from holdfast.orders.code import CodeOrder
-from holdfast.orders.node import NodeOrder, Placement
+from holdfast.orders.node import NodeOrder, Placement, WarmUp
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Checking, ReplayProgress, Running, Starting, Stopping
 
@@ -22,7 +22,10 @@ def standing_orders(state: JobState, node: str | None = None) -> list[NodeOrder]
         return [_order(state, member, _in_group(state, state.replay, rank)) for rank, member in members]
     if members and isinstance(state.phase, Starting | Running | Checking):
         first = _placement(state)
-        return [_order(state, member, msgspec.structs.replace(first, node_rank=rank)) for rank, member in members]
+        return [
+            _order(state, member, msgspec.structs.replace(first, node_rank=rank, warm_up=_warm_up(state, member)))
+            for rank, member in members
+        ]
     return []
 
 
@@ -68,6 +71,13 @@ def _placement(state: JobState) -> Placement:
         submitted_at=state.submitted_at,
         purpose=state.purpose,
     )
+
+
+def _warm_up(state: JobState, member: Grant) -> WarmUp | None:
+    if not isinstance(state.phase, Starting) or state.phase.warm_up is None:
+        return None
+    is_new = not state.has_run or member.node in state.newcomers
+    return WarmUp(limit_s=state.phase.warm_up.limit_s, tests_devices=is_new)
 
 
 def _in_group(state: JobState, replay: ReplayProgress, node_rank: int) -> Placement:

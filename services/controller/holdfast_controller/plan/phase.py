@@ -25,6 +25,7 @@ from holdfast.engines.checks.replay_groups import Phase as ReplayPhase
 from holdfast.engines.checks.replay_groups import ReplayPlan
 from holdfast.engines.checks.replay_outcome import GroupReplay
 from holdfast.engines.checks.result_log import ResultLog
+from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankReplay
 from holdfast.growing import GrowingMap, GrowingSet
 from holdfast.orders.replay import ReplaySettings
@@ -97,6 +98,22 @@ class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
 
 
+class WarmUpProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The warm-up of the nodes of one generation."""
+
+    since: datetime
+    until: datetime
+    """When it is judged without the nodes that have not answered."""
+    limit_s: float
+    """Time for the tests of each node."""
+    results: ResultLog = ResultLog()
+    over: GrowingSet = NO_NODES
+    """Nodes whose results are all here."""
+    held: tuple[ProcessExited, ...] = ()
+    """Ends of ranks that are judged once it is known whether their node is fit."""
+    is_judged: bool = False
+
+
 class Claiming(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="claiming"):
     """Nodes are missing and were requested."""
 
@@ -122,6 +139,7 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
     """When the ranks of the last node were started."""
     deadline: Deadline | None
     """None once the first step is overdue and that was only reported."""
+    warm_up: WarmUpProgress | None = None
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="running"):
@@ -131,6 +149,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="
     step_seen_at: datetime
     """When the last step was recorded."""
     finished: GrowingSet = NO_NODES
+    warm_up: WarmUpProgress | None = None
+    """Set if the first step was faster than the warm-up."""
 
 
 class Checking(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="checking"):

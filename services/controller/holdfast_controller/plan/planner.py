@@ -54,13 +54,14 @@ from holdfast.ids import named_id
 from holdfast.requests import AnyRequest, Request, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.retention import RetentionPolicy
 from holdfast_controller.plan import generation, lost_steps, members, requests
-from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test
+from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test, warm_up
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.doubt import doubts, group_guesses, replacement, shared_faults
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, rungs, slow
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import (
+    LIVE,
     Checking,
     Claiming,
     Deadline,
@@ -81,8 +82,24 @@ def _rank_exited(draft: JobDraft, event: ProcessExited) -> None:
         checks.rank_exited(draft, event)
     elif event.generation == state.generation and isinstance(state.phase, Replaying):
         replays.rank_exited(draft, event)
-    else:
+    elif not warm_up.takes(draft, event):
         rank_exit.rank_exited(draft, event)
+
+
+def _tested(draft: JobDraft, event: DiagnosticResult) -> None:
+    if isinstance(draft.state.phase, LIVE):
+        warm_up.result(draft, event)
+    else:
+        checks.diagnostic_result(draft, event)
+
+
+def _nodes_answered(draft: JobDraft, event: NodesGranted | NodesAwaited) -> None:
+    """Handle an answer of the standby service. Ends of ranks may have waited for it."""
+    if isinstance(event, NodesGranted):
+        members.nodes_granted(draft, event)
+    else:
+        members.nodes_awaited(draft, event)
+    warm_up.judge_held(draft)
 
 
 def _nothing(_: JobDraft, __: JobState) -> None:
@@ -104,8 +121,8 @@ class JobKind(NamedTuple):
 
 TRAINING = JobKind(
     events={
-        NodesGranted: members.nodes_granted,
-        NodesAwaited: members.nodes_awaited,
+        NodesGranted: _nodes_answered,
+        NodesAwaited: _nodes_answered,
         RanksStarted: generation.ranks_started,
         FirstStep: generation.first_step,
         StepsNumbered: lost_steps.steps_numbered,
@@ -124,7 +141,7 @@ TRAINING = JobKind(
         OrderRefused: members.order_refused,
         Inspection: _inspected,
         TelemetryAnomaly: inspection.telemetry_differs,
-        DiagnosticResult: checks.diagnostic_result,
+        DiagnosticResult: _tested,
         ReplayResult: replays.replay_result,
         HangFound: hangs.hang_found,
         SuspectsTested: group_guesses.suspects_tested,
@@ -251,6 +268,11 @@ class Planner:
         if state.replacement_due_at and now >= state.replacement_due_at:
             draft = JobDraft(state, "", now, self.rules)
             replacement.unanswered(draft)
+            warm_up.judge_held(draft)
+            return draft.decision()
+        if warm_up.is_due(state, now, hearing_since):
+            draft = JobDraft(state, named_id(now, state.job, "warm-up", state.generation), now, self.rules)
+            warm_up.overdue(draft)
             return draft.decision()
         if state.doubts and doubts.is_due(state, now, hearing_since):
             draft = JobDraft(state, "", now, self.rules)

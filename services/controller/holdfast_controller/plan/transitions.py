@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from datetime import timedelta
 
 from holdfast.engines.checks.suites import deadline_s
 from holdfast.events import ChecksStarted, GenerationStarted, JobFinished, JobStopping, ReplayStarted, Suspension
@@ -29,7 +30,11 @@ from holdfast_controller.plan.phase import (
     Starting,
     Stopping,
     Waiting,
+    WarmUpProgress,
 )
+
+WARM_UP_ANSWER_S = 5.0
+"""Time for the results of a warm-up to arrive, beyond its limit."""
 
 
 def become_claiming(draft: JobDraft, leaving: Iterable[str], reason: str) -> None:
@@ -75,12 +80,13 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         draft.update_incident(attempts=state.incident.attempts + 1)
     deadline = draft.deadline(Awaited.RANKS_STARTED, draft.rules.timeouts.start_s)
     draft.state = draft.state.enter(
-        Starting(deadline=deadline, ordered_at=draft.now),
+        Starting(deadline=deadline, ordered_at=draft.now, warm_up=_warm_up(draft)),
         generation=state.next_generation,
         restore_at_most=limit,
         next_restore_at_most=None,
         is_past_limit=False,
         departed={},
+        unfit={},
         restorable_step=_at_most(state.restorable_step, limit),
         doubts={node: noted for node, noted in state.doubts.items() if node in state.nodes},
         refuses_scratch=has_checkpoints(state) and not state.spec.allow_scratch,
@@ -104,6 +110,16 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
     _order(draft, started.id)
 
 
+def _warm_up(draft: JobDraft) -> WarmUpProgress | None:
+    """Return the warm-up of the next generation: before a job's first step, and when nodes have joined."""
+    state, policy = draft.state, draft.rules.warm_up
+    is_new = not state.has_run or bool(state.newcomers)
+    if policy is None or not policy.runs or not state.spec.warm_up or state.purpose != "train" or not is_new:
+        return None
+    until = draft.now + timedelta(seconds=policy.limit_s + WARM_UP_ANSWER_S)
+    return WarmUpProgress(since=draft.now, until=until, limit_s=policy.limit_s)
+
+
 def become_running(draft: JobDraft, starting: Starting) -> None:
     """Note that every node has made a step, and how long that took from running ranks."""
     took_s = (draft.now - starting.started_at).total_seconds() if starting.started_at else 0.0
@@ -112,11 +128,16 @@ def become_running(draft: JobDraft, starting: Starting) -> None:
     if draft.state.incident:
         draft.update(incident=judge_outage(draft.incident, draft.state.nodes.as_set))
     draft.state = draft.state.enter(
-        Running(since=draft.now, step_seen_at=draft.now, finished=starting.finished),
+        Running(since=draft.now, step_seen_at=draft.now, finished=starting.finished, warm_up=_left(starting.warm_up)),
         first_step_s=max(took_s, draft.state.first_step_s or 0.0),
         has_run=True,
         newcomers=frozenset(),
+        unfit={},
     )
+
+
+def _left(warm_up: WarmUpProgress | None) -> WarmUpProgress | None:
+    return None if warm_up is None or warm_up.is_judged else warm_up
 
 
 def become_checking(draft: JobDraft, failure: Failure, suite: str, reason: str) -> None:

@@ -93,7 +93,13 @@ def _narrow(draft: JobDraft, replacement: Replacement, free: int, why: str) -> N
     if not _is_wanted(draft, replacement):
         draft.release((), "they are not needed to replace a node any more", withdraws_claim=True)
         return
-    if failure.group and free >= SUSPECTS_TESTED_MIN:
+    if failure.of_warm_up and not free:
+        reason = f"{failure.text}; {', '.join(failure.group)} stay for now: {why}"
+        draft.release((), reason, withdraws_claim=True)
+        draft.emit(Withheld, mechanism=NO_REPLACEMENT, rung=Rung.EVICT, node=failure.node, reason=reason)
+        draft.update(unfit=draft.state.unfit | dict.fromkeys(failure.group, failure))
+        return
+    if failure.group and free >= (1 if failure.of_warm_up else SUSPECTS_TESTED_MIN):
         failure = msgspec.structs.replace(failure, group=failure.group[:free])
     else:
         leaving = replacement.leaving

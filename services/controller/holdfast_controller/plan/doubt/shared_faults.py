@@ -32,7 +32,8 @@ BY_CHANCE_MAX = 2
 TOGETHER_S = 30.0
 """Nodes lost within this time went together."""
 
-SILENCE = "heartbeat"
+SILENCE, WARM_UP = "heartbeat", "warm-up"
+"""What a shared fault is known by that no alert reports; it is over when the job trains."""
 
 
 def compare(draft: JobDraft, event: Inspection) -> None:
@@ -42,7 +43,7 @@ def compare(draft: JobDraft, event: Inspection) -> None:
         reporters = _reporters(draft, event, key)
         if key in draft.state.shared or len(reporters) >= _seen_by_min(draft.state, event, draft.rules.ladder):
             thing = event.shared or f"{event.check} on many machines"
-            _note(draft, key, thing, event.symptom, reporters, alerts.describe(event))
+            note(draft, key, thing, event.symptom, reporters, alerts.describe(event))
             _release(draft, key)
     close_over(draft)
 
@@ -59,21 +60,25 @@ def lost(draft: JobDraft, event: NodeLost, member: Grant) -> None:
     thing = f"rack {gone[0].rack}" if len(racks) == 1 and gone[0].rack else "power or network of several machines"
     names = tuple(it.node for it in gone)
     text = f"no heartbeat from {' and '.join(names)}, lost within {TOGETHER_S:.0f} s of each other"
-    _note(draft, SILENCE, thing, Symptom.NODE_LOST, names, text)
+    note(draft, SILENCE, thing, Symptom.NODE_LOST, names, text)
 
 
 def close_over(draft: JobDraft) -> None:
     """End shared faults that no node reports any more."""
     for key in draft.state.shared:
         if is_over(draft.state, key, draft.now, draft.rules.ladder):
-            why = "the job trains again" if key == SILENCE else "no node reports it any more"
+            why = "the job trains" if _is_of_job(key) else "no node reports it any more"
             draft.close_shared_fault(key, why)
 
 
 def is_over(state: JobState, key: str, now: datetime, policy: LadderPolicy) -> bool:
-    if key == SILENCE:
+    if _is_of_job(key):
         return alerts.trains_well(state)
     return not any(_lasts(alert, key, now, policy) for node in state.nodes for alert in state.alerts.get(node, ()))
+
+
+def _is_of_job(key: str) -> bool:
+    return key.partition("/")[0] in (SILENCE, WARM_UP)
 
 
 def _lasts(alert: Alert, key: str, now: datetime, policy: LadderPolicy) -> bool:
@@ -107,7 +112,7 @@ def _reporters(draft: JobDraft, event: Inspection, key: str) -> tuple[str, ...]:
     return tuple(sorted(seen, key=lambda node: (seen[node], node)))
 
 
-def _note(draft: JobDraft, key: str, thing: str, symptom: str, nodes: tuple[str, ...], text: str) -> None:
+def note(draft: JobDraft, key: str, thing: str, symptom: str, nodes: tuple[str, ...], text: str) -> None:
     """Open the incident of a shared fault, or add nodes to it."""
     known = draft.state.shared.get(key)
     if known is not None:
@@ -128,9 +133,15 @@ def _note(draft: JobDraft, key: str, thing: str, symptom: str, nodes: tuple[str,
             thing=thing,
             symptom=symptom,
             nodes=nodes,
-            reason=f"{text}; {', '.join(nodes)} have it in common, so none of them is at fault",
+            reason=f"{text}; {_whose(nodes)}",
         )
     draft.update(shared=draft.state.shared | {key: fault})
+
+
+def _whose(nodes: tuple[str, ...]) -> str:
+    if len(nodes) == 1:
+        return f"nothing shows that {nodes[0]} is at fault, and not the job"
+    return f"{', '.join(nodes)} have it in common, so none of them is at fault"
 
 
 def _release(draft: JobDraft, key: str) -> None:

@@ -145,6 +145,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """True if the group of a hang stands apart enough to evict it before anything else was tried."""
     is_irreplaceable: bool = False
     """True if the pool was asked, and has no other nodes for those that would leave."""
+    of_warm_up: bool = False
+    """True for nodes that the warm-up of the job found unfit: `group` has all of them."""
+    is_urgent: bool = False
+    """True if such nodes leave even if nothing can replace them."""
     may_be_outage: bool = False
     """True if a loss of power that took other machines as well would look the same."""
 
@@ -156,6 +160,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def proof(self) -> Proof:
         """Return the strength of all evidence together against `node`."""
         return self.cause.proof if self.cause and self.node and self.cause.node == self.node else Proof.NOTHING
+
+    @property
+    def lacks_path(self) -> bool:
+        """True if nothing speaks against the nodes but that they lack what their job's author named."""
+        return self.of_warm_up and self.named in (Symptom.FILESYSTEM_MOUNT, Symptom.READ_ONLY_FILESYSTEM)
 
     @property
     def is_witnessed(self) -> bool:

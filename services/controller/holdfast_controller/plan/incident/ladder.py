@@ -65,7 +65,7 @@ EVICTED_FOR_TRAIT_MAX = 2
 """Maximum number of nodes evicted for one trait: if it appears on each node, evicting a third is no better guess."""
 
 INSPECTIONS, CHECKS, REPLAYS, HANGS, FAILURES = "inspections", "stop_time_checks", "replay", "hangs", "failures"
-FAIL_SLOW, RECORD = "fail_slow", "record"
+FAIL_SLOW, RECORD, WARM_UP = "fail_slow", "record", "warm_up"
 """Mechanisms that can justify an eviction."""
 
 
@@ -127,6 +127,9 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
         return RungChoice(rung=Rung.REPLACE, reason=failure.text, nodes=(node,))
     if symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and node:
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
+    if symptom is Symptom.NODE_UNFIT and failure.of_warm_up:
+        asks_first, nodes = not failure.is_urgent, failure.group
+        return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=nodes, asks_first=asks_first, mechanism=WARM_UP)
     if symptom is Symptom.NODE_UNFIT and node:
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
     if symptom is Symptom.FAIL_SLOW and failure.group:

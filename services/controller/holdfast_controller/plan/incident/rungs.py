@@ -22,6 +22,7 @@ from holdfast_controller.plan.incident.ladder import (
     HANGS,
     INSPECTIONS,
     REPLAYS,
+    WARM_UP,
     LadderOptions,
     RungChoice,
     next_rung,
@@ -59,6 +60,8 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
     """Take the rung. If the circuit breaker withholds an eviction, start the ranks again in place."""
     incident, policy = draft.incident, draft.rules.ladder
     if choice.rung is Rung.EVICT and failure.symptom not in ABSENT and not may_evict(draft, choice):
+        if choice.mechanism == WARM_UP and failure.rank is None:
+            return  # The start goes on: to begin it again would show the same.
         reason = f"{choice.reason}; the eviction was withheld"
         choice = msgspec.structs.replace(choice, rung=Rung.REATTEMPT, nodes=(), reason=reason)
         choice = within_limits(choice, incident, failure, options, policy)
@@ -199,7 +202,7 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
             evidence=tuple(dict.fromkeys((*failure.evidence, *choice.evidence))),
             reason=choice.reason,
         )
-        if failure.symptom not in ABSENT:
+        if failure.symptom not in ABSENT and not failure.lacks_path:
             peer = next((end for end in choice.link or () if end != member.node), "")
             note(
                 draft,
@@ -223,7 +226,10 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     draft.update_incident(evicted=evicted, links=links)
     if is_proven:
         draft.update(incident=explained_by(choice.nodes, draft.incident))
-    if failure.symptom not in ABSENT:
+    if choice.mechanism == WARM_UP:
+        # The start that follows is no further try with the same nodes.
+        draft.update_incident(attempts=draft.incident.attempts - 1)
+    if failure.symptom not in ABSENT and not failure.lacks_path:
         judgements = breaker.judgements(choice.nodes, draft.now)
         draft.update(evictions=(*draft.state.evictions, *judgements))
     if choice.one_of and choice.mechanism == HANGS:
@@ -237,13 +243,15 @@ def _is_proven(draft: JobDraft, choice: RungChoice) -> bool:
     """Return True if tests or alerts show a fault of each node, and not only a comparison with other nodes."""
     if choice.mechanism == INSPECTIONS:
         return all(draft.state.alerts.get(node) for node in choice.nodes)
-    return choice.mechanism == CHECKS and not choice.one_of
+    return choice.mechanism in (CHECKS, WARM_UP) and not choice.one_of
 
 
 def _blocked_for_s(draft: JobDraft, failure: Failure, node: str) -> float:
     """Return how long a node stays blocked. Silence proves nothing: a node that reports again is as good as any."""
     if failure.symptom is Symptom.NODE_LOST:
         return 0.0
+    if failure.lacks_path and draft.rules.warm_up is not None:
+        return draft.rules.warm_up.path_block_s
     is_slow = failure.symptom is Symptom.FAIL_SLOW
     earlier = 0 if is_slow else earlier_evictions(record_of(draft, node), draft.now, draft.rules.record)
     return draft.rules.timeouts.block_s * min(1 + earlier, BLOCKS_MAX)

@@ -181,7 +181,7 @@ def _kind_of(failure: Failure) -> MarkKind | None:
     if symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED, Symptom.START_TIMEOUT):
         return MarkKind.LOST
     if symptom is Symptom.NODE_UNFIT:
-        return MarkKind.ALERT
+        return None if failure.lacks_path else MarkKind.ALERT
     if symptom is Symptom.FAIL_SLOW:
         return MarkKind.SLOW if len(failure.group) == 1 else None
     if failure.is_of_own_link:

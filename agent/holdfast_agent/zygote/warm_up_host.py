@@ -1,0 +1,106 @@
+"""The process that warms a node up, beside the ranks that start (holdfast_checks/warm_up.py), and its results."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast.engines.checks.warm_up import WarmUpPlan
+from holdfast.node.kernel import die_with_parent, set_process_name
+from holdfast_agent.zygote.wire import Fence, StartWarmUp, WarmUpResults
+
+PROGRAM = "holdfast_checks.warm_up"
+LATE_S = 2.0
+"""Time beyond its limit after which the process is killed; what it has not reported by then is never known."""
+
+
+class WarmUpHost:
+    """The warm-up of the newest order. `send` reports its results as they come."""
+
+    def __init__(self, selector: selectors.BaseSelector, send: Callable[[WarmUpResults], None], log_file: int) -> None:
+        self._selector = selector
+        self._send = send
+        self._log_file = log_file
+        self._fence: Fence | None = None
+        self._pid = 0
+        self._pipe = -1
+        self._read = bytearray()
+        self.deadline: float | None = None
+        """When the process is killed; None: there is none."""
+        self.pids: set[int] = set()
+        """Processes that have not been reaped yet."""
+
+    def start(self, command: StartWarmUp) -> None:
+        from holdfast_agent.zygote.fork_rank import fork_child
+
+        self.end()
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        self._pid = fork_child(lambda parent: _warm_up(parent, command.plan, writing, self._log_file))
+        os.close(writing)
+        os.set_blocking(reading, False)
+        self.pids.add(self._pid)
+        self._fence, self._pipe, self._read = command.fence, reading, bytearray()
+        self.deadline = time.monotonic() + command.limit_s + LATE_S
+        self._selector.register(reading, selectors.EVENT_READ, self)
+
+    def end(self) -> None:
+        """End the process, if one is left: its results concern nobody any more."""
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        self._close()
+
+    def pump(self) -> None:
+        """Report the results that have come."""
+        try:
+            data = os.read(self._pipe, 1 << 16)
+        except BlockingIOError:
+            return
+        self._read += data
+        lines, _, rest = self._read.rpartition(b"\n")
+        self._read = bytearray(rest)
+        if lines and self._fence is not None:
+            self._send(WarmUpResults(fence=self._fence, results=tuple(bytes(lines).split(b"\n"))))
+        if not data:
+            self._close()
+
+    def keep_time(self, now: float) -> None:
+        if self.deadline is not None and now >= self.deadline:
+            self.end()
+
+    def _close(self) -> None:
+        if self._pipe >= 0:
+            self._selector.unregister(self._pipe)
+            os.close(self._pipe)
+        self._pid, self._pipe, self.deadline = 0, -1, None
+
+
+def _warm_up(parent: int, plan: bytes, pipe: int, log_file: int) -> NoReturn:
+    from holdfast_agent.zygote.fork_rank import reset_signals
+
+    die_with_parent(parent)
+    os.setsid()
+    reset_signals()
+    set_process_name("warm-up")
+    pipe = os.dup2(pipe, 3, inheritable=False)
+    os.dup2(log_file, 1)
+    os.dup2(log_file, 2)
+    os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+
+    def publish(fields: dict[str, Any]) -> None:
+        line = msgspec.json.encode(fields) + b"\n"
+        while line:
+            line = line[os.write(pipe, line) :]
+
+    try:
+        importlib.import_module(PROGRAM).run(msgspec.json.decode(plan, type=WarmUpPlan), publish)
+    finally:
+        os._exit(0)

@@ -1,0 +1,188 @@
+"""The warm-up of a job's nodes: what is tested on each, and the verdict on all. Pure.
+
+A node is unfit only in comparison with others: a path that no node of the job has is the job's mistake or a fault of
+what the nodes share, and so is whatever most of them fail. What did not answer is not counted among either: silence
+shows neither a fault nor fitness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.engines.checks.checks_verdict import SuspectNode, judge_checks
+from holdfast.engines.checks.folding import unfolded
+from holdfast.engines.checks.pairs import Pair
+from holdfast.events import DiagnosticResult
+from holdfast.events.parts.job import JobSpec
+from holdfast.events.parts.ranks import FoldedResult
+from holdfast.events.parts.scalars import Count, Name
+from holdfast.symptoms import Symptom
+
+PATHS, DEVICES, SOCKETS = "paths", "devices", "sockets"
+COMPARED_MIN = 3
+"""Minimum number of nodes of which most have a path on the same file system, and one has not."""
+
+PathUse = Literal["works", "writes", "data"]
+"""What a job does with a path: it is its working directory, takes checkpoints, or is read."""
+
+
+class JobPath(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    use: PathUse
+
+
+class WarmUpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The warm-up of one node, for the process that carries it out."""
+
+    run: str
+    node: str
+    node_rank: int
+    nodes: int
+    devices: int
+    """Number of devices to test; 0: none."""
+    address: str
+    """Where other nodes reach this one."""
+    store_host: str
+    store_port: int
+    paths: tuple[JobPath, ...]
+    limit_s: float
+
+
+class WarmUpResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One result of a warm-up, as its process reports it: fields of DiagnosticResult."""
+
+    test: str
+    status: Literal["passed", "failed", "broken", "skipped"]
+    symptom: str = ""
+    peers: tuple[Name, ...] = ()
+    device: str = ""
+    value: float | None = None
+    unit: str = ""
+    digest: str = ""
+    hardware: str = ""
+    program: str = ""
+    boot_id: str = ""
+    took_s: float = 0.0
+    detail: str = ""
+    results: Count = 0
+    folded: tuple[FoldedResult, ...] = ()
+
+
+class SharedFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure that is held against no node, since all or most of them have it."""
+
+    thing: str
+    symptom: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+class WarmUpVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    suspects: tuple[SuspectNode, ...] = ()
+    shared: tuple[SharedFinding, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What failed and names no node."""
+
+
+def paths_of(spec: JobSpec) -> tuple[JobPath, ...]:
+    """Return the paths that a job needs on every node. What lies in a store elsewhere is on none of their disks."""
+    paths = [JobPath(path=spec.cwd, use="works"), JobPath(path=spec.directory, use="writes")]
+    paths += [JobPath(path=path, use="data") for path in spec.data]
+    return tuple(one for one in paths if one.path and "://" not in one.path)
+
+
+def judge_warm_up(
+    nodes: Sequence[str], results: Iterable[DiagnosticResult], newcomers: Collection[str] = ()
+) -> WarmUpVerdict:
+    """Judge the results of the nodes of one start, given in the order of their node ranks. `newcomers`: those that did
+    not train with the others before."""
+    known = [result for result in unfolded(results) if result.node in set(nodes)]
+    answered = [node for node in nodes if any(result.node == node for result in known)]
+    known, shared = _compared_paths(known, answered)
+    verdict = judge_checks(nodes, known)
+    if verdict.capped:
+        in_doubt = [entry for entry in verdict.unresolved if len(entry.nodes) == 1]
+        what = "; ".join(dict.fromkeys(f"{entry.nodes[0]}: {entry.reason}" for entry in in_doubt))
+        failing = tuple(entry.nodes[0] for entry in in_doubt)
+        symptom = in_doubt[0].symptom if in_doubt else Symptom.UNKNOWN
+        found = SharedFinding(
+            thing="what most nodes share", symptom=symptom, nodes=failing, reason=f"{verdict.capped}: {what}"
+        )
+        return WarmUpVerdict(shared=(*shared, found))
+    named = {suspect.node for suspect in verdict.suspects}
+    of_links, remarks = [], list(verdict.remarks)
+    for entry in verdict.unresolved:
+        link = entry.nodes if len(entry.nodes) == 2 and tuple(entry.nodes) in verdict.links else ()
+        end = _end_at_fault((link[0], link[1]), known, nodes, newcomers) if link else None
+        if end is None:
+            remarks.append(entry.reason)
+        elif end not in named:
+            named.add(end)
+            of_links.append(
+                SuspectNode(
+                    node=end,
+                    symptom=entry.symptom,
+                    confidence="medium",
+                    reason=entry.reason,
+                    evidence=entry.evidence,
+                )
+            )
+    return WarmUpVerdict(suspects=(*verdict.suspects, *of_links), shared=tuple(shared), remarks=tuple(remarks))
+
+
+def _compared_paths(
+    known: list[DiagnosticResult], answered: Sequence[str]
+) -> tuple[list[DiagnosticResult], list[SharedFinding]]:
+    """Return the results in which a path counts against a node only by comparison, and the paths that none has."""
+    compared = [result for result in known if result.test != PATHS]
+    shared = []
+    by_path: dict[str, list[DiagnosticResult]] = {}
+    for result in known:
+        if result.test == PATHS:
+            by_path.setdefault(result.device, []).append(result)
+    for path, found in by_path.items():
+        present = [result for result in found if result.status == "passed"]
+        missing = [result for result in found if result.status == "failed"]
+        if missing and not present:
+            nodes = tuple(node for node in answered if any(result.node == node for result in missing))
+            who = "no node of the job has it" if len(answered) > 1 else "no other node of the job can be compared"
+            reason = f"{missing[0].detail}; {who}"
+            shared.append(SharedFinding(thing=path, symptom=missing[0].symptom, nodes=nodes, reason=reason))
+            continue
+        places = Counter(result.digest for result in present if result.digest)
+        ((usual, count),) = places.most_common(1) or [("", 0)]
+        is_majority = len(found) >= COMPARED_MIN and 2 * count > len(found)
+        for result in (*present, *missing):
+            if is_majority and result.status == "passed" and result.digest not in ("", usual):
+                detail = f"{path} is {result.digest} here, and {usual} on {count} other nodes"
+                result = msgspec.structs.replace(
+                    result, status="failed", symptom=str(Symptom.FILESYSTEM_MOUNT), detail=detail
+                )
+            compared.append(msgspec.structs.replace(result, digest=""))
+    return compared, shared
+
+
+def _end_at_fault(
+    link: Pair, known: Iterable[DiagnosticResult], nodes: Sequence[str], newcomers: Collection[str]
+) -> str | None:
+    """Return the end of a broken connection that is at fault: the one that reaches no node, or joined last; None if
+    nothing tells them apart."""
+    reached = {
+        node
+        for result in known
+        if result.test == SOCKETS and result.status == "passed" and result.peers
+        for node in (result.node, *result.peers)
+        if set(link) != {result.node, *result.peers}
+    }
+    alone = [end for end in link if end not in reached]
+    if len(alone) == 1:
+        return alone[0]
+    new = [end for end in link if end in newcomers]
+    if len(new) == 1:
+        return new[0]
+    # Without one of two nodes the connection is not used; if it was the other one, the next node meets it again.
+    return nodes[-1] if len(nodes) == len(link) else None

@@ -1,0 +1,68 @@
+"""Wrong policies about the warm-up of a job's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from holdfast.engines.checks.checks_verdict import SuspectNode
+from holdfast.engines.checks.warm_up import PATHS, WarmUpVerdict
+from holdfast.events import DiagnosticResult
+from holdfast.settings.load import Settings
+from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast_controller.plan.checks import warm_up
+from holdfast_proving.policies.mutation import Function
+from holdfast_proving.policies.policy import Insight, Patch, Policy
+
+
+def _believes_silence(original: Function, insight: Insight) -> Function:
+    """Take nodes that do not answer for nodes that passed."""
+
+    def judge(
+        nodes: Sequence[str], results: Iterable[DiagnosticResult], newcomers: Collection[str] = ()
+    ) -> WarmUpVerdict:
+        known = list(results)
+        failed = [result for result in known if result.test == PATHS and result.status == "failed"]
+        silent = [node for node in nodes if not any(result.node == node for result in known)]
+        passed = [msgspec.structs.replace(one, node=node, status="passed") for one in failed[:1] for node in silent]
+        verdict: WarmUpVerdict = original(nodes, [*known, *passed], newcomers)
+        return verdict
+
+    return judge
+
+
+def _evicts_all(original: Function, insight: Insight) -> Function:
+    """Hold against each node what all of them fail."""
+
+    def judge(
+        nodes: Sequence[str], results: Iterable[DiagnosticResult], newcomers: Collection[str] = ()
+    ) -> WarmUpVerdict:
+        verdict: WarmUpVerdict = original(nodes, results, newcomers)
+        blamed = tuple(
+            SuspectNode(node=node, symptom=found.symptom, confidence="high", reason=found.reason)
+            for found in verdict.shared
+            for node in found.nodes
+        )
+        return msgspec.structs.replace(verdict, suspects=(*verdict.suspects, *blamed), shared=())
+
+    return judge
+
+
+WARM_UPS: tuple[Policy, ...] = (
+    Policy(
+        name="never_warms_up",
+        about="has machines train that cannot",
+        settings=Settings(mechanisms=MechanismPolicy(warm_up="observe")),
+    ),
+    Policy(
+        name="believes_silent_warm_ups",
+        about="takes a machine that does not answer for fit",
+        patches=(Patch(warm_up, "judge_warm_up", _believes_silence),),
+    ),
+    Policy(
+        name="evicts_for_what_all_lack",
+        about="evicts each machine for what all of them lack",
+        patches=(Patch(warm_up, "judge_warm_up", _evicts_all),),
+    ),
+)
