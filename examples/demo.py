@@ -156,7 +156,7 @@ class Demo:
             rows = [[f"{row['seconds']:.3f}", row["type"], row["node"], (row["what"] or "")[:90]] for row in timeline]
             print("  " + render(["seconds", "event", "node", "what"], rows).replace("\n", "\n  "))
         generations = await database.fetch(
-            "select generation, cause, detect_s, decide_s, stop_s, start_s, first_step_s, total_s,"
+            "select generation, cause, detect_s, decide_s, wait_s, stop_s, start_s, first_step_s, total_s,"
             " array_to_string(nodes, ' ') as nodes, outcome"
             " from historian.generations where job = 'disturbed' order by generation"
         )

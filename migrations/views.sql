@@ -11,6 +11,7 @@ drop view if exists
     historian.generations,
     historian.incidents,
     historian.incident_timeline,
+    historian.incident_phases,
     historian.jobs,
     historian.events_by_type,
     historian.dead_letters,
@@ -61,10 +62,11 @@ comment on view historian.steps is 'completed steps of every rank: duration, los
 create view historian.generations as
 select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
        historian.seconds(f.at, f.noticed_at) as detect_s,
-       historian.seconds(f.noticed_at, g.at) as decide_s,
+       historian.seconds(f.noticed_at, least(k.at, g.at)) as decide_s,
+       historian.seconds(greatest(k.at, f.noticed_at), g.at) as wait_s,
        historian.seconds(g.at, s.at) as stop_s,
-       historian.seconds(coalesce(s.at, g.at), r.at) as start_s,
-       historian.seconds(r.at, d.at) as first_step_s,
+       historian.seconds(greatest(s.at, g.at), r.at) as start_s,
+       historian.seconds(greatest(r.at, g.at), d.at) as first_step_s,
        historian.seconds(coalesce(f.at, g.at), d.at) as total_s,
        array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
        coalesce(nullif(n.first - 1, -1), w.step) as restore_step,
@@ -81,7 +83,7 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
             when x.type is not null then x.type
             when d.at is not null then 'training'
             else 'starting' end as outcome,
-       f.at as fault_at, f.noticed_at, s.at as stopped_at, r.at as ranks_started_at, d.at as first_step_at,
+       f.at as fault_at, f.noticed_at, k.at as requested_at, s.at as stopped_at, r.at as ranks_started_at, d.at as first_step_at,
        coalesce(x.at, g.next_at, j.at) as ended_at,
        w.is_start_known or n.first is not null as is_start_known,
        case when n.first is null then w.source else 'log' end as step_source,
@@ -133,6 +135,12 @@ left join lateral (
     ) e
     where g.incident is not null
 ) f on true
+left join lateral (
+    -- The first request for nodes that the job stands still for.
+    select min(e.at) as at from historian.events e
+    where e.type = 'nodes_requested' and e.job = g.job and e.incident = g.incident
+      and e.at > g.previous_at and e.at <= g.at and e.body->>'trains_on' is distinct from 'true'
+) k on true
 left join lateral (
     select max(e.generation) as generation from historian.events e
     where e.type = 'first_step' and e.job = g.job and e.generation < g.generation
@@ -264,6 +272,62 @@ left join lateral (
 where o.type = 'incident_opened';
 
 comment on view historian.incidents is 'one row per incident: symptom, its row of Table 1, root, first node, nodes evicted, outcome, steps lost, seconds to recover';
+
+-- Each mark is the beginning of a phase, and the next mark is its end: phases are disjoint, and together as long as the
+-- incident. Within a generation a mark is never before the one that it follows, whatever clock or late event says so.
+create view historian.incident_phases as
+with bounds as not materialized (
+    select i.incident, i.job, coalesce(i.fault_at, i.opened_at) as since, i.opened_at,
+           greatest(coalesce(i.fault_at, i.opened_at), coalesce(i.recovered_at, i.closed_at, now())) as until
+    from historian.incidents i
+), started as not materialized (
+    select g.incident, g.job, g.generation, g.fault_at, greatest(g.noticed_at, g.fault_at) as noticed_at,
+           greatest(g.requested_at, g.noticed_at, g.fault_at) as requested_at, g.requested_at is not null as has_request,
+           g.started_at, greatest(g.stopped_at, g.started_at) as stopped_at, g.ranks_started_at, g.first_step_at,
+           case when g.outcome in ('process_exited', 'node_lost', 'deadline_passed', 'bad_number', 'hang_found')
+                then g.ended_at end as failed_at
+    from historian.generations g
+    where g.incident is not null
+), marks as (
+    select b.incident, b.job, s.generation, m.nth, m.phase, m.at
+    from bounds b
+    cross join lateral (
+        select min(s.generation) as generation from started s where s.job = b.job and s.incident = b.incident
+    ) s
+    cross join lateral (values
+        (-2, 'detect', b.since), (-1, 'decide', case when s.generation is null then b.opened_at end)) m(nth, phase, at)
+    union all
+    select s.incident, s.job, s.generation, m.nth, m.phase, m.at
+    from started s
+    cross join lateral (values
+        (1, 'detect', s.fault_at), (2, 'decide', s.noticed_at),
+        (3, 'wait for nodes', case when s.has_request then s.requested_at end),
+        (4, 'stop', s.started_at), (5, 'start', s.stopped_at),
+        (6, 'first step', case when s.ranks_started_at is not null
+                               then greatest(s.ranks_started_at, s.stopped_at) end),
+        (7, 'training between attempts', case when s.first_step_at is not null
+                                              then greatest(s.first_step_at, s.ranks_started_at, s.stopped_at) end),
+        (8, 'decide', s.failed_at)) m(nth, phase, at)
+    union all
+    select e.incident, e.job, e.generation, 9, case e.type when 'checks_started' then 'test' when 'replay_started' then 'test'
+                                                    when 'suspension' then 'pause' else 'decide' end, e.at
+    from historian.events e
+    where e.type in ('checks_started', 'checks_ended', 'replay_started', 'replay_ended', 'suspension')
+      and e.incident is not null
+), spans as (
+    select b.incident, b.job, m.generation, m.phase, c.at as began_at,
+           coalesce(lead(c.at) over w, b.until) as ended_at
+    from marks m
+    join bounds b on b.incident = m.incident and b.job = m.job
+    cross join lateral (select least(b.until, greatest(b.since, m.at)) as at) c
+    where m.at is not null
+    window w as (partition by b.job, b.incident order by c.at, m.generation, m.nth)
+)
+select incident, job, generation, phase, began_at, ended_at, historian.seconds(began_at, ended_at) as seconds
+from spans
+where ended_at > began_at;
+
+comment on view historian.incident_phases is 'where the time of an incident went: disjoint phases of each generation, from the fault until training resumed';
 
 create view historian.incident_timeline as
 select t.incident, t.job, t.at,
@@ -551,6 +615,7 @@ grant select on
     historian.generations,
     historian.incidents,
     historian.incident_timeline,
+    historian.incident_phases,
     historian.jobs,
     historian.ettr,
     historian.events_by_type,
@@ -571,6 +636,7 @@ alter view historian.steps owner to holdfast_historian;
 alter view historian.generations owner to holdfast_historian;
 alter view historian.incidents owner to holdfast_historian;
 alter view historian.incident_timeline owner to holdfast_historian;
+alter view historian.incident_phases owner to holdfast_historian;
 alter view historian.ettr owner to holdfast_historian;
 alter view historian.jobs owner to holdfast_historian;
 alter view historian.events_by_type owner to holdfast_historian;

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import msgspec
+import pytest
 
 from holdfast.bus import event_message
 from holdfast.clock import system_now
@@ -236,3 +237,27 @@ async def explained(urls: dict[str, str], text: str) -> str:
         return "\n".join(row[0] for row in await connection.fetch(f"explain {text}"))
     finally:
         await connection.close()
+
+
+async def assert_phases_add_up(url: str) -> int:
+    """Assert for all incidents that their phases follow each other and are as long as they; return their number."""
+    incidents = await query(
+        url,
+        "select incident, job, coalesce(fault_at, opened_at) as since, coalesce(recovered_at, closed_at) as until,"
+        " seconds_to_recover from historian.incidents",
+    )
+    phases = await query(url, "select * from historian.incident_phases order by began_at, ended_at")
+    for incident in incidents:
+        own = [row for row in phases if (row["job"], row["incident"]) == (incident["job"], incident["incident"])]
+        at = incident["since"]
+        for row in own:
+            assert row["began_at"] == at < row["ended_at"], f"{row['phase']} of {incident['incident']} at {at}"
+            assert row["seconds"] == pytest.approx((row["ended_at"] - row["began_at"]).total_seconds())
+            at = row["ended_at"]
+        total_s = sum(row["seconds"] for row in own)
+        if incident["until"] is not None:
+            assert at == max(incident["since"], incident["until"])
+            assert total_s == pytest.approx(max(0.0, (incident["until"] - incident["since"]).total_seconds()))
+        if incident["seconds_to_recover"] is not None:
+            assert total_s == pytest.approx(incident["seconds_to_recover"])
+    return len(incidents)

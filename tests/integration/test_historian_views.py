@@ -36,7 +36,16 @@ from holdfast.events.parts.job import Grant
 from holdfast.events.parts.ranks import RankException, RankProcess
 from holdfast.events.parts.samples import LoggedSample, StepSample
 from holdfast.fresh_ids import uuid7
-from tests.integration.historian_scene import Story, explained, killed_and_restarted, new_database, one, query, record
+from tests.integration.historian_scene import (
+    Story,
+    assert_phases_add_up,
+    explained,
+    killed_and_restarted,
+    new_database,
+    one,
+    query,
+    record,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -202,7 +211,8 @@ async def test_a_lost_node_is_evicted_and_replaced(urls: dict[str, str]) -> None
     first, second = await query(urls["reader"], GENERATIONS, "evict")
     assert first["outcome"] == "node_lost"
     assert second["cause"] == "nodes_granted"
-    assert [second[phase] for phase in ("detect_s", "decide_s", "total_s")] == pytest.approx([6.0, 0.03, 6.501])
+    took = [second[phase] for phase in ("detect_s", "decide_s", "wait_s", "total_s")]
+    assert took == pytest.approx([6.0, 0.01, 0.02, 6.501])
     assert (second["nodes"], second["lost_steps"]) == (["n1", "n3"], 0)
     row = await one(urls, INCIDENTS, "evict")
     assert row["nodes_evicted"] == ["n2"]
@@ -388,6 +398,51 @@ async def test_what_comes_late_does_not_stretch_what_was(urls: dict[str, str]) -
     assert second.id not in {str(event["event"]) for event in timeline}
 
 
+async def test_waiting_and_training_between_attempts_are_phases_of_their_own(urls: dict[str, str]) -> None:
+    """A lost node waits 160 s for another one; the job trains for 100 s and fails again before it has caught up."""
+    story = Story("waited")
+    story.submit()
+    story.start(0.001, 0.5)
+    lost = story.kill(10.0, step=50)
+    story.open(11.0, lost, failed_step=50)
+    for node in ("n1", "n2"):
+        story.say(RanksStopped, 11.5, node=node, generation=1, ranks=(0,), killed=0, took_s=0)
+    story.say(NodesRequested, 12.0, count=1, incident=story.incident, reason="one is lost")
+    before = len(story.events)
+    story.start(172.0, 180.0, restore=10)
+    # The old ranks were stopped before there were new nodes, not after it.
+    story.events[before:] = [event for event in story.events[before:] if event.type != "ranks_stopped"]
+    second = story.kill(280.0, step=40)
+    story.reattempt(281.0, second)
+    story.start(281.0, 290.0, restore=10)
+    story.close(400.0)
+    await record(urls["historian"], story.events)
+    rows = await query(
+        urls["reader"], "select * from historian.incident_phases where job = $1 order by began_at", story.job
+    )
+    took = [(row["generation"], row["phase"], round(row["seconds"], 1)) for row in rows]
+    short = pytest.approx(0.0, abs=0.1)
+    assert took == [
+        (2, "detect", short),
+        (2, "decide", 2.0),
+        (2, "wait for nodes", 160.0),
+        (2, "start", short),
+        (2, "first step", pytest.approx(8.0, abs=0.1)),
+        (2, "training between attempts", pytest.approx(100.0, abs=0.1)),
+        (3, "detect", short),
+        (3, "decide", pytest.approx(1.0, abs=0.1)),
+        (3, "stop", short),
+        (3, "start", short),
+        (3, "first step", pytest.approx(9.0, abs=0.1)),
+    ]
+    incident = await one(urls, INCIDENTS, story.job)
+    assert sum(row["seconds"] for row in rows) == pytest.approx(incident["seconds_to_recover"])
+    _, restart, _ = await query(urls["reader"], GENERATIONS, story.job)
+    names = ("detect_s", "decide_s", "wait_s", "stop_s", "start_s", "first_step_s")
+    assert restart["wait_s"] == pytest.approx(160.0)
+    assert sum(restart[name] or 0.0 for name in names) == pytest.approx(restart["total_s"], abs=0.01)
+
+
 async def test_rejected_messages_are_listed(urls: dict[str, str]) -> None:
     story = Story("rejected")
     story.say(
@@ -468,6 +523,11 @@ async def test_what_logs_and_output_say_and_the_pace(urls: dict[str, str]) -> No
         "a step takes 0.250 s",
         "training at 65 % of its pace since step 50",
     ]
+
+
+async def test_phases_of_all_these_incidents_add_up(urls: dict[str, str]) -> None:
+    """Runs after the others, over what they recorded: skewed clocks, late events, attempts without a first step."""
+    assert await assert_phases_add_up(urls["reader"]) >= 1
 
 
 async def test_a_timeline_stays_fast_beside_a_million_other_events(urls: dict[str, str]) -> None:

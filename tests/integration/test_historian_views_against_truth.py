@@ -16,7 +16,7 @@ from holdfast_proving.policies.policy import TODAY
 from holdfast_proving.scenario.load import load_scenario
 from holdfast_proving.world.agenda import seconds_of
 from holdfast_proving.world.training import Training
-from tests.integration.historian_scene import new_database, query, record
+from tests.integration.historian_scene import assert_phases_add_up, new_database, query, record
 
 pytestmark = pytest.mark.integration
 
@@ -72,6 +72,14 @@ async def test_each_standstill_is_a_generation_with_its_times(recorded: tuple[Cl
         for (first_step_s, ended_s), (began_s, halted_s) in zip(trained, truth, strict=True):
             assert first_step_s == pytest.approx(began_s, abs=2 * training.plan.step_s)
             assert ended_s == pytest.approx(halted_s, abs=2 * training.plan.step_s)
+
+
+async def test_phases_of_every_incident_add_up(recorded: tuple[Cluster, dict[str, str]]) -> None:
+    """Also of incidents with several attempts, checks, replays, pauses, and of those that are open or failed."""
+    _, urls = recorded
+    assert await assert_phases_add_up(urls["reader"]) > 3
+    rows = await query(urls["reader"], "select distinct phase from historian.incident_phases")
+    assert {row["phase"] for row in rows} >= {"detect", "decide", "stop", "start", "first step"}
 
 
 async def test_ettr_of_one_hour(recorded: tuple[Cluster, dict[str, str]]) -> None:

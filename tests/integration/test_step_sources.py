@@ -23,7 +23,7 @@ KILLED_AT, STEPS = 13, 20
 
 LOOP = """
 import json, os, pathlib, pickle, sys
-import torch
+import torch, torch.distributed.checkpoint
 {truth}
 here, optimizer_name, restores = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 model = torch.nn.Linear(4, 1)
@@ -37,6 +37,11 @@ if restores == "torch" and (here / "ckpt.pt").exists():
 if restores.startswith("pickle") and (here / "ckpt.pkl").exists():
     weights, done = pickle.loads((here / "ckpt.pkl").read_bytes())
     model.load_state_dict(weights)
+if restores == "dcp" and (here / "dcp").exists():
+    state = {{"model": model.state_dict(), "step": 0}}
+    torch.distributed.checkpoint.load(state, checkpoint_id=str(here / "dcp"))
+    model.load_state_dict(state["model"])
+    done = state["step"]
 begin(done)
 while done < {steps}:
     for _ in range(2):
@@ -47,6 +52,9 @@ while done < {steps}:
     if done % 5 == 0:
         state = {{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "iter_num": done}}
         torch.save(state, here / "ckpt.pt")
+        if restores == "dcp":
+            whole = {{"model": state["model"], "step": done}}
+            torch.distributed.checkpoint.save(whole, checkpoint_id=str(here / "dcp"))
         (here / "ckpt.pkl").write_bytes(pickle.dumps((state["model"], done)))
     if restores == "pickle, prints":
         print(f" iteration {{done:8d}}/{{20:8d}} | elapsed time per iteration (ms): 20.1 | skipped iterations: 0 |")
@@ -144,6 +152,7 @@ def truth(folder: Path) -> tuple[int, int]:
     [
         ("AdamW", "torch", Source.RESTORED, True),
         ("SGD", "torch", Source.RESTORED, True),
+        ("SGD", "dcp", Source.RESTORED, True),
         ("AdamW", "nothing", Source.OPTIMIZER, True),
         ("SGD", "pickle", Source.OPTIMIZER, False),
         ("SGD", "pickle, prints", Source.LOG, True),

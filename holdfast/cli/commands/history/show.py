@@ -11,6 +11,7 @@ from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import checked_incident, full_id
+from holdfast.cli.output.phases import TRAINING, phases_table
 from holdfast.cli.output.step_words import steps_from, steps_lost
 from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
 from holdfast.engines.log_end import without_stacks
@@ -22,9 +23,13 @@ select nth, at, seconds, class, type, generation, node, rank, what, event
 from historian.incident_timeline where incident = $1::uuid order by nth
 """
 _GENERATIONS = """
-select generation, cause, detect_s, decide_s, stop_s, start_s, first_step_s, total_s, restore_step, lost_steps,
+select generation, cause, detect_s, decide_s, wait_s, stop_s, start_s, first_step_s, total_s, restore_step, lost_steps,
        nodes, outcome, started_at, fault_at, is_start_known, step_source, step_source_name
 from historian.generations where job = $1 and incident = $2::uuid order by generation
+"""
+_PHASES = """
+select generation, phase, began_at, ended_at, seconds
+from historian.incident_phases where job = $1 and incident = $2::uuid order by began_at, ended_at
 """
 _GROUPS = """
 select nodes, at_fault, cleared, in_doubt, tested_at, took_s, pool_s from historian.group_evictions
@@ -72,6 +77,7 @@ async def _fetch(connection: Connection, name: str) -> dict[str, Any]:
         recorded = await connection.fetchrow(_INCIDENT, key)
         about = dict(recorded or {}) | (_columns_of_truth(dict(truth)) if truth else {})
         generations = await connection.fetch(_GENERATIONS, about["job"], key)
+        phases = await connection.fetch(_PHASES, about["job"], key)
         timeline = await connection.fetch(_TIMELINE, key)
         groups = await connection.fetch(_GROUPS, key)
         evidence = await connection.fetch(_EVIDENCE, key)
@@ -80,6 +86,7 @@ async def _fetch(connection: Connection, name: str) -> dict[str, Any]:
         "incident": about | {"incident": key},
         "diagnosis": dict(diagnosis) if diagnosis else None,
         "generations": as_dicts(generations),
+        "phases": as_dicts(phases),
         "groups_evicted": as_dicts(groups),
         "timeline": as_dicts(timeline),
         "evidence": [row["body"] for row in evidence],
@@ -103,14 +110,16 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         lines.append(f"  steps lost: {steps_lost(lost)}")
     lines += [f"  {text}" for text in _sources(found["generations"])]
     if about.get("seconds_to_recover") is not None:
-        lines.append(f"  from the fault until training resumed: {seconds(about['seconds_to_recover'])} s")
+        between_s = sum(row["seconds"] for row in found["phases"] if row["phase"] == TRAINING)
+        of_it = f", {seconds(between_s)} s of it training between attempts" if between_s else ""
+        lines.append(f"  from the fault until training resumed: {seconds(about['seconds_to_recover'])} s{of_it}")
     lines += [f"  {_group(group)}" for group in found["groups_evicted"]]
     if found["diagnosis"]:
         lines += ["", *_diagnosis(found["diagnosis"])]
     if not found["timeline"]:
         return [*lines, "", "The historian has not recorded it yet: try again in a moment, or see `holdfast status`."]
     if found["generations"]:
-        lines += ["", "Seconds per phase", _phases(found["generations"])]
+        lines += ["", "Seconds per phase", phases_table(found["phases"], found["generations"])]
     lines += ["", "Timeline (seconds since the first evidence)", _timeline(found["timeline"])]
     for body in found["evidence"]:
         lines += ["", *_evidence(body, full)]
@@ -144,24 +153,6 @@ def _diagnosis(one: dict[str, Any]) -> list[str]:
     lines.append(f"  {cell(one['reason'])}")
     lines += [f"  {cell(one['advice'])}"] if one["advice"] else []
     return lines + [f"  | {cell(line)}" for line in one["lines"] or ()]
-
-
-def _phases(generations: list[dict[str, Any]]) -> str:
-    phases = ("detect_s", "decide_s", "stop_s", "start_s", "first_step_s", "total_s")
-    headers = ["GENERATION", *(phase.removesuffix("_s").replace("_", " ").upper() for phase in phases)]
-    return render(
-        [*headers, "LOST STEPS", "OUTCOME", "NODES"],
-        [
-            (
-                row["generation"],
-                *(seconds(row[phase]) for phase in phases),
-                steps_lost(row["lost_steps"]) if row["fault_at"] and row["is_start_known"] is not None else None,
-                row["outcome"],
-                row["nodes"],
-            )
-            for row in generations
-        ],
-    )
 
 
 def _timeline(events: list[dict[str, Any]]) -> str:

@@ -18,6 +18,7 @@ from holdfast.cli.connect.network import private_url
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import checked_incident, full_id
 from holdfast.cli.output.duration import Duration
+from holdfast.cli.output.step_words import steps_lost
 from holdfast.cli.output.tables import cell, json_text
 
 _JOB = "select job from historian.incidents where incident = $1::uuid"
@@ -181,7 +182,7 @@ def _parting(number: int, parting: dict[str, Any]) -> list[str]:
     cost = parting["cost"]
     incident = f"incident {parting['incident'][:13]}" if parting["incident"] else "no incident"
     recorded = f"{cost['recorded_s']:.1f} s" if cost["recorded_s"] is not None else "the incident did not end"
-    recorded += f", {cost['recorded_machines']} machines, {cost['lost_steps']} steps lost"
+    recorded += f", {cost['recorded_machines']} machines, steps lost: {steps_lost(cost['lost_steps'])}"
     other = f"{cost['estimated_machines']} machines"
     if cost["estimated_s"] is not None:
         other = f"about {cost['estimated_s']:.1f} s (median of {cost['estimated_from']}), {other}"

@@ -33,7 +33,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the parting to the end of the incident."""
     recorded_machines: int
     """Machines evicted from the parting to the end of the incident."""
-    lost_steps: int
+    lost_steps: int | None
     estimated_s: float | None
     """Median time after this response until the next one, or the end of the incident."""
     estimated_from: int
@@ -67,7 +67,7 @@ class Costs:
         return Cost(
             recorded_s=(closing.at - parting.at).total_seconds() if closing else None,
             recorded_machines=_machines(later),
-            lost_steps=closing.lost_steps if closing else 0,
+            lost_steps=closing.redone_steps if closing else None,
             estimated_s=median(took) if took else None,
             estimated_from=len(took),
             estimated_machines=_machines(parting.would_decide),
