@@ -184,7 +184,7 @@ def conclude_if_over(draft: JobDraft, before: JobState) -> None:
         reason=f"{found.reason}; {cost.in_words(len(test.nodes))}",
     )
     for suspect in found.at_fault:
-        note(draft, suspect.node, MarkKind.CONFIRMED, suspect.reason, **about)
+        note(draft, suspect.node, MarkKind.CONFIRMED, suspect.reason, symptom=suspect.symptom, **about)
     for witness in found.witnesses:
         _evict_witness(draft, before, witness)
     for node in found.cleared:

@@ -6,7 +6,8 @@ shown no way to resume would lose everything: its slowness is only reported. Evi
 (`checks/suspect_test.py`).
 
 Before tests or stacks name a machine, hints may: if one node of the slow job has a reason to be slow, such as heat, it
-is the suspect (ByteRobust §8.1.1). Tests overrule it.
+is the suspect (ByteRobust §8.1.1). In a job that is slow from its start, it is the one that tests found slow last, here
+or in another job. Tests overrule either.
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ from holdfast_controller.plan.incident.ladder import FAIL_SLOW
 from holdfast_controller.plan.job import JobState, Slowdown, SlowNode
 from holdfast_controller.plan.lost_steps import can_resume, steps_to_redo
 from holdfast_controller.plan.phase import Running
+from holdfast_controller.plan.record.finding import proven_slowness
 
 NO_WAY_TO_RESUME = "no_way_to_resume"
 """Mechanism that withholds a restart that can be avoided: the job would start from scratch."""
+
+FROM_THE_START, FROM_THE_START_STEPS = timedelta(minutes=5), 20
+"""A job that is found to be slow within this time of its start, or within as many steps, was slow from the start."""
 
 NEVER_RESUMED = "the job has made no checkpoint that is known, and no restart of it went on from an earlier step"
 
@@ -77,20 +82,39 @@ def suspect_hinted(draft: JobDraft) -> None:
         or not _is_worth(slowdown, state, policy)
     ):
         return
-    reasons = hints.reasons_to_be_slow(state, state.nodes, slowdown.since, draft.now, policy)
+    hinted = hints.reasons_to_be_slow(state, state.nodes, slowdown.since, draft.now, policy)
+    reasons = {node: hint.text for node, hint in hinted.items()} or _slow_before(draft)
     if len(reasons) != 1:
         return
-    ((node, hint),) = reasons.items()
+    ((node, reason),) = reasons.items()
     slow = SlowNode(
         generation=state.generation,
         node=node,
         is_tested=False,
         since=draft.now,
         lost_share=slowdown.lost_share,
-        text=f"{node} makes the job slow: {slowdown.text}; {hint.text}",
+        text=f"{node} makes the job slow: {slowdown.text}; {reason}",
         event=slowdown.event,
     )
     draft.update(slow=slow)
+
+
+def _slow_before(draft: JobDraft) -> dict[str, str]:
+    """Return the member that tests found slow last, in this job or another one, with what was found.
+
+    Only if the job has been slow since it started: a member that has trained in it at the usual pace is not the reason.
+    If the member is as fast as others by now, its next test clears it.
+    """
+    state, slowdown = draft.state, draft.state.slowdown
+    if draft.rules.mechanisms.record == "observe" or slowdown is None or not isinstance(state.phase, Running):
+        return {}
+    steps = timedelta(seconds=FROM_THE_START_STEPS * (state.step_s or 0.0))
+    if slowdown.since - state.phase.since > max(FROM_THE_START, steps):
+        return {}
+    known = (record for node in state.nodes if (record := draft.records.get(node)) is not None)
+    found = ((proven_slowness(record, draft.now, draft.rules.record), record.node) for record in known)
+    proofs = sorted((mark.at, node, mark.text) for mark, node in found if mark is not None)
+    return {node: f"tests of it found before: {text}" for _, node, text in proofs[-1:]}
 
 
 def _is_worth(slowdown: Slowdown, state: JobState, policy: LadderPolicy) -> bool:

@@ -19,8 +19,8 @@ FAILURES_MIN = 2
 AVOIDED_MAX = 100
 """Maximum number of nodes that a claim avoids; the worst."""
 EVIDENCE_MAX = 8
-EVICTIONS_HALF_LIVES = 4
-"""Half-lives of evidence after which an earlier eviction does not lengthen the next one."""
+REMEMBERED_HALF_LIVES = 4
+"""Half-lives of evidence after which an earlier eviction does not lengthen the next one, nor explains slowness."""
 
 
 class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ def earlier_evictions(record: NodeRecord, now: datetime, policy: RecordPolicy) -
         if mark.symptom == Symptom.MFU_DECLINE:
             continue
         match mark.kind:
-            case MarkKind.EVICTED if now - mark.at < timedelta(days=EVICTIONS_HALF_LIVES * policy.half_life_days):
+            case MarkKind.EVICTED if now - mark.at < timedelta(days=REMEMBERED_HALF_LIVES * policy.half_life_days):
                 count += 1
             case MarkKind.CLEARED:
                 count = max(0, count - 1)
@@ -101,6 +101,18 @@ def earlier_evictions(record: NodeRecord, now: datetime, policy: RecordPolicy) -
             case _:
                 pass
     return count
+
+
+def proven_slowness(record: NodeRecord, now: datetime, policy: RecordPolicy) -> Mark | None:
+    """Return the newest test that found the node slow, unless it passed one since, or a person released it."""
+    for mark in reversed(record.marks):
+        if now - mark.at >= timedelta(days=REMEMBERED_HALF_LIVES * policy.half_life_days):
+            return None
+        if mark.kind is MarkKind.CONFIRMED and mark.symptom == Symptom.MFU_DECLINE:
+            return mark
+        if mark.kind in (MarkKind.CLEARED, MarkKind.RELEASED):
+            return None
+    return None
 
 
 def _describe(node: str, failures: list[Mark], chance: float, now: datetime) -> str:

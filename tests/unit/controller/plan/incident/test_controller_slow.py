@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from holdfast.effects import Effect
+from holdfast.engines.record.history import Mark, MarkKind, NodeRecord
 from holdfast.events import (
     DeadlinePassed,
     Event,
     Eviction,
     FailSlowLocated,
+    FailSlowOnset,
     FailSlowRelieved,
     IncidentOpened,
     Inspection,
@@ -57,7 +59,7 @@ class Scene:
         self.controller = Controller(Rules(ladder=POLICY, mechanisms=mechanisms or MechanismPolicy()))
         self.controller.load({JOBS.name: {"job": state}, INCIDENTS.name: {}, USED_NAMES.name: {}})
 
-    def receive(self, event: FailSlowLocated | FailSlowRelieved | Inspection | NodesGranted) -> Effect:
+    def receive(self, event: FailSlowLocated | FailSlowOnset | FailSlowRelieved | Inspection | NodesGranted) -> Effect:
         effect = self.controller.on_event(event, event.at)
         self.controller.adopt(effect)
         return effect
@@ -277,3 +279,51 @@ def test_a_slow_machine_does_not_suspend_other_deadlines() -> None:
     scene.controller.jobs["job"] = job.update(phase=Stopping(ending=ENDING, deadline=deadline))
     assert scene.at(299).is_nothing
     assert any(isinstance(event, DeadlinePassed) for event in scene.at(301).events)
+
+
+def onset(after_s: float = 0.0) -> FailSlowOnset:
+    at = NOW + timedelta(seconds=after_s)
+    fields = {"before_s": 1.0, "after_s": 2.0, "healthy_s": 1.0, "iteration": 50, "detected_after": 5}
+    return FailSlowOnset(id=uuid7(), at=at, source="analyzer", job="job", generation=2, **fields)
+
+
+@pytest.mark.parametrize(
+    ("later", "is_suspect"), [((), True), ((MarkKind.RELEASED,), False), ((MarkKind.EVICTED, MarkKind.CLEARED), False)]
+)
+def test_a_node_that_tests_found_slow_before_is_the_suspect_of_a_slow_job_in_which_none_is_named(
+    later: tuple[MarkKind, ...], is_suspect: bool
+) -> None:
+    scene = Scene()
+    record = NodeRecord(node="node-1")
+    for kind in (MarkKind.EVICTED, MarkKind.CONFIRMED, *later):
+        slow = Mark(at=NOW - timedelta(days=3), kind=kind, job="other", symptom=Symptom.MFU_DECLINE, text="21 GFLOP/s")
+        record = record.with_mark(slow)
+    earlier = Mark(at=NOW - timedelta(days=9), kind=MarkKind.CONFIRMED, symptom=Symptom.MFU_DECLINE)
+    scene.controller.records["node-1"] = record
+    if is_suspect:
+        scene.controller.records["node-2"] = NodeRecord(node="node-2").with_mark(earlier)
+    scene.receive(onset())
+    scene.receive(located(nodes=(), ranks=(), is_validated=False, fault="unknown", summary="no machine is named"))
+    if not is_suspect:
+        assert scene.at(120).is_nothing
+        return
+    (eviction,) = (event for event in scene.replaced_at(120) if isinstance(event, Eviction))
+    assert eviction.node == "node-1" and eviction.together == ("node-1",)
+    assert "tests of it found before: 21 GFLOP/s" in eviction.reason
+
+
+def test_a_node_that_has_trained_at_the_usual_pace_is_no_suspect_for_what_was_found_before() -> None:
+    scene = Scene()
+    slow = Mark(at=NOW - timedelta(days=3), kind=MarkKind.CONFIRMED, symptom=Symptom.MFU_DECLINE)
+    scene.controller.records["node-1"] = NodeRecord(node="node-1").with_mark(slow)
+    scene.receive(onset(after_s=3600.0))
+    assert scene.at(4500).is_nothing
+
+
+def test_tests_that_name_no_machine_overrule_what_was_found_before() -> None:
+    scene = Scene()
+    slow = Mark(at=NOW - timedelta(days=3), kind=MarkKind.CONFIRMED, symptom=Symptom.MFU_DECLINE)
+    scene.controller.records["node-1"] = NodeRecord(node="node-1").with_mark(slow)
+    scene.receive(onset())
+    scene.receive(located(nodes=(), ranks=(), fault="unknown", summary="all compute as fast"))
+    assert scene.at(500).is_nothing
