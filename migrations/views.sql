@@ -71,13 +71,12 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
        array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
        coalesce(nullif(n.first - 1, -1), w.step) as restore_step,
        case when f.at is null or u.exists or not w.has_begun then null
-            when n.first is not null then
-                greatest(0, greatest(f.step, o.failed_step, -1) + coalesce(p.first, 0) - (n.first - 1))
+            when n.first is not null then greatest(0, coalesce(l.reached, -1) + coalesce(p.first, 0) - (n.first - 1))
             -- Numbers of output are not compared with others: they begin at 0 or 1, as the script likes.
             when p.first > 1 then null
             -- A restored number beyond what was reached counts something else than optimizer steps.
-            when w.source = 'restored' and w.step > greatest(f.step, o.failed_step) + 2 then null
-            else greatest(0, greatest(f.step, o.failed_step, -1) - coalesce(w.step, -1)) end as lost_steps,
+            when w.source = 'restored' and w.step > l.reached + 2 then null
+            else greatest(0, coalesce(l.reached, -1) - coalesce(w.step, -1)) end as lost_steps,
        case when g.next is not null then coalesce(x.type, 'replaced')
             when j.outcome is not null then j.outcome
             when x.type is not null then x.type
@@ -164,6 +163,17 @@ left join lateral (
                           and l.generation = e.generation)
     ) as exists
 ) u on true
+left join lateral (
+    -- The last step before the fault. Ranks whose partner is gone report theirs when they are stopped, after it.
+    select greatest(f.step, o.failed_step, (
+        select max((sample->>'step')::bigint) from (
+            select e.body from historian.events e
+            where e.type = 'steps_measured' and e.job = g.job and e.generation = before.generation
+              and before.generation >= g.previous
+            order by e.at desc limit 32
+        ) newest, jsonb_array_elements(newest.body->'samples') sample
+    )) as reached
+) l on true
 left join lateral (
     select max(node.at) as at from (
         select min(e.at) as at from historian.events e

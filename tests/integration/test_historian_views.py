@@ -326,6 +326,20 @@ async def test_steps_that_no_script_reports(
     assert (ettr["ettr"] is None) == (lost is None)
 
 
+async def test_a_lost_node_costs_all_steps_that_were_made(urls: dict[str, str]) -> None:
+    """The controller records a job's step every ten seconds, and a node that is gone reports no last step."""
+    story = Story("silent")
+    story.submit()
+    story.start(0.001, 0.5)
+    story.steps(0, 57, 9.9)
+    lost = story.say(NodeLost, 16.0, node="n2", generation=None, last_heard_at=story.at(10), silent_s=6.0)
+    story.open(16.01, lost, failed_step=20, symptom="node_lost")
+    story.start(16.03, 16.5, restore=40, nodes=("n1", "n3"))
+    await record(urls["historian"], story.events)
+    _, row = await query(urls["reader"], GENERATIONS, story.job)
+    assert row["lost_steps"] == 17
+
+
 async def test_steps_that_the_scripts_output_numbers(urls: dict[str, str]) -> None:
     """Two generations count from 0; the script's own numbers, from 1 on, show that 46 of 146 steps were lost."""
     story = Story("printed")
