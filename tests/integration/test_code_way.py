@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import os
 import shutil
+import tempfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -26,6 +29,7 @@ from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.requests import CODE_REQUESTS, Answer, KeepCode, OfferCode
 from holdfast.subjects import CODE_BUCKET, JOBS_BUCKET
+from holdfast_agent.companions.code_place import CodePlace, CodePlaces
 from holdfast_agent.files import code_store
 from holdfast_agent.files.code_store import CodeNeed, CodeStore, FetchedCode
 from holdfast_agent.order_watch import OrderReader
@@ -319,6 +323,42 @@ async def test_contents_that_lie_in_the_source_tree_are_not_fetched(house: House
         assert lies(await place.get(found, root=str(source))) == was
         edited = sum(len(was[path]) for path in ("train.py", "empty.py", "lib/own.py"))
         assert place.brought[0].fetched_bytes == edited + len(encode(found.manifest))
+
+
+async def test_ranks_that_run_an_unchanged_tree_do_not_wait_for_its_copy(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, unpacked = threading.Event(), code_store.unpack
+
+    def held_unpack(*args: Any, **more: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            assert held.wait(WITHIN_S)
+        unpacked(*args, **more)
+
+    monkeypatch.setattr(code_store, "unpack", held_unpack)
+    # Open to all users, as pytest's directories are not.
+    with tempfile.TemporaryDirectory(prefix="holdfast-tree-") as folder:
+        root, state = Path(folder) / "source", Path(folder) / "code"
+        Path(folder).chmod(0o755)
+        root.mkdir(mode=0o755)
+        (root / "train.py").write_text(f"print({folder!r})\n")
+        found = snapshot(root)
+        async with house.open(), Place(state).running(house.broker.client("agent")) as place:
+            await house.keep(found)
+            ordered = order(found, "job", str(root))
+            assert ordered.placement is not None
+            place.store.order(ordered)
+            await until(lambda: f"job/{found.version}" in place.in_place)
+            assert CodePlaces(place.store).place(ordered.placement, None) == CodePlace()
+            assert not place.store.place("job", found.version).exists() and place.store._needs
+            # Edited before the ranks have started: the copy is made at once, and mounted over it.
+            (root / "train.py").write_text("print('edited')\n")
+            cover = CodePlaces(place.store).place(ordered.placement, None).cover
+            assert cover is not None and cover.files == ("train.py",)
+            assert lies(Path(cover.place)) == {"train.py": f"print({folder!r})\n"}
+            held.set()
+            await until(lambda: not place.store._needs)
+            assert place.brought and not place.failures
 
 
 async def test_an_order_does_not_wait_for_a_fetch_ahead_that_has_time(

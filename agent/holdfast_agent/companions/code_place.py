@@ -10,6 +10,7 @@ import structlog
 from holdfast.bounded_calls import within
 from holdfast.code.in_place import SourceTree
 from holdfast.code.manifest import InvalidManifest
+from holdfast.code.unpack import WrongContent
 from holdfast.node.job_user import JobUser
 from holdfast.node.reach import closed_to_others
 from holdfast.orders.node import Placement
@@ -43,7 +44,7 @@ class CodePlaces:
             return CodePlace()
         directory, root = self._code.place(job.name, version), job.code_root
         if user is not None and closed_to_others(Path(root)) is not None:
-            return CodePlace(moved_to=directory)
+            return self._copy(job.name, version)
         if self._tree[0] != root:
             self._tree = root, SourceTree(root)
         tree = self._tree[1]
@@ -53,7 +54,18 @@ class CodePlaces:
         except (OSError, InvalidManifest, TimeoutError) as error:
             log.warning("ranks run a copy of the code", root=root, reason=str(error) or type(error).__name__)
             self._tree = "", SourceTree("")
-            return CodePlace(moved_to=directory)
+            return self._copy(job.name, version)
         if differing is None:
-            return CodePlace(moved_to=directory)
-        return CodePlace(cover=Cover(root=root, place=str(directory), files=differing) if differing else None)
+            return self._copy(job.name, version)
+        if not differing:
+            return CodePlace()
+        self._copy(job.name, version)
+        return CodePlace(cover=Cover(root=root, place=str(directory), files=differing))
+
+    def _copy(self, job: str, version: str) -> CodePlace:
+        """Return the place of the copy, which is made now if it is not there."""
+        try:
+            return CodePlace(moved_to=self._code.complete(job, version))
+        except (OSError, InvalidManifest, WrongContent) as error:
+            log.error("the copy of the code is not made", job=job, reason=str(error))
+            return CodePlace(moved_to=self._code.place(job, version))

@@ -19,11 +19,11 @@ from holdfast_agent.zygote.wire import ERROR_COPY, RankPlan, StartRanks
 
 
 def script_of(placement: Placement, code_place: Callable[[str, str], Path]) -> str:
-    """Return the script that ranks run, in its version's directory; a module's name."""
+    """Return the script that ranks run, in its version's directory as far as there is one; a module's name."""
     job, version = placement.job, placement.code_version
-    if not version or job.is_module:
+    if not version or job.is_module or not (copy := code_place(job.name, version)).is_dir():
         return job.script
-    return relocate(job.script, job.code_root, str(code_place(job.name, version)), job.cwd)
+    return relocate(job.script, job.code_root, str(copy), job.cwd)
 
 
 def log_directory(placement: Placement) -> str:

@@ -20,12 +20,13 @@ import structlog
 
 from holdfast.bounded_calls import within
 from holdfast.bus import Bus, BusError
-from holdfast.code.in_place import from_tree
+from holdfast.code.in_place import SourceTree, from_tree
 from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of
 from holdfast.code.on_bus import contents_there
 from holdfast.code.unpack import WrongContent, damage, unpack
 from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
+from holdfast.node.reach import closed_to_others
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
@@ -183,6 +184,12 @@ class CodeStore:
                     break
                 except (BusError, CodeUnavailable, InvalidManifest, WrongContent, OSError) as error:
                     reason = str(error) or type(error).__name__
+                if need.key in self._in_place:
+                    # Ranks run it from the source tree; the next order brings it again.
+                    log.error("code is not kept on this node", code=need.key, reason=reason)
+                    self._in_place.discard(need.key)
+                    self._on_change(frozenset(self._in_place))
+                    return
                 if need.give_up_at is None:
                     log.warning("code is not fetched ahead", code=need.key, reason=reason)
                     return
@@ -208,14 +215,44 @@ class CodeStore:
         if await asyncio.to_thread(self._is_whole, manifest, need):
             return FetchedCode(need, 0, 0, 0.0)
         fetched += await self._fetch(bus, need, manifest)
-        root = Path(need.root) if need.root else None
-        target = self.place(need.job, need.version)
+        if need.ordered.is_set() and await asyncio.to_thread(self._lies_at_its_path, manifest, need):
+            # Ranks need no copy now. They may at their next start, when somebody has edited the tree.
+            self._in_place.add(need.key)
+            self._on_change(frozenset(self._in_place))
+        await asyncio.to_thread(self._unpack, manifest, need)
+        return FetchedCode(need, len(manifest.entries), fetched, time.monotonic() - began)
+
+    def _lies_at_its_path(self, manifest: Manifest, need: CodeNeed) -> bool:
+        """Return True if the source tree is at this version, and open to every user that ranks may have."""
+
+        def look() -> bool:
+            return closed_to_others(Path(need.root)) is None and SourceTree(need.root).differing(manifest) == ()
+
         try:
-            await asyncio.to_thread(unpack, manifest, self._content, target, outside=need.outside, outside_root=root)
+            return bool(need.root) and within(look, TREE_WITHIN_S)
+        except (OSError, TimeoutError):
+            return False
+
+    def _unpack(self, manifest: Manifest, need: CodeNeed) -> None:
+        root, target = Path(need.root) if need.root else None, self.place(need.job, need.version)
+        try:
+            unpack(manifest, self._content, target, outside=need.outside, outside_root=root)
         except WrongContent as error:
             self._content_path(error.digest).unlink(missing_ok=True)
             raise
-        return FetchedCode(need, len(manifest.entries), fetched, time.monotonic() - began)
+        except OSError:
+            # `complete` may have been faster.
+            if not target.is_dir():
+                raise
+
+    def complete(self, job: str, version: str) -> Path:
+        """Return the directory of a version in place, unpacked now if ranks were to run without it. Raises OSError,
+        InvalidManifest or WrongContent.
+        """
+        target = self.place(job, version)
+        if not target.is_dir() and (need := self._needs.get(code_key(job, version))) is not None:
+            self._unpack(self.manifest(version), need)
+        return target
 
     async def _manifest(self, bus: Bus, need: CodeNeed) -> tuple[bytes, int]:
         """Return the manifest and the number of bytes fetched for it."""
