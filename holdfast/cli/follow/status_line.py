@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
+from holdfast.cli.follow.live_numbers import LiveNumbers
 from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import short
 from holdfast.events import (
@@ -19,10 +21,8 @@ from holdfast.events import (
     IncidentOpened,
     JobFinished,
     NodesAwaited,
-    Progress,
     Rollback,
     StepNotPersisted,
-    StepsMeasured,
     Suspension,
 )
 
@@ -42,8 +42,7 @@ class StatusLine:
         self._live: Live | None = None
         self._state = "waiting for nodes"
         self._generation = 0
-        self.step = -1
-        self._loss: float | None = None
+        self.numbers = LiveNumbers()
         self._nodes = 0
         self._incident_at: float | None = None
         self.expects_nodes = False
@@ -56,11 +55,14 @@ class StatusLine:
 
     def take(self, event: AnyEvent) -> None:
         """Update the state from an event of the job, and print what the user must know."""
+        self.numbers.take(event)
         match event:
             case NodesAwaited():
                 behind = f", behind job {event.behind}" if event.behind else ""
                 self._state = f"waiting for nodes ({event.available} of {event.wanted} are free{behind})"
-                if not self.expects_nodes:
+                if self.expects_nodes:
+                    self._state = "starting nodes"
+                else:
                     self.print(f"{self._job}: {self._state}; it continues when one registers")
             case GenerationStarted():
                 self.expects_nodes = False
@@ -70,18 +72,11 @@ class StatusLine:
                 self.print(f"{self._job}: generation {self._generation} on {', '.join(event.nodes)}: {event.reason}")
             case FirstStep():
                 self._state = "training"
-                self.step = max(self.step, event.step)
                 if self._incident_at is not None:
                     seconds = time.monotonic() - self._incident_at
                     self._incident_at = None
                     where = f"step {event.step} done{_start_in_words(event)}"
                     self.print(f"{self._job}: training again after {seconds:.2f} s, {where}")
-            case Progress():
-                self.step = event.step
-            case StepsMeasured():
-                self.step = max(self.step, *(sample.step for sample in event.samples), -1)
-                losses = [sample.loss for sample in event.samples if sample.loss is not None]
-                self._loss = losses[-1] if losses else self._loss
             case IncidentOpened():
                 self._incident_at = self._incident_at or time.monotonic()
                 self.print(f"{self._job}: incident {event.incident}: {event.reason}")
@@ -128,12 +123,11 @@ class StatusLine:
         from rich.live import Live
         from rich.text import Text
 
-        loss = "" if self._loss is None else f" · loss {self._loss:.4f}"
-        step = "" if self.step < 0 else f" · step {self.step}"
-        text = (
-            f"{self._job} · {self._state} · generation {self._generation} · {self._nodes} nodes{step}{loss}"
-            f" · {time.monotonic() - self._began:.0f} s"
-        )
+        where = ""
+        if self._generation:
+            where = f" · {self._nodes} node{'' if self._nodes == 1 else 's'} · generation {self._generation}"
+        numbers, took_s = self.numbers.text(datetime.now(UTC)), time.monotonic() - self._began
+        text = f"{self._job} · {self._state}{numbers}{where} · {took_s:.0f} s"
         if self._live is None:
             # The output of ranks goes to the standard output itself, not through this console.
             console = Console(file=self._out)

@@ -37,6 +37,10 @@ from holdfast.subjects import log_subject
 READ_EVERY_S = 2.0
 """Interval of reads of the exit code from the database, in case the bus lost the event."""
 
+POOL_EVERY_S = 5.0
+"""Interval of reads of the pool, on a terminal."""
+_POOL = "select count(*) as free from standby.nodes where state = 'standby'"
+
 CURE = (
     "Open it to other users, or choose the user of ranks with [jobs] run_as or `holdfast up --run-as`: docs/security.md"
 )
@@ -126,7 +130,9 @@ class TrainingJobFollower(JobFollower[int]):
 
     async def run(self) -> int:
         try:
-            return await self.follow(self._take_output, self._submit, self.line.keep_drawing, self._watch_cluster)
+            return await self.follow(
+                self._take_output, self._submit, self.line.keep_drawing, self._watch_cluster, self._watch_pool
+            )
         finally:
             self.line.clear()
             self._show_what_is_lost()
@@ -161,16 +167,22 @@ class TrainingJobFollower(JobFollower[int]):
         if self.own_cluster_ended is not None:
             raise click.ClickException(await self.own_cluster_ended())
 
+    async def _watch_pool(self) -> None:
+        """Keep the number of free nodes for the line on a terminal."""
+        while sys.stderr.isatty() and self.own_cluster_ended is None:
+            row = await self.recorded(self._database_url, POOL_EVERY_S, _POOL)
+            self.line.numbers.free_nodes = int(row["free"])
+
     def _show_what_is_lost(self) -> None:
         """Report the steps that are only in the memory of a cluster that ends now."""
-        if self.own_cluster_ended is None or not self._keeps_in_memory or self.line.step <= self._saved_step:
+        if self.own_cluster_ended is None or not self._keeps_in_memory or self.line.numbers.step <= self._saved_step:
             return
         saved = f"step {self._saved_step}" if self._saved_step else "no step"
         with contextlib.suppress(BrokenPipeError):
             self.line.print(
                 f"{self.job} kept its steps in memory, which ends with its cluster: {saved} is on the disk, of "
-                f"{self.line.step} done. --persist-every writes more often; in a cluster that stays (`holdfast up`) "
-                "they remain"
+                f"{self.line.numbers.step} done. --persist-every writes more often; in a cluster that stays "
+                "(`holdfast up`) they remain"
             )
 
     def _show_user(self, event: RanksStarted) -> None:
