@@ -75,6 +75,11 @@ class _OnDemand(click.Group):
             return None
         command = getattr(importlib.import_module(f"holdfast.cli.commands.{folder}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
+        if ctx.resilient_parsing:
+            # A shell asks what may come next.
+            from holdfast.cli.completion import with_known_names
+
+            with_known_names(command)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

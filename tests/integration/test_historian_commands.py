@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from holdfast.bus import event_message
@@ -43,6 +44,20 @@ def test_sql_prints_a_table_csv_or_json(scene: Scene) -> None:
     assert (row["job"], row["generations"], row["lost_steps"]) == ("gpt", 2, 2)
     (record_,) = csv.DictReader(io.StringIO(holdfast(scene, "sql", "--csv", query).stdout))
     assert (record_["job"], record_["lost_steps"]) == ("gpt", "2")
+
+
+def test_a_shell_completes_incidents_jobs_and_nodes_and_is_silent_without_a_cluster(scene: Scene) -> None:
+    def completed(command: str, begins: str, url: str) -> list[str]:
+        words = [*command.split(), "--database-url", url]
+        shell = ShellComplete(main, {}, "holdfast", "_HOLDFAST_COMPLETE")
+        return [item.value for item in shell.get_completions(words, begins)]
+
+    url = scene.urls["reader"]
+    incidents = completed("show", "", url)
+    assert incidents[0] == "1" and "last" in incidents and completed("explain", "la", url) == ["last"]
+    assert completed("nodes release", "n", url) == ["n1", "n2", "n3"]
+    assert "gpt" in completed("attach", "g", url) and completed("attach", "no-such-job", url) == []
+    assert completed("show", "", f"postgresql://nobody@127.0.0.1:{free_port()}/none") == []
 
 
 def test_sql_takes_the_query_from_the_standard_input_and_any_type(scene: Scene) -> None:
