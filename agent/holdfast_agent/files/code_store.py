@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,15 +22,12 @@ from holdfast.bounded_calls import within
 from holdfast.bus import Bus, BusError
 from holdfast.code.in_place import SourceTree, from_tree
 from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of
-from holdfast.code.on_bus import contents_there
 from holdfast.code.unpack import WrongContent, damage, unpack
-from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
 from holdfast.node.reach import closed_to_others
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
-from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
-from holdfast.subjects import CODE_BUCKET
+from holdfast_agent.files.code_fetch import CodeUnavailable, fetch_contents, fetch_manifest, without
 
 VERSIONS_KEPT = 4
 """Versions kept of each job besides those that it may need next, so that a rollback needs no fetch."""
@@ -38,7 +35,6 @@ TREE_WITHIN_S = 2.0
 """A source tree on a file system that hangs must not hold the fetch."""
 AHEAD_AFTER_S = 1.0
 _RETRY_S = 0.3
-_OFFER_S = 20.0
 _CONTENTS = ".contents"
 """No job's name begins with a dot."""
 
@@ -72,10 +68,6 @@ class FetchedCode(NamedTuple):
     took_s: float
 
 
-class CodeUnavailable(Exception):
-    """The bus does not have the content and the controller cannot supply it now; the message gives the reason."""
-
-
 def code_key(job: str, version: str) -> str:
     return f"{job}/{version}"
 
@@ -101,6 +93,8 @@ class CodeStore:
         self._needs: dict[str, CodeNeed] = {}
         self._new: asyncio.Queue[CodeNeed] = asyncio.Queue()
         self._in_place: set[str] = set()
+        self._held: dict[str, dict[str, bytes]] = {}
+        """Contents of versions that are being put in place, before they are all on the disk."""
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._ordered: list[str] = []
         self._last_manifest: tuple[str, Manifest] = ("", Manifest(entries=()))
@@ -214,13 +208,32 @@ class CodeStore:
         manifest = decode(body)
         if await asyncio.to_thread(self._is_whole, manifest, need):
             return FetchedCode(need, 0, 0, 0.0)
-        fetched += await self._fetch(bus, need, manifest)
-        if need.ordered.is_set() and await asyncio.to_thread(self._lies_at_its_path, manifest, need):
-            # Ranks need no copy now. They may at their next start, when somebody has edited the tree.
-            self._in_place.add(need.key)
-            self._on_change(frozenset(self._in_place))
-        await asyncio.to_thread(self._unpack, manifest, need)
+        lacking = {digest: size for digest, size in manifest.digests.items() if not self._content_path(digest).exists()}
+        # As a rule they lie in the source tree: on one machine, or on a file system that all nodes share.
+        found = await asyncio.to_thread(_from_tree, need, manifest, lacking)
+        self._held[need.key] = found
+        try:
+            is_early = len(found) == len(lacking) and await self._announce_at_its_path(manifest, need)
+            await asyncio.to_thread(self._keep, found)
+            async for contents in fetch_contents(bus, need.version, without(lacking, found)):
+                await asyncio.to_thread(self._keep, contents)
+                fetched += sum(map(len, contents.values()))
+            if not is_early:
+                await self._announce_at_its_path(manifest, need)
+            await asyncio.to_thread(self._unpack, manifest, need)
+        finally:
+            del self._held[need.key]
         return FetchedCode(need, len(manifest.entries), fetched, time.monotonic() - began)
+
+    async def _announce_at_its_path(self, manifest: Manifest, need: CodeNeed) -> bool:
+        """Announce a version that ranks can run from the source tree: they need no copy now, though they may at their
+        next start, when somebody has edited the tree. Return False if it is not announced.
+        """
+        if not need.ordered.is_set() or not await asyncio.to_thread(self._lies_at_its_path, manifest, need):
+            return False
+        self._in_place.add(need.key)
+        self._on_change(frozenset(self._in_place))
+        return True
 
     def _lies_at_its_path(self, manifest: Manifest, need: CodeNeed) -> bool:
         """Return True if the source tree is at this version, and open to every user that ranks may have."""
@@ -235,8 +248,13 @@ class CodeStore:
 
     def _unpack(self, manifest: Manifest, need: CodeNeed) -> None:
         root, target = Path(need.root) if need.root else None, self.place(need.job, need.version)
+        held = self._held.get(need.key, {})
+
+        def content(digest: str) -> bytes:
+            return held[digest] if digest in held else self._content(digest)
+
         try:
-            unpack(manifest, self._content, target, outside=need.outside, outside_root=root)
+            unpack(manifest, content, target, outside=need.outside, outside_root=root)
         except WrongContent as error:
             self._content_path(error.digest).unlink(missing_ok=True)
             raise
@@ -261,37 +279,9 @@ class CodeStore:
             body = self._content(version)
             if digest_of(body) == version:
                 return body, 0
-        for is_offered in (False, True):
-            if is_offered:
-                await _offer(bus, version)
-            body = (await bus.get_objects(CODE_BUCKET, [version])).get(version, b"")
-            if digest_of(body) == version:
-                self._keep({version: body})
-                return body, len(body)
-        raise CodeUnavailable("its manifest is not on the bus, or not whole")
-
-    async def _fetch(self, bus: Bus, need: CodeNeed, manifest: Manifest) -> int:
-        """Get the contents that this node lacks, and return the number of bytes that came over the bus.
-
-        As a rule they lie in the source tree: on one machine, or on a file system that all nodes share.
-        """
-        lacking = {digest: size for digest, size in manifest.digests.items() if not self._content_path(digest).exists()}
-        if lacking and need.root:
-            with contextlib.suppress(TimeoutError):
-                found = await asyncio.to_thread(within, lambda: from_tree(need.root, manifest, lacking), TREE_WITHIN_S)
-                await asyncio.to_thread(self._keep, found)
-                lacking = _without(lacking, found)
-        fetched = 0
-        for is_offered in (False, True):
-            if lacking and is_offered:
-                await _offer(bus, need.version)
-            async for contents in contents_there(bus, need.version, lacking):
-                await asyncio.to_thread(self._keep, contents)
-                lacking = _without(lacking, contents)
-                fetched += sum(map(len, contents.values()))
-        if lacking:
-            raise CodeUnavailable(f"{len(lacking)} of its files are not on the bus, or not whole")
-        return fetched
+        body = await fetch_manifest(bus, version)
+        self._keep({version: body})
+        return body, len(body)
 
     def _is_whole(self, manifest: Manifest, need: CodeNeed) -> bool:
         """Return True if a version is complete on disk; remove it if it is damaged."""
@@ -373,17 +363,8 @@ def _listed(folder: Path) -> list[Path]:
         return []
 
 
-def _without(sizes: Mapping[str, int], found: Collection[str]) -> dict[str, int]:
-    return {digest: size for digest, size in sizes.items() if digest not in found}
-
-
-async def _offer(bus: Bus, version: str) -> None:
-    """Have the controller put a version on the bus again. Raises CodeUnavailable, BusError."""
-    request = OfferCode(id=uuid7(), asked_by="an agent", version=version)
+def _from_tree(need: CodeNeed, manifest: Manifest, lacking: Collection[str]) -> dict[str, bytes]:
     try:
-        body = await bus.request(CODE_REQUESTS, msgspec.json.encode(request), _OFFER_S)
-        answer = msgspec.json.decode(body, type=Answer)
-    except UNREADABLE as error:
-        raise CodeUnavailable(f"the controller's answer cannot be read: {error}") from error
-    if not answer.accepted:
-        raise CodeUnavailable(answer.message)
+        return within(lambda: from_tree(need.root, manifest, lacking), TREE_WITHIN_S) if lacking and need.root else {}
+    except TimeoutError:
+        return {}

@@ -1,0 +1,61 @@
+"""Code over the bus, which the controller fills again where it lacks something."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+
+import msgspec
+
+from holdfast.bus import Bus
+from holdfast.code.manifest import digest_of
+from holdfast.code.on_bus import contents_there
+from holdfast.decoding import UNREADABLE
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
+from holdfast.subjects import CODE_BUCKET
+
+_OFFER_S = 20.0
+
+
+class CodeUnavailable(Exception):
+    """The bus does not have the content and the controller cannot supply it now; the message gives the reason."""
+
+
+async def fetch_manifest(bus: Bus, version: str) -> bytes:
+    """Return the manifest of a version. Raises CodeUnavailable, BusError."""
+    for is_offered in (False, True):
+        if is_offered:
+            await _offer(bus, version)
+        body = (await bus.get_objects(CODE_BUCKET, [version])).get(version, b"")
+        if digest_of(body) == version:
+            return body
+    raise CodeUnavailable("its manifest is not on the bus, or not whole")
+
+
+async def fetch_contents(bus: Bus, version: str, sizes: Mapping[str, int]) -> AsyncIterator[dict[str, bytes]]:
+    """Yield these contents of a version, in batches. Raises CodeUnavailable, BusError."""
+    lacking = dict(sizes)
+    for is_offered in (False, True):
+        if lacking and is_offered:
+            await _offer(bus, version)
+        async for contents in contents_there(bus, version, lacking):
+            yield contents
+            lacking = without(lacking, contents)
+    if lacking:
+        raise CodeUnavailable(f"{len(lacking)} of its files are not on the bus, or not whole")
+
+
+def without(sizes: Mapping[str, int], found: Collection[str]) -> dict[str, int]:
+    return {digest: size for digest, size in sizes.items() if digest not in found}
+
+
+async def _offer(bus: Bus, version: str) -> None:
+    """Have the controller put a version on the bus again. Raises CodeUnavailable, BusError."""
+    request = OfferCode(id=uuid7(), asked_by="an agent", version=version)
+    try:
+        body = await bus.request(CODE_REQUESTS, msgspec.json.encode(request), _OFFER_S)
+        answer = msgspec.json.decode(body, type=Answer)
+    except UNREADABLE as error:
+        raise CodeUnavailable(f"the controller's answer cannot be read: {error}") from error
+    if not answer.accepted:
+        raise CodeUnavailable(answer.message)
