@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import ClusterLayout, Ports
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.servers import credentials as passwords
@@ -62,13 +61,12 @@ class Database:
         self._identity = choose_identity(programs() / "postgres", self._directory)
         images = None if (self._directory / "data").exists() else self._images()
         image = None if images is None else await asyncio.to_thread(images.find)
-        if image is not None:
-            await self._take(image)
-        else:
+        is_copy = image is not None and await self._take(image)
+        if not is_copy:
             await self._initialise(None if images is None else new_password())
         clear_stale_pid(self._directory)
         server = await bring_up(self.spec())
-        if images is not None and image is None:
+        if images is not None and not is_copy:
             await self._make_image(images, server)
         await self._access.settle_admin()
         admin, roles = self._access.database_urls["admin"], self._access.credentials.roles
@@ -82,23 +80,24 @@ class Database:
         folder = database_image.image_folder(os.environ)
         return Images(folder, self._made_by, programs() / "postgres") if self._made_by and folder else None
 
-    async def _take(self, image: Image) -> None:
-        """Make the files from an image."""
+    async def _take(self, image: Image) -> bool:
+        """Make the files from an image; return False if that has a part missing."""
         draft = self._directory / "data.new"
 
-        def copied() -> None:
+        def copied() -> bool:
             shutil.rmtree(draft, ignore_errors=True)
-            database_image.copy(image.data, draft)
+            if not image.copy_to(draft):
+                return False
             if self._durable:
                 database_image.sync(self._directory)
+            return True
 
-        try:
-            await asyncio.to_thread(copied)
-        except (OSError, shutil.Error) as error:
-            raise EmbeddedError(f"the database cannot be made in {self._directory}: {error}.") from error
+        if not await asyncio.to_thread(copied):
+            return False
         # Before the files are in place: whoever finds them knows the password.
         self._access.opens_with(image.password)
         draft.rename(self._directory / "data")
+        return True
 
     async def _initialise(self, password: str | None) -> None:
         """Make the files by initdb, unless they exist. `password` is that of an image to be made."""

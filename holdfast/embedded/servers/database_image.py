@@ -24,7 +24,7 @@ from holdfast.embedded.layout import write_private
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 KEPT = 3
 """Images kept, of the releases that were used last."""
-_DATA, _PASSWORD = "data", "password"
+_DATA, _PASSWORD, _CONTENT = "data", "password", "content"
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -36,6 +36,21 @@ class Image(NamedTuple):
 
     data: Path
     password: str
+    content: str
+    """Number of files and bytes when it was made."""
+
+    def copy_to(self, target: Path) -> bool:
+        """Copy the database. Return False if a part of it is gone: caches are tidied by others too."""
+        try:
+            _copy(self.data, target)
+            is_whole = _content(target) == self.content
+        except (OSError, shutil.Error) as error:
+            log.info("the image of a new database cannot be copied", reason=str(error))
+            is_whole = False
+        if not is_whole:
+            shutil.rmtree(self.data.parent, ignore_errors=True)
+            shutil.rmtree(target, ignore_errors=True)
+        return is_whole
 
 
 class Images:
@@ -52,11 +67,11 @@ class Images:
         try:
             if not _is_ours(self._folder) or not _is_ours(self._place):
                 return None
-            password = (self._place / _PASSWORD).read_text()
+            password, content = ((self._place / name).read_text() for name in (_PASSWORD, _CONTENT))
             os.utime(self._place)
         except (OSError, ValueError):
             return None
-        return Image(self._place / _DATA, password)
+        return Image(self._place / _DATA, password, content)
 
     def save(self, data: Path, password: str) -> None:
         """Keep a copy of a database that is stopped. If that fails, the next start is slower, and tries again."""
@@ -67,10 +82,11 @@ class Images:
                 return
             part = Path(tempfile.mkdtemp(prefix=".new-", dir=self._folder))
             write_private(part / _PASSWORD, password.encode(), durable=False)
-            copy(data, part / _DATA)
+            write_private(part / _CONTENT, _content(data).encode(), durable=False)
+            _copy(data, part / _DATA)
             part.rename(self._place)
             self._tidy()
-        except OSError as error:
+        except (OSError, shutil.Error) as error:
             log.info("no image of the new database is kept", reason=str(error))
             if part is not None:
                 shutil.rmtree(part, ignore_errors=True)
@@ -92,8 +108,13 @@ def image_folder(environment: Mapping[str, str]) -> Path | None:
     return Path(cache) / "holdfast" / "databases"
 
 
-def copy(data: Path, target: Path) -> None:
-    """Copy a database, closed to other users. Raises OSError."""
+def _content(data: Path) -> str:
+    sizes = [file.stat().st_size for file in data.rglob("*") if file.is_file()]
+    return f"{len(sizes)} files, {sum(sizes)} bytes"
+
+
+def _copy(data: Path, target: Path) -> None:
+    """Copy a database, closed to other users. Raises OSError or shutil.Error."""
     shutil.copytree(data, target, copy_function=shutil.copyfile)
     # Postgres refuses a directory that others can read.
     target.chmod(0o700)
