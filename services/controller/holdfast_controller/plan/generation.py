@@ -54,7 +54,7 @@ def first_step(draft: JobDraft, event: FirstStep) -> None:
         return
     if isinstance(phase, Starting) and not phase.stepped:
         note_redone(draft, event)
-        if event.is_numbered:
+        if event.is_start_known:
             note_start(draft, event.step)
     draft.update(
         step=event.step,
