@@ -81,7 +81,7 @@ class InventoryPlanner:
             case NodeDeparted():
                 node = draft.nodes.get(event.node or "")
                 if node and node.instance == event.instance and node.state in WATCHED:
-                    draft.move(node, NodeState.LOST, DEPARTED, job=None)
+                    _depart(draft, node)
             case NodeRefused():
                 _refused(draft, event)
             case NodesRequested():
@@ -140,7 +140,7 @@ class InventoryPlanner:
                 )
                 failures = sizing.after_failure(node.failures, now)
                 draft.move(node, NodeState.LOST, f"no heartbeat for {silent_s:.1f} s", job=None, failures=failures)
-            elif node.state is NodeState.LOST and self._is_alive(node, liveness, now):
+            elif node.state is NodeState.LOST and not node.has_departed and self._is_alive(node, liveness, now):
                 self._take_back(draft, node, "its heartbeats are back")
             elif self._is_outdated(node, liveness, now):
                 draft.forget(node, f"it was lost for {(now - node.since).total_seconds() / 86400:.3g} days")
@@ -197,7 +197,7 @@ class InventoryPlanner:
     def _registered(self, draft: InventoryDraft, event: NodeRegistered | NodeInspected, facts: NodeFacts) -> None:
         assert event.node is not None
         node = draft.nodes.get(event.node)
-        if node is not None and event.instance < node.instance:
+        if node is not None and (event.instance < node.instance or event.instance == node.departed):
             return  # a late message of an earlier life
         if node is not None and moment_of(event.instance) > draft.now + INSTANCE_AHEAD_MAX:
             started_at = f"{moment_of(event.instance):%Y-%m-%d %H:%M}"
@@ -299,9 +299,16 @@ class InventoryPlanner:
                 continue
             if node.instance in event.departed:
                 # The release has overtaken `node_departed`.
-                draft.move(node, NodeState.LOST, DEPARTED, job=None)
+                _depart(draft, node)
             else:
                 _give_back(draft, node, event.reason)
+
+
+def _depart(draft: InventoryDraft, node: Node) -> None:
+    """Note that a node's agent was shut down. Only its next start brings the node back, by registering: heartbeats are
+    those of its end, or of a start whose ports are not known yet.
+    """
+    draft.move(node, NodeState.LOST, DEPARTED, job=None, departed=node.instance)
 
 
 def _give_back(draft: InventoryDraft, node: Node, reason: str) -> None:

@@ -58,6 +58,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     job: str | None = None
     passed_instance: str | None = None
     """The last instance whose self-check passed."""
+    departed: str | None = None
+    """The last instance that was shut down."""
     unfit: str = ""
     """Failures of its last self-check."""
     blocked_until: datetime | None = None
@@ -66,6 +68,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Its first registration; None: before the inventory kept it, or as long as its present state."""
     failures: tuple[datetime, ...] = ()
     """Its evictions and losses, one for each day, oldest first."""
+
+    @property
+    def has_departed(self) -> bool:
+        """True if its agent was shut down, and no later start of it has registered."""
+        return self.departed == self.instance
 
     def become(self, state: NodeState, now: datetime, reason: str, **changes: object) -> Node:
         """Return the node in its next state; raise ImpossibleTransition if the table does not have it."""

@@ -86,3 +86,20 @@ def test_a_refused_agent_shows_on_the_node_and_its_departure_changes_nothing() -
     assert not PLANNER.event(once.inventory, refused, NOW).events
     departed = NodeDeparted(id=uuid7(), at=NOW, source="test", node="a", instance=other)
     assert node(PLANNER.event(once.inventory, departed, NOW).inventory).state is NodeState.STANDBY
+
+
+def test_an_agent_that_was_shut_down_comes_back_by_registering_only() -> None:
+    """Under compose its heartbeats went on for longer than a second, and the next start sent some before it registered:
+    the node was granted with ports of the agent that had ended, and the job refused it.
+    """
+    own, next_start = started(NOW), started(NOW + timedelta(seconds=15))
+    departed = NodeDeparted(id=uuid7(), at=NOW, source="test", node="a", instance=own)
+    gone = PLANNER.event(standby(own), departed, NOW).inventory
+    assert node(gone).state is NodeState.LOST
+    for instance in (own, next_start):
+        heartbeat = NOW + timedelta(seconds=17)
+        gone = PLANNER.time(gone, heard(instance, NOW, heartbeat), heartbeat).inventory
+        assert node(gone).state is NodeState.LOST
+    assert node(registered(gone, own, NOW + timedelta(seconds=17))).state is NodeState.LOST, "a late message"
+    back = registered(gone, next_start, NOW + timedelta(seconds=18))
+    assert (node(back).instance, node(back).state) == (next_start, NodeState.REGISTERED)

@@ -24,6 +24,9 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
     """Fill the vacancies with the granted nodes, and give back those that are not needed."""
     state = draft.state
     new = usable(state, event)
+    # The inventory has them as this job's, also after their agents have started again.
+    if gone := tuple(grant for grant in event.grants if not _holds_already(state, grant) and is_gone(state, grant)):
+        draft.release(gone, "gone before the grant arrived")
     if state.replacement is not None and event.claim == state.replacement.claim:
         replacement.granted(draft, tuple(new))
         return
