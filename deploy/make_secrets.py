@@ -1,11 +1,13 @@
 """Makes the passwords, keys and certificates of a compose cluster, and hands each container what it needs, no more.
 
     python make_secrets.py FOLDER --nodes node-0=agent-0,node-1=agent-1 [--renew [USER ...]]
-        [--renew-authority]
+        [--renew-authority] [--reader-at FOLDER --reader-ports NATS,POSTGRES]
 
 Under FOLDER, each a volume of its own: `kept` has the passwords and keys themselves, and what is there stays, so that a
 second start finds the same; `postgres`, `nats`, `migrate`, `operator`, one folder for each service and one for each
 node (`agent-node-0`) hold what those containers see as /run/holdfast. They are written anew from `kept` each time.
+`reader` is for tools outside of containers: a folder of the machine, which it knows as the one of --reader-at, and from
+where NATS and Postgres are reached at --reader-ports of localhost. Its files belong to the folder's owner.
 
 A node stands with the hosts at which it is reached, if its name is none: NODE=HOST/HOST. Its certificate is for its
 name and for them. A certificate is replaced when half its time is over, or when its hosts have changed.
@@ -27,8 +29,10 @@ import os
 from collections.abc import Callable, Container, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 from holdfast.bus import accounts
+from holdfast.cli.connect.reader import ROLE, ReaderAccess, settings_file
 from holdfast.fresh_secrets import new_order_key, new_password
 from holdfast.ids import checked_name
 from holdfast.network.certificates import (
@@ -42,6 +46,7 @@ from holdfast.network.certificates import (
 )
 from holdfast.network.refusals import Refusals
 from holdfast.orders.signatures import SIGNERS, public_keys
+from holdfast.settings.network import NetworkPolicy
 
 FOLDERS = {
     "controller": "controller",
@@ -56,6 +61,8 @@ ADMIN = "admin"
 """Among the names to renew: the administrator of the database."""
 KEYS = "keys"
 """Among the names to renew: the keys that sign orders."""
+SERVER_PORTS = (4222, 5432)
+READER_AT = Path("reader")
 ON_THEIR_MACHINE = ("localhost", "127.0.0.1")
 
 
@@ -101,7 +108,7 @@ def make_certificates(
         write_pair(at / "authority", authority)
     wanted: dict[str, tuple[list[str], list[str]]] = {
         **{server: ([server, *ON_THEIR_MACHINE], [SERVER]) for server in SERVERS},
-        **{client: ([], [CLIENT]) for client in (*FOLDERS, "operator")},
+        **{client: ([], [CLIENT]) for client in (*FOLDERS, accounts.OPERATOR, accounts.READER)},
         **{accounts.node_user(node): ([node, *hosts], [SERVER, CLIENT]) for node, hosts in nodes.items()},
     }
     for name, (hosts, uses) in wanted.items():
@@ -132,6 +139,12 @@ def parsed_nodes(text: str) -> dict[str, list[str]]:
             )
         taken |= own
     return nodes
+
+
+def parsed_ports(text: str) -> tuple[int, int]:
+    """Read two ports, separated by a comma."""
+    bus, database = map(int, text.split(","))
+    return bus, database
 
 
 def make_order_keys(folder: Path, nodes: Iterable[str], *, renew: bool) -> dict[str, str]:
@@ -165,7 +178,33 @@ def make_refusals(folder: Path, nodes: Iterable[str], *, renew: Container[str]) 
         write(folder / user / "refused", str(Refusals(refused)))
 
 
-def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], renew_authority: bool) -> None:
+def write_reader(folder: Path, bus_password: str, password: str, place: Path, ports: tuple[int, int]) -> None:
+    """Write what a tool on this machine needs: settings, and the same as variables of a shell."""
+    bus, database = (f"localhost:{port}" for port in ports)
+    authority = place / "ca.pem"
+    access = ReaderAccess(
+        nats_url=f"tls://{accounts.READER}:{bus_password}@{bus}",
+        database_url=f"postgresql://{ROLE}:{password}@{database}/holdfast?sslmode=verify-full"
+        f"&sslrootcert={quote(str(authority))}",
+        network=NetworkPolicy(tls_ca=str(authority), tls_cert=str(place / "tls.pem"), tls_key=str(place / "tls.key")),
+    )
+    write(folder / "holdfast.toml", settings_file(access), mode=0o600)
+    write(folder / "reader.env", access.exports(), mode=0o600)
+    owner = folder.stat()
+    for file in folder.iterdir():
+        if file.name != ".gitignore":
+            os.chown(file, owner.st_uid, owner.st_gid)
+
+
+def main(
+    folder: Path,
+    nodes: dict[str, list[str]],
+    *,
+    renew: Container[str],
+    renew_authority: bool,
+    reader_at: Path = READER_AT,
+    reader_ports: tuple[int, int] = SERVER_PORTS,
+) -> None:
     """Make what is missing or to be renewed, and write what each container sees."""
     make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority)
     make_refusals(folder, nodes, renew=renew)
@@ -194,7 +233,7 @@ def main(folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], re
             write(folder / service / "order.key", order_keys[role], mode=0o600)
     write(folder / "operator" / "nats.url", bus_url(accounts.OPERATOR))
     write(folder / "operator" / "database.url", database_url("holdfast_reader", roles["reader"]))
-    write(folder / "operator" / "reader.url", bus_url(accounts.READER))
+    write_reader(folder / accounts.READER, bus[accounts.READER], roles["reader"], reader_at, reader_ports)
     for node in nodes:
         user = accounts.node_user(node)
         write(folder / user / "nats.url", bus_url(user))
@@ -208,6 +247,10 @@ if __name__ == "__main__":
         "--renew", nargs="*", metavar="USER", help="replace passwords and certificates of these users, or everything"
     )
     parser.add_argument("--renew-authority", action="store_true", help="replace the authority and its certificates")
+    parser.add_argument("--reader-at", type=Path, default=READER_AT, help="folder `reader`, as this machine names it")
+    parser.add_argument(
+        "--reader-ports", type=parsed_ports, default=SERVER_PORTS, help="ports of NATS and Postgres on this machine"
+    )
     asked = parser.parse_args()
     named = (
         {name: name for name in accounts.users(())}
@@ -218,4 +261,11 @@ if __name__ == "__main__":
         parser.error(f"there is no user {unknown[0]!r}; the users are {', '.join(named)}")
     everyone = {*named.values(), *SERVERS} - {ADMIN}
     renewed = everyone if asked.renew == [] else {named[name] for name in asked.renew or ()}
-    main(asked.folder, asked.nodes, renew=renewed, renew_authority=asked.renew_authority)
+    main(
+        asked.folder,
+        asked.nodes,
+        renew=renewed,
+        renew_authority=asked.renew_authority,
+        reader_at=asked.reader_at,
+        reader_ports=asked.reader_ports,
+    )

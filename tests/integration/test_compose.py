@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -36,7 +38,9 @@ BIN = Path(sys.executable).parent
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 DEADLINE_S = 120.0
 SERVICES = ("controller", "analyzer", "standby", "ckpt-coordinator", "historian")
-AGENTS = ("agent-0", "agent-1")
+AGENTS = ("agent-0", "agent-1", "agent-2")
+GPU_AGENT = "agent-gpu"
+"""Started by a profile of its own, on machines with GPUs."""
 TLS_FILES = {"ca": "ca.pem", "cert": "tls.pem", "key": "tls.key"}
 
 
@@ -46,10 +50,15 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.secrets = root / "secrets"
+        self.reader = self.secrets / "reader"
         self.postgres = self._postgres()
-        self.places = {"postgres:5432": f"127.0.0.1:{self.postgres.port}", "nats:4222": f"127.0.0.1:{free_port()}"}
+        bus = f"127.0.0.1:{free_port()}"
+        self.places = {"postgres:5432": f"127.0.0.1:{self.postgres.port}", "nats:4222": bus}
+        # As published.
+        self.places |= {"localhost:15432": self.places["postgres:5432"], "localhost:14222": bus}
         if isinstance(self.postgres, PostgresServer):
-            self.places["?sslmode=verify-full"] = ""
+            authority = quote(str(self.reader / "ca.pem"))
+            self.places |= {f"?sslmode=verify-full&sslrootcert={authority}": "", "?sslmode=verify-full": ""}
         self.logs = root / "logs"
         self.logs.mkdir(parents=True)
 
@@ -63,14 +72,14 @@ class Machine:
 
     def make_secrets(self, *flags: str) -> None:
         """What the one-shot service `secrets` does."""
-        making = COMPOSE["secrets"]["entrypoint"]
-        (self.secrets / "kept").mkdir(parents=True, exist_ok=True)
+        making = [re.sub(r"\$\{\w+:-(.*?)\}", r"\1", word) for word in COMPOSE["secrets"]["entrypoint"][3:]]
+        making.append(f"--reader-at={self.reader}")
+        for folder in ("kept", "reader"):
+            (self.secrets / folder).mkdir(parents=True, exist_ok=True)
         (self.secrets / "kept" / "postgres").write_text(PASSWORD)
-        subprocess.run(
-            [sys.executable, ROOT / "deploy" / "make_secrets.py", self.secrets, *making[3:], *flags], check=True
-        )
-        for url in self.secrets.glob("*/*.url"):
-            url.write_text(self.here(url.read_text(), ""))
+        subprocess.run([sys.executable, ROOT / "deploy" / "make_secrets.py", self.secrets, *making, *flags], check=True)
+        for file in (*self.secrets.glob("*/*.url"), *self.reader.glob("holdfast.toml"), *self.reader.glob("*.env")):
+            file.write_text(self.here(file.read_text(), ""))
 
     def own_secrets(self, service: str) -> Path:
         """The folder that a container sees as /run/holdfast: where `secrets` has the volume that is mounted there."""
@@ -84,7 +93,8 @@ class Machine:
             text = text.replace(away, local)
         if service:
             text = text.replace("/run/holdfast", str(self.own_secrets(service)))
-        for folder in ("/var/lib/holdfast", "/jobs"):
+        text = text.replace("/run/reader", str(self.reader))
+        for folder in ("/var/lib/holdfast", "/workspace", "/nodes"):
             text = re.sub(rf"(?<![\w./-]){folder}\b", f"{self.root}{folder}", text)
         return text
 
@@ -118,9 +128,9 @@ class Machine:
         # Containers resolve each other's names; here everybody is the loopback.
         return [sys.executable, "-m", *("127.0.0.1" if word in AGENTS else word for word in words)]
 
-    def is_let_in(self, url: str) -> bool:
-        """Return whether the bus takes this address with its password."""
-        own = self.own_secrets("operator")
+    def is_let_in(self, url: str, folder: Path | None = None) -> bool:
+        """Return whether the bus takes this address with its password, and the certificate of this folder."""
+        own = folder or self.own_secrets("operator")
         files = {f"tls_{kind}": str(own / name) for kind, name in TLS_FILES.items()}
 
         async def tried() -> bool:
@@ -189,14 +199,15 @@ def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> 
     passwords = {file.name: file.read_text() for file in (machine.secrets / "kept" / "roles").iterdir()}
     roles = dict(zip(SERVICES, ("controller", "analyzer", "standby", "ckpt", "historian"), strict=True))
     bus = {file.name: file.read_text() for file in (machine.secrets / "kept" / "bus").iterdir()}
-    users = {**roles, "operator": "operator", "agent-0": "agent-node-0", "agent-1": "agent-node-1"}
+    users = {**roles, "operator": "operator", **{agent: agent.replace("-", "-node-") for agent in AGENTS}}
+    users[GPU_AGENT] = "agent-gpu-0"
     assert set(bus) == {*users.values(), "reader"}
     for service, user in users.items():
         url = (machine.own_secrets(service) / "nats.url").read_text()
         assert url.startswith(f"tls://{user}:{bus[user]}@")
         assert not any(password in url for other, password in bus.items() if other != user)
     certificate = {"ca.pem", "tls.pem", "tls.key"}
-    for service in AGENTS:
+    for service in (*AGENTS, GPU_AGENT):
         assert {file.name for file in machine.own_secrets(service).iterdir()} == {
             "nats.url",
             "refused",
@@ -218,8 +229,15 @@ def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> 
         assert (key.read_text() if key.exists() else None) == signing.get(role)
     keys = [file for file in machine.secrets.rglob("*.key") if "kept" not in file.parts]
     assert len({file.read_bytes() for file in keys}) == len(keys), "no two containers share a key"
-    assert len(keys) == len(users) + 2 + len(signing)
+    assert len(keys) == len(users) + len(("reader", "nats", "postgres")) + len(signing)
     assert {file.stat().st_mode & 0o777 for file in machine.secrets.rglob("*.key")} == {0o600}
+    of_reader = {file.name: file for file in machine.reader.iterdir()}
+    assert set(of_reader) == {"holdfast.toml", "reader.env", *certificate}
+    assert {of_reader[name].stat().st_mode & 0o777 for name in ("holdfast.toml", "reader.env", "tls.key")} == {0o600}
+    for name in ("holdfast.toml", "reader.env"):
+        text = of_reader[name].read_text()
+        found = {user for user, password in (*bus.items(), *passwords.items()) if password in text}
+        assert found == {"reader"} and bus["reader"] in text and passwords["reader"] in text
     mounted = [_parts(mount)[0] for name, one in COMPOSE.items() if name != "secrets" for mount in one["volumes"]]
     assert "secrets" not in mounted
 
@@ -239,9 +257,19 @@ def test_each_container_sees_its_own_secrets_and_no_others(machine: Machine) -> 
 
 def test_the_image_is_built_once_and_never_pulled() -> None:
     own = {name: one for name, one in COMPOSE.items() if one["image"] == "holdfast:latest"}
-    assert set(own) == {"secrets", "migrate", "operator", *SERVICES, *AGENTS}
+    assert set(own) == {"secrets", "migrate", "operator", "train", *SERVICES, *AGENTS}
     assert [name for name, one in own.items() if "build" in one] == ["secrets"], "eight builds would make eight images"
-    assert {one["pull_policy"] for one in own.values()} == {"never"}
+    assert COMPOSE[GPU_AGENT]["image"] == "holdfast:cuda" and COMPOSE[GPU_AGENT]["build"]["args"]["TORCH_INDEX"]
+    assert {one["pull_policy"] for one in (*own.values(), COMPOSE[GPU_AGENT])} == {"never"}
+
+
+def test_agents_for_the_cpu_are_the_default_and_ports_are_on_loopback() -> None:
+    assert "COMPOSE_PROFILES=cpu" in (ROOT / ".env").read_text().splitlines()
+    profiles = {name: one["profiles"] for name, one in COMPOSE.items() if "profiles" in one}
+    assert profiles == {**{agent: ["cpu"] for agent in AGENTS}, GPU_AGENT: ["gpu"], "train": ["train"]}
+    ports = {name: one["ports"] for name, one in COMPOSE.items() if "ports" in one}
+    assert set(ports) == {"nats", "postgres"}
+    assert all(port.startswith("127.0.0.1:") for published in ports.values() for port in published)
 
 
 @pytest.mark.timeout(420)
@@ -273,14 +301,18 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
         for service in (*SERVICES, *AGENTS):
             wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
         job = ["run", "--nnodes", "2", "--mesh", "dp=2", ROOT / "examples" / "gpt" / "train.py"]
-        jobs = machine.root / "jobs"
-        jobs.mkdir()
+        workspace = machine.root / "workspace"
+        workspace.mkdir()
+        for agent in AGENTS:
+            logs = machine.root / "nodes" / agent.replace("agent", "node")
+            logs.mkdir(parents=True)
+            (logs / "logs").symlink_to(machine.root / "var" / "lib" / "holdfast" / agent / "logs")
 
         def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [BIN / "holdfast", *arguments],
                 env=machine.environment("operator"),
-                cwd=jobs,
+                cwd=workspace,
                 capture_output=True,
                 text=True,
                 check=False,
@@ -290,11 +322,23 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
         done = command(*job, "--steps", "20")
         assert done.returncode == 0, done.stderr
         assert "final_loss=" in done.stdout
+        (name,) = [row["job"] for row in json.loads(command("jobs", "--json").stdout)]
+        assert "final_loss=" in command("logs", name, "--rank", "0").stdout
+        missing = command("logs", "controller")
+        assert (missing.returncode, f"logs exist of: {name}." in missing.stderr) == (1, True)
+        assert "docker compose logs controller" in missing.stderr
+
+        # What a tool on this machine is given is what the operator passes on, and it is let in.
+        given = json.loads(command("connect", "--json").stdout)
+        assert given["nats"]["tls"]["key"] == str(machine.reader / "tls.key")
+        assert machine.is_let_in(given["nats"]["url"], machine.reader)
+        read = command("sql", "--database-url", given["postgres"]["dsn"], "--csv", "select current_user")
+        assert (read.returncode, read.stdout.split()) == (0, ["current_user", "holdfast_reader"])
 
         def nodes_are_free() -> bool:
             status = command("status")
             assert (status.returncode, status.stderr) == (0, "")
-            return "Nodes: 2 standby" in status.stdout
+            return "Nodes: 3 standby" in status.stdout
 
         # It is another service that sets them free, when it hears of the end.
         wait_for(nodes_are_free, "the nodes of a job that is over are not free", machine)

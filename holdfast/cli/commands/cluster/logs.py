@@ -3,14 +3,14 @@
 import os
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import click
 
-from holdfast.cli.connect.directory import cluster_errors, directory_option
+from holdfast.cli.connect.directory import cluster_errors, directory_option, is_named
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import printable
-from holdfast.cli.values import WholeNumber
+from holdfast.cli.values import FilePath, WholeNumber
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.embedded.processes.logfile import tail
@@ -19,7 +19,8 @@ _LOOK_EVERY_S = 0.2
 
 _ELSEWHERE = (
     " In a cluster elsewhere, read a service's log where it runs, and a rank's on its node (`holdfast jobs JOB`), in "
-    "logs/JOB/rank-N.out and .err below the agent's --state-dir."
+    "logs/JOB/rank-N.out and .err below the agent's --state-dir; or name a directory with those of all nodes by "
+    "--node-logs."
 )
 
 
@@ -28,11 +29,26 @@ _ELSEWHERE = (
 @click.option("--rank", type=WholeNumber(min=0), help="With a JOB: only this rank.")
 @click.option("--checks", is_flag=True, help="With a JOB: the output of its stop-time checks.")
 @directory_option
+@click.option(
+    "--node-logs",
+    type=FilePath(file_okay=False, exists=True, path_type=Path),
+    envvar="HOLDFAST_NODE_LOGS",
+    show_envvar=True,
+    help="In a cluster elsewhere: a directory that has each node's logs as NODE/logs, for example mounted from there.",
+)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines, until Ctrl-C.")
 @click.option(
     "--lines", "-n", type=WholeNumber(min=0), default=50, show_default=True, help="Number of last lines to print."
 )
-def logs(service: str | None, rank: int | None, checks: bool, directory: Path, follow: bool, lines: int) -> None:
+def logs(
+    service: str | None,
+    rank: int | None,
+    checks: bool,
+    directory: Path,
+    node_logs: Path | None,
+    follow: bool,
+    lines: int,
+) -> None:
     """Print the end of the log of one process or of all processes, or the output of a job's ranks.
 
     \b
@@ -45,12 +61,7 @@ def logs(service: str | None, rank: int | None, checks: bool, directory: Path, f
     if (rank is not None or checks) and service is None:
         raise click.UsageError(f"{'--checks' if checks else '--rank'} needs the name of a JOB")
     with cluster_errors():
-        layout = ClusterLayout(directory)
-        try:
-            layout.info()
-        except NoCluster as error:
-            raise EmbeddedError(f"{error}{_ELSEWHERE}") from error
-        files = _files(layout, service, rank, checks)
+        files = _files(_sources(directory, node_logs), service, rank, checks)
         prefixes = _prefixes(list(files))
         followers = {}
         for name, file in files.items():
@@ -95,30 +106,60 @@ class Follower:
             return False  # In the middle of a rotation.
 
 
-def _files(layout: ClusterLayout, name: str | None, rank: int | None, checks: bool = False) -> dict[str, Path]:
-    known = {file.stem: file for file in sorted(layout.logs.glob("*.log"))}
-    if name is None:
+class Sources(NamedTuple):
+    """Where logs lie."""
+
+    root: Path
+    nodes: Path
+    processes: dict[str, Path]
+    """Of the processes of an embedded cluster."""
+
+
+def _sources(directory: Path, node_logs: Path | None) -> Sources:
+    if node_logs is not None and not is_named():
+        return Sources(node_logs, node_logs, {})
+    layout = ClusterLayout(directory)
+    try:
+        layout.info()
+    except NoCluster as error:
+        raise EmbeddedError(f"{error}{_ELSEWHERE}") from error
+    return _of_cluster(layout)
+
+
+def _of_cluster(layout: ClusterLayout) -> Sources:
+    return Sources(layout.root, layout.nodes, {file.stem: file for file in sorted(layout.logs.glob("*.log"))})
+
+
+def _files(sources: Sources, name: str | None, rank: int | None, checks: bool = False) -> dict[str, Path]:
+    known = sources.processes
+    if name is None and known:
         return known
-    if rank is None and not checks and name in known:
+    if name is not None and rank is None and not checks and name in known:
         return {name: known[name]}
-    if ranks := _of_ranks(layout, require_name(name, "job name"), rank, checks):
+    if name is not None and (ranks := _of_ranks(sources.nodes, require_name(name, "job name"), rank, checks)):
         return ranks
     what = repr(name) if rank is None else f"rank {rank} of job {name!r}"
     what = f"checks of {what}" if checks else what
-    jobs = ", ".join(sorted({folder.name for folder in layout.nodes.glob("*/logs/*")})) or "none"
+    jobs = ", ".join(sorted({folder.name for folder in sources.nodes.glob("*/logs/*") if folder.is_dir()})) or "none"
+    if not known:
+        missing = "" if name is None else f"there is no log of {what} in {sources.root}. "
+        raise EmbeddedError(
+            f"{missing}Give the name of a JOB; logs exist of: {jobs}. Read those of services and agents where they "
+            "run, for example with `docker compose logs controller`."
+        )
     raise EmbeddedError(
-        f"there is no log of {what} in {layout.root}; logs exist of {', '.join(known)}, and of jobs: {jobs}."
+        f"there is no log of {what} in {sources.root}; logs exist of {', '.join(known)}, and of jobs: {jobs}."
     )
 
 
-def _of_ranks(layout: ClusterLayout, job: str, rank: int | None, checks: bool) -> dict[str, Path]:
+def _of_ranks(nodes: Path, job: str, rank: int | None, checks: bool) -> dict[str, Path]:
     """Return the output files of a job's ranks, on every node where they ran, by the name to show. Runs of checks lie
     in a folder below; for a job that only ran checks, they are returned in any case.
     """
     named = f"rank-{'*' if rank is None else rank}"
     folders = ("checks-*/",) if checks else ("", "checks-*/")
     for folder in folders:
-        found = [file for end in ("out", "err") for file in layout.nodes.glob(f"*/logs/{job}/{folder}{named}.{end}")]
+        found = [file for end in ("out", "err") for file in nodes.glob(f"*/logs/{job}/{folder}{named}.{end}")]
         found.sort(key=lambda file: (int(file.stem.removeprefix("rank-")), file.stat().st_mtime))
         if found:
             above = 3 if folder else 2
