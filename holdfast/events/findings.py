@@ -292,6 +292,8 @@ class HangFound(Finding, frozen=True, kw_only=True, omit_defaults=True):
     is_machine: bool = False
     """A process is stopped, stuck in the kernel or unreadable, which is a fault of the machine. Other hangs may be
     caused by the script as well."""
+    is_by_signal: bool = False
+    """True if nothing but a signal stopped these processes, which the script may have sent to itself."""
     symptom: str = ""
     """A name of `holdfast.symptoms`, by what the suspected ranks wait for inside the kernel; "": none."""
     group: tuple[Name, ...] = ()

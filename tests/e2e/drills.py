@@ -162,9 +162,7 @@ DRILLS = (
         row="os_kernel_panic",
         **LOST,
     ),
-    Drill(
-        Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang", "eviction", root=Root.INFRASTRUCTURE, evicts="first"
-    ),
+    Drill(Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang"),
     Drill(
         Symptom.CPU_OVERLOAD,
         ("overload-node", "--node", "{last}"),

@@ -40,8 +40,6 @@ CASES = (
     Case(
         "a rank is stopped (SIGSTOP)",
         inject=("freeze-rank", "--job", "{job}", "--rank", str(GUILTY)),
-        decision="eviction",
-        needs_spare=True,
     ),
     Case("deadlock in user code", fault="deadlock"),
     Case("a data loader worker sleeps", fault="worker-sleeps"),

@@ -28,8 +28,8 @@ def check(cluster: Cluster, job: Job, case: Case, came: Outcome) -> None:
     assert incident["attempts"] == 1, case.name
 
 
-def test_the_machine_of_a_stopped_rank_is_evicted_and_the_job_trains_on_another(holdfast: Cluster) -> None:
-    (case,) = (case for case in CASES if case.needs_spare and not case.needs_links)
+def test_a_stopped_rank_is_named_and_started_again_and_costs_no_machine(holdfast: Cluster) -> None:
+    (case,) = (case for case in CASES if "freeze-rank" in case.inject)
     job = start(holdfast, case, nnodes=2, nproc=1)
     since = strike(holdfast, case, job)
     members = holdfast.members(job)
@@ -39,8 +39,8 @@ def test_the_machine_of_a_stopped_rank_is_evicted_and_the_job_trains_on_another(
         holdfast.command("inject", "--undo", check=False)
     check(holdfast, job, case, came)
     assert came.ranks == (GUILTY,) and "is stopped" in came.summary
-    (evicted,) = (event["node"] for event in holdfast.events(job, "eviction"))
-    assert evicted == members[GUILTY] and evicted not in holdfast.members(job)
+    # The script may have sent the signal itself, on any machine.
+    assert not holdfast.events(job, "eviction") and holdfast.members(job) == members
 
     # A look by hand at the job that is well again, and at one that is not there.
     looked = holdfast.command("hang", job.name, "--json")

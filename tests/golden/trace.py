@@ -88,6 +88,7 @@ def event_of(given: Input, **defaults: Any) -> Event:
     if kind.__name__ == "HangFound":
         fields |= {"since": given.at, "nodes": list(given.words), "trace": given.id}
         fields["is_machine"] = "machine" in fields
+        fields["is_by_signal"] = fields.get("machine") == "signal"
         fields = {"sign": "waiting", "still_s": 5.0, "limit_s": 3.0, "phase": "train", "confidence": 0.9} | fields
         fields["scope"] = {0: "nobody", 1: "machine"}.get(len(given.words), "group")
         if "ranks" in fields:

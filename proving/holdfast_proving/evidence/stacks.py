@@ -27,7 +27,7 @@ from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.agenda import Agenda
 from holdfast_proving.world.training import Run
 
-OF_MACHINES = ("process stopped", "kernel stuck", "GPU error", "link cut")
+OF_MACHINES = ("kernel stuck", "GPU error", "link cut")
 OF_SCRIPTS = ("deadlock in user code", "data loader stuck", "collective skipped", "size mismatch")
 """Kinds of hangs that a scenario leaves open: of a machine that has to be repaired, and all others."""
 TRIES = 20
@@ -47,7 +47,11 @@ def hang_in(plan: JobPlan, fault: Fault, where: range | None, chance: Random) ->
             return observe(standing, "launched")
     stopped = stand_in("process stopped", 1, Random(1), fresh(layout_of(plan)), where)
     assert stopped is not None, "a stopped process stops every job"
-    return observe(stopped, "launched")
+    seen = observe(stopped, "launched")
+    if not fault.culprit:
+        return seen
+    stuck = [msgspec.structs.replace(it, state="D") if it.state == "T" else it for it in seen.stacks]
+    return replace(seen, stacks=stuck)
 
 
 def writing_in(plan: JobPlan, chance: Random) -> Seen:

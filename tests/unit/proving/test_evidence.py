@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.events import BadNumber, Event, Eviction, FailSlowLocated, FailSlowRelieved, HangFound
+from holdfast.events import BadNumber, Event, Eviction, FailSlowLocated, FailSlowRelieved, HangFound, SuspectsTested
 from holdfast_proving.inside.cluster import Cluster
 from holdfast_proving.scenario.load import ScenarioRefused, read_scenario
 
@@ -44,13 +44,12 @@ MIXED = (
 
 
 def decisions(cluster: Cluster) -> list[tuple[str, str | None, tuple[str, ...]]]:
-    """Return who decided what about whom. Ids follow from messages, so jobs that test suspects have other names."""
+    """Return who decided what about whom. Ids follow from messages, so jobs that test suspects have other names: they
+    come last, since nothing orders what two jobs do at the same time."""
     named = (HangFound, FailSlowLocated, FailSlowRelieved, BadNumber)
-    return [
-        (event.type, event.node, tuple(getattr(event, "nodes", ())))
-        for _, event in cluster.log
-        if event.source == "controller" or isinstance(event, named)
-    ]
+    decided = [event for _, event in cluster.log if event.source == "controller" or isinstance(event, named)]
+    by_job = sorted(decided, key=lambda event: isinstance(event, SuspectsTested) or "retest" in (event.job or ""))
+    return [(event.type, event.node, tuple(getattr(event, "nodes", ()))) for event in by_job]
 
 
 def test_quiet_evidence_decides_nothing() -> None:

@@ -37,6 +37,7 @@ def test_a_node_that_does_not_answer_is_asked_twice_before_it_is_blamed() -> Non
     (found,), (traced,) = scene.of(HangFound), scene.of(JobTraced)
     assert traced.unanswered == ("c",)
     assert (found.nodes, found.ranks, found.is_machine) == (("c",), (2,), True)
+    assert not found.is_by_signal
 
 
 def test_answers_arrive_in_parts_and_for_other_traces() -> None:

@@ -38,6 +38,7 @@ def test_a_rank_that_is_stopped_is_named_once_every_node_has_answered() -> None:
     (traced,), (found,) = scene.of(JobTraced), scene.of(HangFound)
     assert traced.trace == found.trace == suspected.trace and traced.cause == suspected.id
     assert (found.ranks, found.nodes, found.scope, found.is_machine) == ((2,), ("c",), "machine", True)
+    assert found.is_by_signal, "the script may have sent it"
     assert found.confidence >= HangPolicy().evict_confidence_min
     assert found.since == START + timedelta(seconds=0) and "is stopped" in found.summary
     assert sum(place.count for place in traced.places) == 4
@@ -62,6 +63,7 @@ def test_a_rank_that_waits_for_a_mount_names_it(waits_in: str, symptom: str) -> 
     scene.answer(state="D", waits_in=waits_in)
     (found,) = scene.of(HangFound)
     assert (found.ranks, found.is_machine, found.symptom) == ((2,), True, symptom)
+    assert not found.is_by_signal
 
 
 def test_a_rank_in_its_own_code_is_named_and_no_machine_is_at_fault() -> None:

@@ -30,7 +30,8 @@ FRAMES_SHOWN_MAX = 16
 LINES_SHOWN_MAX = 24
 _LINE_CHARS_MAX = 400
 SILENT_CONFIDENCE = 0.8
-STUCK_STATES = frozenset({"T", "t", "D"})
+STOPPED_BY_SIGNAL = frozenset({"T", "t"})
+STUCK_STATES = STOPPED_BY_SIGNAL | {"D"}
 """Stopped, or waiting inside the kernel where no signal arrives."""
 
 
@@ -119,6 +120,8 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks under suspicion only work."""
     is_machine: bool
     """Each of the ranks shows a fault of its machine."""
+    is_by_signal: bool
+    """A signal stopped their processes, and nothing else is wrong with them."""
     symptom: str
     """What the ranks wait for inside the kernel names it; "" if nothing does."""
     group: tuple[str, ...]
@@ -181,6 +184,7 @@ def judge(
         if process.kind == "rank"
         and (process.state in STUCK_STATES or (process.unread and not process.is_tracers_fault))
     }
+    by_signal = {process.rank for process in processes if process.kind == "rank" and process.state in STOPPED_BY_SIGNAL}
     busy = working & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
     own = [process for process in processes if process.rank in ranks]
     return HangJudgement(
@@ -193,6 +197,8 @@ def judge(
         # A rank that waits in a collective may burn CPU there: only CPU time outside of collectives is work.
         is_excused=bool(busy) and (not ranks or busy >= set(ranks)),
         is_machine=bool(ranks) and all(rank in shows_fault or node_of_rank.get(rank) in unanswered for rank in ranks),
+        is_by_signal=bool(ranks)
+        and all(rank in by_signal and node_of_rank.get(rank) not in unanswered for rank in ranks),
         symptom=named_by_kernel(own) or "",
         group=convincing_group(verdict, looked_at, node_of_rank) if not (busy or shows_fault or unanswered) else (),
         some_wait=any(

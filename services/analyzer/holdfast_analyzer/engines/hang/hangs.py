@@ -252,6 +252,7 @@ class JobHang:
             scope=judged.scope,
             confidence=judged.confidence,
             is_machine=judged.is_machine,
+            is_by_signal=judged.is_by_signal,
             symptom=judged.symptom,
             # A script that deadlocks by itself mostly does so before its first step.
             group=() if stall.is_first_start else judged.group,

@@ -1,8 +1,9 @@
 """The decision about a job that hangs (docs/adr/0020-hangs.md).
 
-A machine that itself shows a fault is evicted: a process on it is stopped, stuck in the kernel, or cannot be read.
-So is a group that differs from all other ranks, once other nodes can replace it (ByteRobust §5.1). Any other hang
-may be caused by the script: the job is restarted, and a second hang shows whether it follows a node.
+A machine that itself shows a fault is evicted: a process on it is stuck in the kernel, or cannot be read. So is a
+group that differs from all other ranks, once other nodes can replace it (ByteRobust §5.1). Any other hang may be caused
+by the script: the job is restarted, and a second hang shows whether it follows a node. Where a signal stopped the
+processes no machine is ever blamed: a script can send it to itself, and devices send none.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
     convincing = tuple(node for node in event.group if node in state.nodes)
     named = convincing or tuple(node for node in event.nodes if node in state.nodes)
     is_named = bool(named) and event.confidence >= policy.evict_confidence_min
-    is_certain = is_named and event.is_machine and _may_go(state, named, rules.ladder.evictions_share_max, policy)
+    # Devices do not send signals. A script may stop itself on any machine, so none is blamed for it.
+    is_of_node = is_named and not event.is_by_signal
+    is_certain = is_of_node and event.is_machine and _may_go(state, named, rules.ladder.evictions_share_max, policy)
     # Confidence is low because the members of the group look alike; that one of them blocks the others is certain.
     is_likely = len(named) > 1 and event.confidence >= policy.group_confidence_min
     is_group = is_likely and _may_go(state, named, policy.group_share_max, policy)
@@ -58,7 +61,7 @@ def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:
         generation=state.generation,
         step=step,
         text=_describe(event),
-        node=named[0] if is_named and len(named) == 1 else None,
+        node=named[0] if is_of_node and len(named) == 1 else None,
         rank=event.ranks[0] if len(event.ranks) == 1 else None,
         evidence=(event.id,),
         error=RankError(

@@ -15,7 +15,7 @@ a rank alone names its machine                -> stop-time checks at once: a scr
 tests name a machine that slows the job down  -> evict it, once it has cost as much as a restart, and test it again
 a link, or a group by stacks, slows it down   -> evict both ends, or the group, likewise; healthy ones come back
 crash or hang, and a hint about its node      -> stop-time checks at once; a hint alone does nothing
-hang, and a machine itself shows a fault      -> evict it: a process there is stopped, stuck, or cannot be read
+hang, and a machine itself shows a fault      -> evict it: a process there is stuck, or cannot be read
 hang, and one group stands apart from the rest -> evict the group, once others are there; test it beside training
 the same without those nodes                  -> it follows the job: they come back, no other group is evicted
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
