@@ -117,6 +117,9 @@ class InspectionPolicy(Section, frozen=True, kw_only=True):
     link_errors_per_min_max: Annotated[float, Within(0, 1e9)] = 10.0
     """Symbol and other link errors of an InfiniBand port per minute."""
 
+    rdma_silent_s: Annotated[float, Within(1, 30 * 86400)] = 600.0
+    """A node whose ranks have moved data by RDMA is a hint once none has moved for this long (ByteRobust §4.1)."""
+
     gpu_temperature_c_max: Annotated[float, Within(30, 150)] = 85.0
     """A GPU above this temperature is a hint, like one that its driver slows down for heat."""
 

@@ -35,7 +35,7 @@ def registered(
     """Return the checks of a node that others reach at `address`."""
     own = (
         network_check(policy, machine),
-        infiniband_check(policy, machine),
+        infiniband_check(policy, machine, ranks),
         switch_check(policy, machine, address),
         gpu_check(policy, gpu),
         dcgm_check(policy),

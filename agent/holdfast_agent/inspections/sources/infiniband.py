@@ -1,4 +1,5 @@
-"""InfiniBand and RoCE ports from /sys/class/infiniband: their state and the growth of their error counters."""
+"""InfiniBand and RoCE ports from /sys/class/infiniband: their state, the growth of their error counters, and whether
+ranks that communicate by RDMA still do (ByteRobust §4.1)."""
 
 from __future__ import annotations
 
@@ -27,6 +28,13 @@ RETRIES = ("local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err", "out_
 """The card's counters of lost or late packets. Congestion raises them too, so they are only a hint."""
 
 
+DATA = ("port_rcv_data", "port_xmit_data")
+"""Counters of data, in words of four bytes."""
+
+MOVED_BYTES_PER_MIN = 1 << 20
+"""Less than this is management and heartbeats, and no training."""
+
+
 class Port(msgspec.Struct, frozen=True, kw_only=True):
     """One port in one reading; `state` is a word such as ACTIVE, `rate` the speed in sysfs."""
 
@@ -47,10 +55,44 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_up or self.counters.get("port_rcv_data", 0) > 0
 
 
-class InfiniBand:
-    """Watches every port. `clock` returns monotonic seconds."""
+class RankTraffic:
+    """The data of all ports together since the present ranks run."""
 
-    def __init__(self, machine: Machine, policy: InspectionPolicy, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, silent_s: float) -> None:
+        self._silent_s = silent_s
+        self._ranks: tuple[int, ...] = ()
+        self._moved_at: float | None = None
+        """When data moved last; None: it never did under these ranks."""
+
+    def silence(self, ranks: tuple[int, ...], bytes_per_min: float, now: float) -> list[Trouble]:
+        """Return a hint if these ranks moved data, and none has moved for so long. Ranks that use no RDMA never did."""
+        if ranks != self._ranks:
+            self._ranks, self._moved_at = ranks, None
+        if bytes_per_min >= MOVED_BYTES_PER_MIN:
+            self._moved_at = now
+        if not ranks or self._moved_at is None or now - self._moved_at < self._silent_s:
+            return []
+        detail = f"no port has carried data for {(now - self._moved_at) / 60:.0f} minutes, and the ranks run on"
+        # Where a job stands still, all of its nodes report it: it is the job's then, and no node's.
+        return [
+            Trouble(
+                kind="silence", detail=detail, confidence="hint", symptom=Symptom.JOB_HANG, shared="RDMA of the job"
+            )
+        ]
+
+
+class InfiniBand:
+    """Watches every port. `ranks` returns the processes of the node's ranks, `clock` monotonic seconds."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        policy: InspectionPolicy,
+        clock: Callable[[], float] = time.monotonic,
+        ranks: Callable[[], tuple[int, ...]] = tuple,
+    ) -> None:
+        self._ranks = ranks
+        self._traffic = RankTraffic(policy.rdma_silent_s)
         self._folder = machine.sys / "class/infiniband"
         self._policy = policy
         self._needed = frozenset(listed(policy.interfaces))
@@ -76,6 +118,9 @@ class InfiniBand:
             Trouble(device=name, kind="gone", detail="the port has vanished, and its card with it")
             for name in sorted(self._been_up - set(found))
         ]
+        if minutes > 0:
+            moved = sum(_moved_bytes(port, self._before.get(name)) for name, port in found.items())
+            troubles += self._traffic.silence(self._ranks(), moved / minutes, now)
         self._before, self._looked_at = found, now
         return Reading(
             troubles=tuple(troubles),
@@ -134,16 +179,22 @@ class InfiniBand:
         return troubles
 
 
-def infiniband_check(policy: InspectionPolicy, machine: Machine) -> Check:
+def infiniband_check(policy: InspectionPolicy, machine: Machine, ranks: Callable[[], tuple[int, ...]]) -> Check:
     return Check(
         name="infiniband",
         source="/sys/class/infiniband",
-        read=InfiniBand(machine, policy).read,
+        read=InfiniBand(machine, policy, ranks=ranks).read,
         interval_s=policy.network_s,
         compares=True,
         confidence="tolerate",
         symptom=Symptom.INFINIBAND_ERROR,
     )
+
+
+def _moved_bytes(port: Port, before: Port | None) -> int:
+    """Return the data since the last reading. A counter that was reset starts over."""
+    known = before.counters if before is not None else port.counters
+    return sum(4 * max(0, port.counters.get(name, 0) - known.get(name, 0)) for name in DATA)
 
 
 def ports(folder: Path) -> dict[str, Port]:
@@ -164,7 +215,7 @@ def ports(folder: Path) -> dict[str, Port]:
 
 
 def _counters(place: Path) -> dict[str, int]:
-    wanted = {FLAPS, "port_rcv_data", *LINK_ERRORS}
+    wanted = {FLAPS, *DATA, *LINK_ERRORS}
     found = {name: number(place / "counters" / name) for name in wanted}
     found |= {name: number(place / "hw_counters" / name) for name in RETRIES}
     return {name: value for name, value in found.items() if value is not None}

@@ -165,6 +165,33 @@ def test_a_link_that_comes_back_slower_is_a_hint(tmp_path: Path) -> None:
     assert told(reading) == [("mlx5_0:1", "rate", 1)] and reading.troubles[0].confidence == "hint"
 
 
+def test_ranks_that_move_no_data_any_more_are_a_hint(tmp_path: Path) -> None:
+    """Counters of two ports, once a minute: words of four bytes."""
+    ranks: list[int] = []
+    moving = port("mlx5_0", counters__port_rcv_data=0, counters__port_xmit_data=0) | port("mlx5_1")
+    infiniband = InfiniBand(machine_at(tmp_path, moving), POLICY, Minutes(), lambda: tuple(ranks))
+    infiniband.read()
+
+    def read(words: int, minutes: int) -> list[tuple[str, str, int]]:
+        write(tmp_path, port("mlx5_0", counters__port_rcv_data=words, counters__port_xmit_data=words))
+        return [told(infiniband.read()) for _ in range(minutes)][-1]
+
+    # Without ranks, or with ranks that use no RDMA, silence is no news. A few heartbeats are no training.
+    assert read(10_000_000, 20) == []
+    ranks.append(7)
+    assert read(10_000_100, 20) == []
+    assert read(90_000_000, 10) == []
+    assert read(90_000_100, 1) == [("", "silence", 1)]
+    (trouble,) = infiniband.read().troubles
+    assert (trouble.confidence, trouble.symptom, trouble.shared) == ("hint", "job_hang", "RDMA of the job")
+    assert "for 11 minutes" in trouble.detail
+    assert read(99_000_000, 1) == []
+    # After a restart it begins anew, also where counters were reset.
+    assert read(99_000_100, 10) == [("", "silence", 1)]
+    ranks[:] = [8]
+    assert read(0, 20) == []
+
+
 @pytest.mark.skipif(not FIELD, reason="HOLDFAST_FIELD_DATA names no folder with /sys/class/infiniband of a machine")
 def test_a_machine_of_the_field_is_well(tmp_path: Path) -> None:
     recorded = tmp_path / "recorded"
