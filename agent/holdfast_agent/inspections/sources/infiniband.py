@@ -4,7 +4,7 @@ ranks that communicate by RDMA still do (ByteRobust §4.1)."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -89,7 +89,7 @@ class InfiniBand:
         machine: Machine,
         policy: InspectionPolicy,
         clock: Callable[[], float] = time.monotonic,
-        ranks: Callable[[], tuple[int, ...]] = tuple,
+        ranks: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self._ranks = ranks
         self._traffic = RankTraffic(policy.rdma_silent_s)
@@ -120,7 +120,7 @@ class InfiniBand:
         ]
         if minutes > 0:
             moved = sum(_moved_bytes(port, self._before.get(name)) for name, port in found.items())
-            troubles += self._traffic.silence(self._ranks(), moved / minutes, now)
+            troubles += self._traffic.silence(tuple(self._ranks()), moved / minutes, now)
         self._before, self._looked_at = found, now
         return Reading(
             troubles=tuple(troubles),
@@ -179,7 +179,7 @@ class InfiniBand:
         return troubles
 
 
-def infiniband_check(policy: InspectionPolicy, machine: Machine, ranks: Callable[[], tuple[int, ...]]) -> Check:
+def infiniband_check(policy: InspectionPolicy, machine: Machine, ranks: Callable[[], Collection[int]]) -> Check:
     return Check(
         name="infiniband",
         source="/sys/class/infiniband",
