@@ -205,7 +205,8 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name.partition(".")[0] in ("transformers", "deepspeed"):
             return importlib.machinery.ModuleSpec(name, Loader(), is_package=True)
-sys.meta_path.append(Finder())
+# After the finder of the hooks, and before those that find what is installed.
+sys.meta_path.insert(1, Finder())
 import transformers.trainer_callback, deepspeed.runtime.engine
 {truth}
 handler = transformers.trainer_callback.CallbackHandler()
