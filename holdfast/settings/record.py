@@ -45,6 +45,9 @@ class RecordPolicy(Section, frozen=True, kw_only=True):
     """Share of a job's nodes that may be on the blocklist at once for what its ranks did or printed, without a witness;
     at least as many as the circuit breaker allows a small job. A script can do either on any machine."""
 
+    accused_author_multiple: Annotated[float, Within(1.0, 1000.0)] = 2.0
+    """Multiple of that number for all jobs of one user together: a script can be submitted again under another name."""
+
     rack_chance_max: Annotated[float, Within(0.0, 1.0)] = 0.01
     """Probability that chance alone has so many nodes of one rack fail, below which jobs get nodes of the rack only if
     no others are free."""

@@ -88,6 +88,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of an eviction: the epoch at which the job held the node."""
     is_accusation: bool = False
     """Of an eviction: it rests on nothing but what ranks did or printed."""
+    author: str = ""
+    """Of an accusation: the user who submitted the job."""
     text: str = ""
     event: str = ""
     """Id of the event that reports it."""

@@ -37,6 +37,11 @@ class NodeRecords(MutableMapping[str, NodeRecord]):
         found = ((record, record.accusation) for record in self.of_jobs((job,)))
         return [(record, mark) for record, mark in found if mark is not None and mark.job == job]
 
+    def accused_for(self, author: str) -> list[Mark]:
+        """Return such evictions by all jobs of one user."""
+        found = (record.accusation for record in self.values())
+        return [mark for mark in found if mark is not None and mark.author == author]
+
     def _nodes(self, job: str) -> set[str]:
         own = self._nodes_of.get(job, set())
         return own if self._below is None else own | (self._below._nodes(job) - self._own.keys())

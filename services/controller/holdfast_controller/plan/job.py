@@ -105,6 +105,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     phase: JobPhase
     submitted_at: datetime
+    author: str = ""
+    """The user who submitted it; "": unknown."""
     members: tuple[Grant | None, ...]
     """The node of each node rank; None where one is missing."""
     generation: int = 0

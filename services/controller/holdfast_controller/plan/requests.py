@@ -31,6 +31,7 @@ def submit(state: JobState | None, request: SubmitJob, now: datetime, rules: Rul
         return JobDecision(state=None, refusal=why)
     try:
         job = new_job(spec, now, updates.first_version(request.code, request.asked_by, now))
+        job = job.update(author=request.asked_by.partition(" (pid ")[0])
     except ValueError as error:
         return JobDecision(state=None, refusal=str(error))
     draft = JobDraft(job, request.id, now, rules)

@@ -114,7 +114,7 @@ def may_evict(draft: JobDraft, choice: RungChoice) -> bool:
     emit that. A breaker that opens stays open."""
     state, policy = draft.state, draft.rules.ladder
     if choice.is_accusation and is_full(draft):
-        why = f"{choice.reason}; nothing but its own ranks has cost this job {accused_max(draft)} nodes lately"
+        why = f"{choice.reason}; nothing but ranks of its author has cost {accused_max(draft)} nodes or more lately"
         for node in choice.nodes:
             draft.emit(Withheld, mechanism=ACCUSATIONS, rung=choice.rung, node=node, reason=why)
         return False
@@ -212,6 +212,7 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
                 peer=peer,
                 epoch=member.epoch,
                 is_accusation=choice.is_accusation,
+                author=draft.state.author if choice.is_accusation else "",
                 symptom=failure.symptom_name,
                 rank=failure.rank,
             )

@@ -1,8 +1,8 @@
 """Evictions that rest on nothing but what ranks did or printed. A script can do either on a machine of its choice.
 
-So they are bounded for each job and time, and a node comes back once the job does without it what it was evicted for:
-if the same rank fails in the same way on another node, or if so many others print the like that its record would not
-have called for its eviction. A job whose words follow its rank is not believed for `[record] half_life_days`.
+So they are bounded for each job, each author and time, and a node comes back once the job does without it what it was
+evicted for: if the same rank fails in the same way on another node, or if so many others print the like that its record
+would not have called for its eviction. A job whose words follow its rank is not believed for `[record] half_life_days`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ ACCUSATIONS = "accusations"
 
 
 def is_full(draft: JobDraft) -> bool:
-    """Return True if the job has cost the pool as many nodes as it may without a witness."""
-    block = timedelta(seconds=draft.rules.timeouts.block_s)
+    """Return True if the job, or all jobs of its author, have cost the pool as many nodes as they may without a
+    witness."""
+    block, author = timedelta(seconds=draft.rules.timeouts.block_s), draft.state.author
     out = sum(draft.now - mark.at < block for _, mark in draft.records.accused_by(draft.state.job))
-    return out >= accused_max(draft)
+    if out >= accused_max(draft):
+        return True
+    of_author = sum(draft.now - mark.at < block for mark in draft.records.accused_for(author)) if author else 0
+    return of_author >= draft.rules.record.accused_author_multiple * accused_max(draft)
 
 
 def accused_max(draft: JobDraft) -> int:

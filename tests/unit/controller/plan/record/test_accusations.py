@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast.engines.record.history import MarkKind
+from msgspec.structs import replace
+
+from holdfast.engines.record.history import Mark, MarkKind, NodeRecord
+from holdfast.engines.record.records import NodeRecords
 from holdfast.events import Eviction, EvictionRevoked, Inspection, Withheld
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast_controller.plan.draft import JobDraft, Rules
-from holdfast_controller.plan.record.accusations import ACCUSATIONS
+from holdfast_controller.plan.record.accusations import ACCUSATIONS, is_full
 from holdfast_controller.plan.record.noting import strike_incident
 from tests.scenes.failing_job import ECC, FailingJob
 
@@ -117,3 +120,22 @@ def test_what_a_rollback_answers_was_no_fault_of_a_node_whatever_its_ranks_print
     strike_incident(draft, ("b",), "the code was rolled back for it")
     (mark,) = draft.records["b"].marks
     assert mark.kind is MarkKind.HARDWARE and not mark.counts
+
+
+def test_all_jobs_of_one_user_can_accuse_twice_as_many_nodes_as_one() -> None:
+    job = FailingJob()
+    mark = Mark(at=job.now, kind=MarkKind.EVICTED, is_accusation=True, author="ada")
+    held = {
+        f"n{number}": NodeRecord(node=f"n{number}").with_mark(replace(mark, job=f"j{number}")) for number in range(6)
+    }
+
+    def is_full_with(records: dict[str, NodeRecord]) -> bool:
+        rules = replace(job.controller.planner.rules, records=NodeRecords(records))
+        return is_full(JobDraft(job.state, uuid7(), job.now, rules))
+
+    assert job.state.author == "ada" and is_full_with(held)
+    assert not is_full_with(dict(list(held.items())[:5]))
+    others = {node: NodeRecord(node=node).with_mark(replace(mark, job="j", author="bob")) for node in held}
+    assert not is_full_with(others)
+    job.now += timedelta(days=1)
+    assert not is_full_with(held)
