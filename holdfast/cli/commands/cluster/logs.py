@@ -141,6 +141,9 @@ def _files(sources: Sources, name: str | None, rank: int | None, checks: bool = 
     what = repr(name) if rank is None else f"rank {rank} of job {name!r}"
     what = f"checks of {what}" if checks else what
     jobs = ", ".join(sorted({folder.name for folder in sources.nodes.glob("*/logs/*") if folder.is_dir()})) or "none"
+    if rank is not None and name is not None and (others := _of_ranks(sources.nodes, name, None, checks)):
+        printed = sorted({int(file.stem.removeprefix("rank-")) for file in others.values()})
+        raise EmbeddedError(f"{what} has printed nothing; there is output of rank {', '.join(map(str, printed))}.")
     if not known:
         missing = "" if name is None else f"there is no log of {what} in {sources.root}. "
         raise EmbeddedError(

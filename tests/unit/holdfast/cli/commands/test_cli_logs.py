@@ -44,7 +44,9 @@ def test_what_is_not_there_is_said_with_what_is(layout: ClusterLayout) -> None:
         EmbeddedError, match=r"no log of 'other' .* logs exist of controller, .* jobs: controller, gpt\.$"
     ):
         _files(_of_cluster(layout), "other", None)
-    with pytest.raises(EmbeddedError, match="no log of rank 7 of job 'gpt'"):
+    with pytest.raises(
+        EmbeddedError, match="rank 7 of job 'gpt' has printed nothing; there is output of rank 0, 1, 10"
+    ):
         _files(_of_cluster(layout), "gpt", 7)
     with pytest.raises(click.ClickException, match="is not a valid name"):
         _files(_of_cluster(layout), "../*", 0)
@@ -77,7 +79,11 @@ def test_in_a_cluster_elsewhere_ranks_are_found_where_their_nodes_logs_are_mount
         return done.exit_code, done.output
 
     assert logs("gpt", "--rank", "3") == (0, "step 7\n")
-    for arguments in ((), ("controller",), ("gpt", "--rank", "4")):
+    assert logs("gpt", "--rank", "4") == (
+        1,
+        "Error: rank 4 of job 'gpt' has printed nothing; there is output of rank 3.\n",
+    )
+    for arguments in ((), ("controller",), ("other", "--rank", "4")):
         code, output = logs(*arguments)
         assert code == 1 and "logs exist of: gpt. Read those of services and agents where they run" in output
     code, output = logs("gpt", "--dir", str(tmp_path))
