@@ -33,12 +33,16 @@ TOKEN = "the token of the job"
 CHUNK = 4 << 20
 WAIT_S = 30.0
 PATIENT = f"""
+from holdfast_vault.peers import peer_session
 from holdfast_vault.peers.fetching import discovery, fetcher
+from holdfast_vault.peers.sending import replicas
 from holdfast_vault.__main__ import main
+peer_session.SEAL_WAIT_S = replicas.WAIT_S = {WAIT_S}
 discovery.FIND_S = discovery.GRACE_S = fetcher.ASSIGNMENT_WAIT_S = {WAIT_S}
 main()
 """
-"""A vault that waits for the answers of others, and for its order, as long as a busy machine makes them take."""
+"""A vault that waits for the answers of others, for their steps, and for its order, as long as a busy machine makes
+them take."""
 
 T = TypeVar("T")
 
