@@ -1,5 +1,6 @@
 """Options shared by all tests, the order in which they begin, and the signals that they start with."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 from tests.file_order import FileOrder, place
 
 E2E_LIMIT_S = 300
+
+# Collecting thousands of tests makes objects that all stay: searching them for garbage again and again would take half
+# of the time, and in each worker.
+gc.disable()
 
 # Whoever starts the tests in the background hands these down ignored, and every process that a test starts would
 # ignore them too: the tests of Ctrl-C and of a closed terminal then wait for ever.
@@ -42,6 +47,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(E2E_LIMIT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
