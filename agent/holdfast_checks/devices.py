@@ -45,7 +45,8 @@ def be_exact() -> None:
     """Make results bitwise reproducible: one thread, one order of sums. Must be called before the GPU is used."""
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    # As `torch.use_deterministic_algorithms` does, without the settings of the compiler: they take a second to import.
+    torch._C._set_deterministic_algorithms(True, warn_only=False)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.benchmark = False

@@ -87,10 +87,14 @@ def test_a_path_that_hangs_is_late_and_holds_up_no_other(tmp_path: Path, monkeyp
 def test_devices_are_tested_if_the_plan_says_so() -> None:
     # In a process like the zygote: the library of products must have no threads where it is forked.
     one = ONE_THREAD | {"PLAN": msgspec.json.encode(plan(None, devices=1, limit_s=60.0)).decode()}
-    code = "import json, os, msgspec, torch; from holdfast_checks import warm_up as w; found = []; "
-    code += "w.run(msgspec.json.decode(os.environ['PLAN'], type=w.WarmUpPlan), found.append); print(json.dumps(found))"
+    code = "import json, os, sys, msgspec, torch; from holdfast_checks import devices, warm_up as w; found = []; "
+    code += "w.run(msgspec.json.decode(os.environ['PLAN'], type=w.WarmUpPlan), found.append); devices.be_exact(); "
+    code += "print(torch.are_deterministic_algorithms_enabled(), 'torch._inductor.config' in sys.modules); "
+    code += "print(json.dumps(found))"
     ran = subprocess.run([sys.executable, "-c", code], env=os.environ | one, capture_output=True, text=True, check=True)
-    (end,) = json.loads(ran.stdout.splitlines()[-1])
+    *_, exact, results = ran.stdout.splitlines()
+    assert exact == "True False", "settings of the compiler, which take a second to import, are not needed"
+    (end,) = json.loads(results)
     (found,) = end["folded"]
     assert found["test"] == "devices" and found["unit"] == "GFLOP/s" and found["digest"], ran.stdout
 
