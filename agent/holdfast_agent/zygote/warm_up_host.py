@@ -18,6 +18,9 @@ from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast_agent.zygote.wire import Fence, StartWarmUp, WarmUpResults
 
 PROGRAM = "holdfast_checks.warm_up"
+NICE = 15
+"""Its priority, below that of ranks."""
+
 LATE_S = 2.0
 """Time beyond its limit after which the process is killed; what it has not reported by then is never known."""
 
@@ -90,6 +93,8 @@ def _warm_up(parent: int, plan: bytes, pipe: int, log_file: int) -> NoReturn:
     os.setsid()
     reset_signals()
     set_process_name("warm-up")
+    # On a machine with few processors, the ranks that start need them more.
+    os.nice(NICE)
     pipe = os.dup2(pipe, 3, inheritable=False)
     os.dup2(log_file, 1)
     os.dup2(log_file, 2)
