@@ -3,8 +3,7 @@
     python bench/signals.py            20 MB of output of each kind, 50,000 scalars
     python bench/signals.py --quick    2 MB, 5,000 scalars
 
-*Output*: the scan for signatures (`holdfast_agent.plan.log_signatures`) over lines as trainers and NCCL print them,
-in reads
+*Output*: the scan for signatures (`holdfast_agent/plan/log_lines`) over lines as trainers and NCCL print them, in reads
 of a line or two, of a page and of all that a pipe holds. One MB a second at x ms a MB is x thousandths of a core.
 *Logs*: reading scalars from a TensorBoard and a W&B file of the real writers, repeated. *Search*: one look for the
 logs that this process and its children have open.
@@ -22,7 +21,7 @@ from pathlib import Path
 import machine
 from report import final_line, table, tell
 
-from holdfast_agent.plan.log_signatures import Scanner
+from holdfast_agent.plan.log_lines.log_signatures import Scanner
 from holdfast_agent.training_logs.open_files import open_logs
 from holdfast_agent.training_logs.readings import StepReadings
 from holdfast_agent.training_logs.scalars import LogParser

@@ -76,7 +76,7 @@ class Effects:
             case actions.Stop():
                 grace_s = self._timeouts.grace_s(is_urgent=action.is_urgent)
                 return StopRanks(number=action.number, grace_s=grace_s, at_once=action.at_once)
-            case actions.WarmUp():
+            case actions.StartWarmUp():
                 return warm_up_command(action.order, self._address)
             case actions.OpenStore() if action.order.placement is not None:
                 return StartStore(fence=action.order.fence, port=action.order.placement.master_port)

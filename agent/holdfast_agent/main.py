@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
-from holdfast.daemon.order_keys import keys_of
+from holdfast.daemon.orders.order_keys import keys_of
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.ids import checked_name

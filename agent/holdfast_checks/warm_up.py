@@ -28,10 +28,10 @@ BURN_S = 0.02
 
 def run(plan: WarmUpPlan, publish: Callable[[dict[str, Any]], None]) -> None:
     """Test the node, and publish the fields of each result: what failed at once, the rest at the end."""
-    WarmUp(plan, publish).run()
+    WarmUpRun(plan, publish).run()
 
 
-class WarmUp:
+class WarmUpRun:
     def __init__(self, plan: WarmUpPlan, publish: Callable[[dict[str, Any]], None]) -> None:
         self._plan = plan
         self._end = time.monotonic() + plan.limit_s

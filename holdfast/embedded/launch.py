@@ -12,10 +12,11 @@ import msgspec
 
 from holdfast.embedded.errors import EmbeddedError, StartFailed
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
+from holdfast.embedded.options import ClusterOptions
 from holdfast.embedded.processes.child_process import describe_exit
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.services import ClusterPlan
-from holdfast.embedded.supervisor import ClusterOptions, Supervisor
+from holdfast.embedded.supervisor import Supervisor
 from holdfast.node.kernel import die_with_parent
 
 Tell = Callable[[str], None]

@@ -9,7 +9,7 @@ from functools import partial
 
 from holdfast.daemon.gate import GATE_VARIABLE
 from holdfast.daemon.nursery import NURSERY_VARIABLE, ROOM, ROOM_VARIABLE
-from holdfast.daemon.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
+from holdfast.daemon.orders.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.daemon.process import leave_limit_s
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded import fabric

@@ -6,7 +6,6 @@ import datetime
 import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -39,6 +38,7 @@ from holdfast.embedded.layout import (
     choose_nodes,
     next_node,
 )
+from holdfast.embedded.options import ClusterOptions
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
@@ -48,23 +48,6 @@ from holdfast.embedded.servers.credentials import HOST
 from holdfast.embedded.servers.nats_disk import restart_after_write_errors
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.services import ClusterPlan
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
-    """Options of `holdfast up`. None means as in the last run, or the default on a first start."""
-
-    nodes: int | None = None
-    postgres_port: int | None = None
-    nats_port: int | None = None
-    allow_faults: bool = False
-    """`holdfast inject` may break things."""
-    new_passwords: bool = False
-    """All users get new passwords."""
-    namespaces: bool = False
-    """Each node gets a separate network."""
-    for_one_run: bool = False
-    """Database and bus are not kept after the end: nothing waits for a disk."""
 
 
 class Supervisor:

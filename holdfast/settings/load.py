@@ -62,21 +62,21 @@ from holdfast.settings import Section
 from holdfast.settings.addresses import Address
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.code import CodePolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
+from holdfast.settings.decisions.record import RecordPolicy
+from holdfast.settings.decisions.warm_up import WarmUpPolicy
 from holdfast.settings.findings.corruption import CorruptionPolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.settings.inspections import CommandCheck, InspectionPolicy
 from holdfast.settings.jobs import JobsPolicy
-from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.network import NetworkPolicy
 from holdfast.settings.pool import PoolPolicy
-from holdfast.settings.record import RecordPolicy
 from holdfast.settings.retention import HistoryPolicy, RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast.settings.warm_up import WarmUpPolicy
 
 PREFIX = "HOLDFAST_"
 DEFAULT_FILE = "holdfast.toml"

@@ -16,9 +16,9 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import Launch
 from holdfast.ids import derived_id
 from holdfast.requests import CodeOffer, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
+from holdfast.settings.decisions.warm_up import WarmUpPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
-from holdfast.settings.warm_up import WarmUpPolicy
 from holdfast.store.changes import change_between, row_of
 from holdfast.store.jsonb import storable_json
 from holdfast.symptoms import Symptom

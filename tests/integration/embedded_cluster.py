@@ -14,10 +14,10 @@ from holdfast.daemon.gate import GATE_VARIABLE
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.launch import run_detached, run_foreground
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
+from holdfast.embedded.options import ClusterOptions
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
 from holdfast.embedded.services import ClusterPlan, base_environment
-from holdfast.embedded.supervisor import ClusterOptions
 
 CHILDREN = str(Path(__file__).with_name("embedded_children.py"))
 

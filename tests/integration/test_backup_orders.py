@@ -12,7 +12,7 @@ import pytest
 from holdfast.bus import KeyUpdate, event_message
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.clock import system_now
-from holdfast.daemon.order_repair import keep_orders
+from holdfast.daemon.orders.order_repair import keep_orders
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.events import CopiesMeasured, Event, GenerationStarted, JobFinished, StepsCertified
 from holdfast.fresh_ids import uuid7
@@ -34,7 +34,7 @@ WITHIN_S = 20.0
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.daemon.order_repair.EVERY_S", 0.05)
+    monkeypatch.setattr("holdfast.daemon.orders.order_repair.EVERY_S", 0.05)
 
 
 @asynccontextmanager

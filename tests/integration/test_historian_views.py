@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -11,30 +10,22 @@ import pytest_asyncio
 
 from holdfast.events import (
     BadNumber,
-    DeadlinePassed,
     Eviction,
-    FirstStep,
     HangFound,
     HangSuspected,
     IncidentClosed,
     IncidentDiagnosed,
     JobTraced,
-    LogSignature,
-    MessageRejected,
-    MfuDeclined,
     NodeLost,
     NodesGranted,
     NodesRequested,
-    NumbersLogged,
     RanksStarted,
     RanksStopped,
     StepsMeasured,
-    StepsNumbered,
-    ThroughputMeasured,
 )
 from holdfast.events.parts.job import Grant
-from holdfast.events.parts.ranks import RankException, RankProcess
-from holdfast.events.parts.samples import LoggedSample, StepSample
+from holdfast.events.parts.ranks import RankProcess
+from holdfast.events.parts.samples import StepSample
 from holdfast.fresh_ids import uuid7
 from tests.integration.historian_scene import (
     Story,
@@ -240,129 +231,6 @@ async def test_each_attempt_of_an_incident_counts_from_its_own_fault(urls: dict[
     assert (incident["outcome"], incident["attempts"], incident["seconds_to_recover"]) == ("open", 2, None)
 
 
-async def test_an_attempt_that_ends_before_its_first_step_loses_none(urls: dict[str, str]) -> None:
-    """Its ranks may have found that a vault was away: the next attempt goes on from the newest step."""
-    story = Story("short")
-    story.submit()
-    story.start(0.001, 0.5)
-    first = story.kill(10.0, step=350)
-    story.open(10.005, first, failed_step=350)
-    start = len(story.events)
-    story.start(10.006, 10.2)
-    story.events[start:] = [event for event in story.events[start:] if event.type != "first_step"]
-    second = story.kill(18.0, step=-1)
-    story.reattempt(18.003, second)
-    story.start(18.004, 20.3, restore=348)
-    await record(urls["historian"], story.events)
-    assert [row["lost_steps"] for row in await query(urls["reader"], GENERATIONS, "short")] == [None, None, 2]
-
-
-async def test_lost_steps_are_counted_from_what_the_ranks_restored(urls: dict[str, str]) -> None:
-    """While a service was away the job made checkpoints that no order could name."""
-    story = Story("behind")
-    story.submit()
-    story.start(0.001, 0.5)
-    died = story.kill(10.0, step=833)
-    story.open(16.0, died, failed_step=833)
-    story.start(16.01, 16.2, restore=540, restored=830)
-    await record(urls["historian"], story.events)
-    _, row = await query(urls["reader"], GENERATIONS, "behind")
-    assert (row["restore_step"], row["lost_steps"]) == (830, 3)
-
-
-async def test_steps_without_numbers_of_their_own_tell_of_none_that_were_lost(urls: dict[str, str]) -> None:
-    story = Story("unnumbered")
-    story.submit()
-    story.start(0.001, 0.5)
-    died = story.kill(10.0, step=833)
-    story.open(10.1, died, failed_step=833)
-    story.start(10.2, 11.0)
-    story.say(FirstStep, 11.0, node="n1", step=0, completed_at=story.at(11.0), is_numbered=False)
-    await record(urls["historian"], story.events)
-    _, row = await query(urls["reader"], GENERATIONS, "unnumbered")
-    assert row["lost_steps"] is None and row["total_s"] is not None
-
-
-COUNTED: dict[str, Any] = {"is_numbered": False, "step_source": "optimizer"}
-RESTORED: dict[str, Any] = {"step_source": "restored", "step_source_name": "iter_num in ckpt.pt"}
-ETTR = "select * from historian.ettr where job = $1"
-JOBS = "select * from historian.jobs where job = $1"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "step", "lost"),
-    [
-        pytest.param(COUNTED, COUNTED, 0, 373, id="it began again"),
-        pytest.param(COUNTED, RESTORED, 300, 73, id="it restored"),
-        pytest.param(COUNTED, COUNTED | {"is_start_unknown": True}, 0, None, id="it restored what shows no step"),
-        pytest.param(COUNTED | {"is_start_unknown": True}, COUNTED, 0, None, id="it had done so before"),
-        pytest.param(COUNTED, RESTORED, 1200, None, id="the restored number counts something else"),
-    ],
-)
-async def test_steps_that_no_script_reports(
-    urls: dict[str, str],
-    request: pytest.FixtureRequest,
-    first: dict[str, Any],
-    second: dict[str, Any],
-    step: int,
-    lost: int | None,
-) -> None:
-    """A job that was killed at its 373rd step: what it lost is a number in every view, or null in every view."""
-    story = Story(request.node.callspec.id.replace(" ", "-"))
-    story.submit()
-    story.start(0.001, 0.5, **first)
-    died = story.kill(10.0, step=372)
-    story.open(10.1, died, failed_step=372)
-    of_second: dict[str, Any] = second | {"step": step}
-    story.start(10.2, 11.0, **of_second)
-    story.close(20.0)
-    await record(urls["historian"], story.events)
-    _, row = await query(urls["reader"], GENERATIONS, story.job)
-    assert (row["lost_steps"], row["step_source"]) == (lost, second["step_source"])
-    assert row["is_start_known"] is not bool(second.get("is_start_unknown"))
-    assert (await one(urls, JOBS, story.job))["lost_steps"] == lost
-    assert (await one(urls, INCIDENTS, story.job))["lost_steps"] == lost
-    ettr = await one(urls, ETTR, story.job)
-    assert (ettr["ettr"] is None) == (lost is None)
-
-
-async def test_a_lost_node_costs_all_steps_that_were_made(urls: dict[str, str]) -> None:
-    """The controller records a job's step every ten seconds, and a node that is gone reports no last step."""
-    story = Story("silent")
-    story.submit()
-    story.start(0.001, 0.5)
-    story.steps(0, 57, 9.9)
-    lost = story.say(NodeLost, 16.0, node="n2", generation=None, last_heard_at=story.at(10), silent_s=6.0)
-    story.open(16.01, lost, failed_step=20, symptom="node_lost")
-    story.start(16.03, 16.5, restore=40, nodes=("n1", "n3"))
-    await record(urls["historian"], story.events)
-    _, row = await query(urls["reader"], GENERATIONS, story.job)
-    assert row["lost_steps"] == 17
-
-
-async def test_steps_that_the_scripts_output_numbers(urls: dict[str, str]) -> None:
-    """Two generations count from 0; the script's own numbers, from 1 on, show that 46 of 146 steps were lost."""
-    story = Story("printed")
-    story.submit()
-    story.start(0.001, 0.5, **COUNTED)
-    story.say(StepsNumbered, 1.0, node="n1", step=1, step_source_name="iteration in its output")
-    died = story.kill(10.0, step=145)
-    story.open(10.1, died, failed_step=145)
-    unknown: dict[str, Any] = COUNTED | {"is_start_unknown": True}
-    story.start(10.2, 11.0, **unknown)
-    await record(urls["historian"], story.events)
-    _, row = await query(urls["reader"], GENERATIONS, story.job)
-    assert (row["lost_steps"], row["is_start_known"]) == (None, False)
-    story.say(StepsNumbered, 12.0, node="n1", step=101, step_source_name="iteration in its output")
-    await record(urls["historian"], story.events[-1:])
-    _, row = await query(urls["reader"], GENERATIONS, story.job)
-    assert (row["lost_steps"], row["restore_step"]) == (46, 100)
-    assert (row["is_start_known"], row["step_source"]) == (True, "log")
-    job = await one(urls, JOBS, story.job)
-    assert (job["lost_steps"], job["step_source"]) == (46, "iteration in its output")
-    assert (await one(urls, ETTR, story.job))["ettr"] is not None
-
-
 async def test_what_has_not_happened_yet_is_null(urls: dict[str, str]) -> None:
     story = Story("unfinished")
     story.submit()
@@ -455,88 +323,6 @@ async def test_waiting_and_training_between_attempts_are_phases_of_their_own(url
     names = ("detect_s", "decide_s", "wait_s", "stop_s", "start_s", "first_step_s")
     assert restart["wait_s"] == pytest.approx(160.0)
     assert sum(restart[name] or 0.0 for name in names) == pytest.approx(restart["total_s"], abs=0.01)
-
-
-async def test_rejected_messages_are_listed(urls: dict[str, str]) -> None:
-    story = Story("rejected")
-    story.say(
-        MessageRejected,
-        1,
-        job=None,
-        subject="holdfast.v1.x",
-        consumer="controller",
-        error="no",
-        body_bytes=7,
-        deliveries=1,
-    )
-    await record(urls["historian"], story.events)
-    row = await one(urls, "select * from historian.dead_letters where subject = 'holdfast.v1.x'")
-    assert (row["consumer"], row["error"], row["body_bytes"], row["deliveries"]) == ("controller", "no", 7, 1)
-
-
-async def test_words_for_a_script_that_raises_and_a_deadline(urls: dict[str, str]) -> None:
-    story = Story("words")
-    story.submit()
-    raised = RankException(type="ValueError", message="bad batch\nsecond line", traceback="Traceback ...")
-    died = story.kill(1, step=-1)
-    story.open(2, died, failed_step=-1)
-    story.say(type(died), 2.5, rank=0, local_rank=0, exit_code=1, exited_at=story.at(2.5), exception=raised)
-    story.say(DeadlinePassed, 3, awaited="first_step", waited_s=900.04, missing_nodes=("n1", "n2"))
-    await record(urls["historian"], story.events)
-    incident = await one(urls, INCIDENTS, "words")
-    what = [event["what"] for event in await query(urls["reader"], TIMELINE, str(incident["incident"]))]
-    assert what == [
-        "rank 1 was killed by signal 9, before any step",
-        "killed: rank 1 on n2 was killed by signal 9",
-        "rank 0 raised ValueError: bad batch, before any step",
-        "waited 900.0 s for first_step (missing: n1, n2)",
-    ]
-
-
-async def test_what_logs_and_output_say_and_the_pace(urls: dict[str, str]) -> None:
-    story = Story("signals", nodes=("n1",))
-    story.submit()
-    logged = {"rank": 0, "logged_at": story.at(1), "step": 4}
-    samples = (
-        LoggedSample(logged_step=500, loss=1.5, mfu=0.4, **logged),  # type: ignore[arg-type]
-        LoggedSample(logged_step=600, not_finite={"loss": "nan"}, **logged),  # type: ignore[arg-type]
-    )
-    story.say(
-        NumbersLogged, 1, node="n1", samples=samples, kind="wandb", path="/run-a.wandb", tags={"loss": "train/loss"}
-    )
-    bad = {"step": 4, "rank": 0, "quantity": "loss", "kind": "nan", "certified": 2}
-    story.say(BadNumber, 2, told_by="wandb", tag="train/loss", logged_step=600, **bad)
-    story.say(LogSignature, 3, rank=1, signature="traceback", stream="err", lines=("Traceback",), count=7)
-    story.say(LogSignature, 4, rank=1, signature="traceback", stream="err", lines=("Traceback",))
-    story.say(ThroughputMeasured, 5, step=9, step_s=0.25, tokens_per_s=4096.0, mfu=0.412)
-    story.say(ThroughputMeasured, 6, step=10, step_s=0.25)
-    story.say(MfuDeclined, 7, step=99, since_step=50, share_left=0.65, step_s=0.4, symptom="mfu_decline")
-    await record(urls["historian"], story.events)
-    rows = await query(urls["reader"], "select * from historian.logged_numbers where job = $1", "signals")
-    assert [(row["step"], row["logged_step"], row["loss"], row["mfu"], row["not_finite"]) for row in rows] == [
-        (4, 500, 1.5, 0.4, None),
-        (4, 600, None, None, '{"loss": "nan"}'),
-    ]
-    rows = await query(urls["reader"], "select * from historian.throughput where job = $1 order by at", "signals")
-    assert [(row["step_s"], row["tokens_per_s"], row["mfu"], row["is_logged"]) for row in rows] == [
-        (0.25, 4096.0, 0.412, False),
-        (0.25, None, None, False),
-    ]
-    said = await query(
-        urls["reader"],
-        "select summary as what from historian.events where job = $1 and at > $2 order by at",
-        "signals",
-        story.at(0.5),
-    )
-    assert [row["what"] for row in said] == [
-        "2 readings of /run-a.wandb",
-        "loss of rank 0 is nan at step 4, certified up to step 2 (train/loss at 600 of a wandb log)",
-        "rank 1 printed: Traceback (7 such lines)",
-        "rank 1 printed: Traceback",
-        "a step takes 0.250 s, 4096 tokens/s, MFU 41.2 %",
-        "a step takes 0.250 s",
-        "training at 65 % of its pace since step 50",
-    ]
 
 
 async def test_phases_of_all_these_incidents_add_up(urls: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import hashlib
 from datetime import datetime
 
 from holdfast.clock import system_now
-from holdfast.daemon.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
+from holdfast.daemon.orders.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.orders.base import Order
 from holdfast.orders.signatures import SIGNERS, OrderKeys, OrderSigner, public_keys
 

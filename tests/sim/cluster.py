@@ -10,14 +10,14 @@ from typing import Any
 
 from holdfast import events
 from holdfast.bus import BusUnavailable, Message, StreamPosition
-from holdfast.daemon.order_repair import EVERY_S, repair_orders
+from holdfast.daemon.orders.order_repair import EVERY_S, repair_orders
 from holdfast.daemon.relay import Relay
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.events import DeadlinePassed, Event, GenerationStarted, JobFinished, JobSubmitted
 from holdfast.events.parts.job import JobSpec
 from holdfast.ids import named_id
 from holdfast.requests import StopJob, SubmitJob
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.store.in_memory import MemoryStore

@@ -29,7 +29,7 @@ class Stop(Action, frozen=True, kw_only=True):
     """The ranks broke down, and the job waits for its restart: the grace period is short."""
 
 
-class WarmUp(Action, frozen=True, kw_only=True):
+class StartWarmUp(Action, frozen=True, kw_only=True):
     """Test the node beside the start of this order's ranks."""
 
     order: NodeOrder

@@ -8,7 +8,7 @@ from holdfast.engines.checks.suites import END
 from holdfast.engines.checks.warm_up import WarmUpResult
 from holdfast.events import DiagnosticResult
 from holdfast.orders.node import NodeOrder
-from holdfast_agent.plan.actions import WarmUp
+from holdfast_agent.plan.actions import StartWarmUp
 from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.inputs import WarmUpReported
 from holdfast_agent.plan.node_state import Crew
@@ -21,7 +21,7 @@ def begin(draft: PlanDraft, order: NodeOrder) -> None:
         return
     draft.update(warming=order.fence)
     if state.zygote_warms_up:
-        draft.actions.append(WarmUp(order=order))
+        draft.actions.append(StartWarmUp(order=order))
     else:
         _emit(draft, order, WarmUpResult(test=END, status="skipped", detail="the zygote is of an earlier release"))
 

@@ -80,7 +80,8 @@ def warm_up(*, brief: bool = False) -> float:
     install_hooks.install()
     preload_s = preload.preload(preload.FEW_MODULES if brief else preload.MODULES)
     # They import torch.
-    from holdfast_agent.zygote import crew, store_host  # noqa: F401
+    from holdfast_agent.zygote import crew  # noqa: F401
+    from holdfast_agent.zygote.hosts import store_host  # noqa: F401
 
     preload.read_sources()
     if not brief:
@@ -103,7 +104,7 @@ def serve(directory: Path, address: str, ready_fd: int | None, warm: Callable[[]
     if ready_fd is not None:
         os.close(ready_fd)
     preload_s = warm()
-    from holdfast_agent.zygote.store_host import bind_ports
+    from holdfast_agent.zygote.hosts.store_host import bind_ports
 
     stores = bind_ports(address, _remembered_ports(directory))
     (directory / PORTS_FILE).write_bytes(msgspec.json.encode([store.getsockname()[1] for store in stores]))

@@ -23,8 +23,8 @@ from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.node.kernel import ignores, is_stopped, own_children
 from holdfast.node.ranks_file import open_ranks_file
-from holdfast_agent.plan.log_alerts import LogAlerts
-from holdfast_agent.plan.log_signatures import Scanner, Signature
+from holdfast_agent.plan.log_lines.log_alerts import LogAlerts
+from holdfast_agent.plan.log_lines.log_signatures import Scanner, Signature
 from holdfast_agent.zygote.copy_file import CopyFile
 from holdfast_agent.zygote.logs import Output, RotatingFile, Tail
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded

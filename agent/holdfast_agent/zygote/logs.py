@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from holdfast.engines.log_end import end_of_log
-from holdfast_agent.plan.log_signatures import Scanner
+from holdfast_agent.plan.log_lines.log_signatures import Scanner
 from holdfast_agent.zygote.copy_file import CopyFile
 
 FILE_BYTES_MAX = 32 * 1024 * 1024

@@ -23,8 +23,8 @@ import structlog
 from holdfast.node.frames import WireError
 from holdfast.node.link import Link
 from holdfast.settings.timeouts import Timeouts
+from holdfast_agent.zygote.hosts.warm_up_host import WarmUpHost
 from holdfast_agent.zygote.logs import Output
-from holdfast_agent.zygote.warm_up_host import WarmUpHost
 from holdfast_agent.zygote.wire import (
     MESSAGE_BYTES_MAX,
     AckExit,
@@ -275,7 +275,7 @@ class Zygote:
 
     def _start_store(self, command: StartStore) -> None:
         from holdfast_agent.zygote.fork_rank import fork_child
-        from holdfast_agent.zygote.store_host import serve_store
+        from holdfast_agent.zygote.hosts.store_host import serve_store
 
         listener = self._listeners.get(command.port)
         if listener is None:

@@ -61,8 +61,8 @@ def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[OwnCluster]:
     # Imported here: most runs find a cluster.
     from holdfast.embedded.configuration import find_configuration
     from holdfast.embedded.launch import run_detached
+    from holdfast.embedded.options import ClusterOptions
     from holdfast.embedded.services import cluster_plan
-    from holdfast.embedded.supervisor import ClusterOptions
 
     layout = ClusterLayout(_place(directory, job))
     if layout.root.is_dir() and is_running(layout):

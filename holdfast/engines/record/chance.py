@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from holdfast.engines.record.history import COMPARED, SORTS, SURE, Mark, MarkKind, NodeRecord
 from holdfast.engines.record.records import NodeRecords
-from holdfast.settings.record import RecordPolicy
+from holdfast.settings.decisions.record import RecordPolicy
 
 KILL_WEIGHT = 0.5
 """Weight of a kill: people, supervisors and the kernel kill processes, broken devices do not."""

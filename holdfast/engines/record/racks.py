@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.engines.record.history import Mark, NodeRecord
-from holdfast.settings.record import RecordPolicy
+from holdfast.settings.decisions.record import RecordPolicy
 
 FAILED_MIN = 3
 """Minimum number of nodes of a rack: two may fail by chance in one of very many racks."""

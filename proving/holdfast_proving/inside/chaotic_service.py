@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 
 from holdfast.bus import BusUnavailable
-from holdfast.daemon.order_repair import EVERY_S, repair_orders
+from holdfast.daemon.orders.order_repair import EVERY_S, repair_orders
 from holdfast.requests import Answer, AnyRequest
 from holdfast_agent.plan.node_state import Durable
 from holdfast_controller.order_repair import truths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_controller.plan.doubt import doubts, shared_faults
 from holdfast_controller.plan.incident import slow
 from holdfast_controller.plan.job import JobState

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from holdfast.events import GenerationStarted, Inspection
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.events import FailSlowLocated, Inspection
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import is_of_present_code

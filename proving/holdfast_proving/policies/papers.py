@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engines.checks.suites import suite_for
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.checks import suspect_test

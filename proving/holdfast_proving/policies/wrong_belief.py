@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from holdfast.events import Inspection, NodeInspected, TelemetryAnomaly
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.findings.hang import HangPolicy
-from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.settings.timeouts import Timeouts
 from holdfast.symptoms import Symptom

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.events import Inspection, Progress
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft

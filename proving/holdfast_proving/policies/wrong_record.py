@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast.engines.record import chance
 from holdfast.engines.record.history import MarkKind
+from holdfast.settings.decisions.record import RecordPolicy
 from holdfast.settings.load import Settings
 from holdfast.settings.mechanisms import MechanismPolicy
-from holdfast.settings.record import RecordPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.incident import rungs
 from holdfast_controller.plan.incident.incident import Failure

@@ -23,7 +23,7 @@ from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.ids import uuid7_of
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan.actions import Action, Emit, EndZygote, FetchCode, Fork, Stop, WarmUp
+from holdfast_agent.plan.actions import Action, Emit, EndZygote, FetchCode, Fork, StartWarmUp, Stop
 from holdfast_agent.plan.inputs import (
     CodeReady,
     Input,
@@ -194,7 +194,7 @@ class Machine:
                 stop_s = self.training.plan.stop_s if self.training else 1.0
                 self._lose_ranks()
                 self.agenda.after(stop_s, self._of_this_life(lambda: self._stopped(action.number)))
-            case WarmUp():
+            case StartWarmUp():
                 after_s = self.warm_ups.takes_s(self.name, action.order)
                 self.agenda.after(after_s, self._of_this_life(lambda: self._warmed_up(action.order)))
             case FetchCode():

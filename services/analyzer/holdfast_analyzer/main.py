@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.bus.nats import connect
 from holdfast.daemon import process
-from holdfast.daemon.order_keys import signer_of
+from holdfast.daemon.orders.order_keys import signer_of
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore

@@ -7,8 +7,8 @@ import asyncio
 from holdfast.bus.nats import connect
 from holdfast.clock import system_now
 from holdfast.daemon import process
-from holdfast.daemon.order_keys import signer_of
-from holdfast.daemon.order_repair import Correction, keep_orders, repair_orders
+from holdfast.daemon.orders.order_keys import signer_of
+from holdfast.daemon.orders.order_repair import Correction, keep_orders, repair_orders
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore

@@ -1,4 +1,4 @@
-"""Repair of the backup orders on the bus; see `holdfast.daemon.order_repair`."""
+"""Repair of the backup orders on the bus; see `holdfast.daemon.orders.order_repair`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from holdfast.clock import Now
-from holdfast.daemon.order_repair import Correction
+from holdfast.daemon.orders.order_repair import Correction
 from holdfast.orders.backup import BackupOrder
 from holdfast.orders.signatures import OrderSigner
 

@@ -1,4 +1,4 @@
-"""Repair of the orders to nodes on the bus (`holdfast.daemon.order_repair`).
+"""Repair of the orders to nodes on the bus (`holdfast.daemon.orders.order_repair`).
 
 Agents refuse orders that the controller did not sign or that are older than the newest; this restores its order.
 """
@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from holdfast.clock import Now
-from holdfast.daemon.order_repair import Correction
+from holdfast.daemon.orders.order_repair import Correction
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
 from holdfast.orders.signatures import OrderSigner

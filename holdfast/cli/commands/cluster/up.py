@@ -83,8 +83,8 @@ def up(
     # Imported here, so that `holdfast --help` needs neither the database library nor the migrations.
     from holdfast.embedded.configuration import RUN_AS_VARIABLE, find_configuration
     from holdfast.embedded.launch import run_detached, run_foreground
+    from holdfast.embedded.options import ClusterOptions
     from holdfast.embedded.services import cluster_plan
-    from holdfast.embedded.supervisor import ClusterOptions
 
     layout = ClusterLayout(directory)
     options = ClusterOptions(

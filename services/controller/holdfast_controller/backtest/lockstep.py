@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.engines.record.records import NO_RECORDS, NodeRecords
 from holdfast.events import AnyEvent, Event
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_controller.backtest.inputs import Input
 from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.generation import STEP_RECORD_S

@@ -19,12 +19,12 @@ from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.code import CodePolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
+from holdfast.settings.decisions.record import RecordPolicy
+from holdfast.settings.decisions.warm_up import WarmUpPolicy
 from holdfast.settings.findings.hang import HangPolicy
-from holdfast.settings.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
-from holdfast.settings.record import RecordPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast.settings.warm_up import WarmUpPolicy
 from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.incident.incident import ClosedIncident, Incident
 from holdfast_controller.plan.job import JobState

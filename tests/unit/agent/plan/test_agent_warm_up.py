@@ -30,7 +30,7 @@ def test_it_begins_while_code_is_fetched_and_once() -> None:
     scene = Scene()
     scene.zygote()
     scene.order(warm(1, CODE))
-    assert begun(scene) == [actions.OpenStore, actions.WarmUp, actions.FetchCode]
+    assert begun(scene) == [actions.OpenStore, actions.StartWarmUp, actions.FetchCode]
     scene.see(CodeReady, code=frozenset({f"job-1/{CODE}"}))
     assert begun(scene) == [actions.Fork]
 
@@ -39,7 +39,7 @@ def test_ranks_do_not_wait_for_it() -> None:
     scene = Scene()
     scene.zygote()
     scene.order(warm(1))
-    assert begun(scene) == [actions.OpenStore, actions.WarmUp, actions.Fork]
+    assert begun(scene) == [actions.OpenStore, actions.StartWarmUp, actions.Fork]
 
 
 def test_beside_ranks_that_end_it_waits_for_their_end() -> None:
@@ -47,7 +47,7 @@ def test_beside_ranks_that_end_it_waits_for_their_end() -> None:
     scene.order(warm(2))
     assert begun(scene) == [actions.OpenStore, actions.Stop]
     scene.stopped(0, 1)
-    assert [action.order.generation for action in scene.did(actions.WarmUp)] == [2]
+    assert [action.order.generation for action in scene.did(actions.StartWarmUp)] == [2]
 
 
 def test_results_of_the_present_order_are_reported_and_no_others() -> None:
@@ -68,6 +68,6 @@ def test_a_zygote_of_an_earlier_release_is_not_asked() -> None:
     scene = Scene()
     scene.zygote(warms_up=False)
     scene.order(warm(1))
-    assert not scene.did(actions.WarmUp) and scene.did(actions.Fork)
+    assert not scene.did(actions.StartWarmUp) and scene.did(actions.Fork)
     (end,) = scene.said(DiagnosticResult)
     assert (end.test, end.status) == (END, "skipped")

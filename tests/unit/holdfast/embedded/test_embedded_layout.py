@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.daemon.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
+from holdfast.daemon.orders.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.embedded.configuration import Configuration
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
 from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout, Ports

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.events import TelemetryAnomaly
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom, row_of
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE

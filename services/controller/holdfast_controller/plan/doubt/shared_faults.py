@@ -14,7 +14,7 @@ import msgspec
 from holdfast.events import EvictionRevoked, Inspection, NodeLost, SharedFaultFound
 from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.records import LostNode, SharedFault
 from holdfast_controller.plan.draft import JobDraft

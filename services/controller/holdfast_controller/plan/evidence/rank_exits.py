@@ -10,7 +10,7 @@ from holdfast.engines.crash import Diagnosis
 from holdfast.engines.log_end import end_of_log
 from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.incident.incident import RankExit
 

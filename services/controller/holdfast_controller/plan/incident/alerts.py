@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.events import Inspection
 from holdfast.growing import GrowingMap
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.incident.incident import ALERT_LINES_MAX, Alert, Failure
 from holdfast_controller.plan.job import JobState

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 
 SMALL_JOB_MAX = 2
 """Judgements that a job of any size can have: one may be wrong."""

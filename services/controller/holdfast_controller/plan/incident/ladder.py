@@ -44,7 +44,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.engines.checks.suites import FULL, suite_for
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.records import leaving
 from holdfast_controller.plan.evidence.blame import blame, trait

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from holdfast.engines.checks.replay_groups import NotReplayable, plan_replay
 from holdfast.orders.replay import ReplaySettings
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState

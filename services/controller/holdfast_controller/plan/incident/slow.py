@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.events import FailSlowLocated, FailSlowOnset, FailSlowRelieved, MfuDeclined, Withheld
 from holdfast.settings import SETTLED_S_MAX
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.doubt import hints
 from holdfast_controller.plan.doubt.replacement import replace_when_possible, withdraw

@@ -27,7 +27,7 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import RankReplay
 from holdfast.ids import named_id
 from holdfast.requests import SubmitJob
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.job import JobState

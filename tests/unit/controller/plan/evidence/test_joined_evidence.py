@@ -11,7 +11,7 @@ from holdfast.engines.crash.rules import rule_book
 from holdfast.events import ProcessExited
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import RankException
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom, row_of
 from holdfast_controller.plan.code.code_state import CodeState, CodeVerdict, CodeVersion
 from holdfast_controller.plan.evidence.joined import MISFITS, is_witness, joined_cause

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.evidence.rank_exits import TEXT_CHARS_MAX, rank_exit
 from holdfast_controller.plan.incident.classify import classify, diagnose

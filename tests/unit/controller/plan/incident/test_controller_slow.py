@@ -24,7 +24,7 @@ from holdfast.events import (
 )
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
-from holdfast.settings.ladder import LadderPolicy
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import Rules

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.engines.record.history import Mark, MarkKind, NodeRecord
 from holdfast.engines.record.racks import RackFinding, suspect_racks
-from holdfast.settings.record import RecordPolicy
+from holdfast.settings.decisions.record import RecordPolicy
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = RecordPolicy()

@@ -17,7 +17,7 @@ from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, render
 from holdfast.engines.record.history import NodeRecord
 from holdfast.engines.record.racks import suspect_racks
-from holdfast.settings.record import RecordPolicy
+from holdfast.settings.decisions.record import RecordPolicy
 
 _NODE = """
 select n.key as node, n.state, n.job, n.reason, n.blocked_until, r.chance, r.last_at as chance_at,

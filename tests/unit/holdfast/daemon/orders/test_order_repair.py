@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from holdfast.bus.in_memory import MemoryBroker
-from holdfast.daemon.order_repair import REPAIRED_AT_ONCE, Correction, repair_orders
+from holdfast.daemon.orders.order_repair import REPAIRED_AT_ONCE, Correction, repair_orders
 from holdfast.events.parts.job import JobSpec
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.signatures import OrderSigner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast_agent.plan.log_signatures import Signature
+from holdfast_agent.plan.log_lines.log_signatures import Signature
 
 REPEAT_AFTER_S = 30.0
 REPEAT_FACTOR = 2.0

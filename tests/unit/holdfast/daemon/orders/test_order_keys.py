@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.daemon.order_keys import keys_of, signer_of
+from holdfast.daemon.orders.order_keys import keys_of, signer_of
 from holdfast.daemon.process import Daemon
 from holdfast.orders.backup import BackupOrder
 from holdfast.orders.node import NodeOrder

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.symptoms import TABLE_ONE
-from holdfast_agent.plan.log_alerts import LINES_MAX, REPEAT_AFTER_S, REPEAT_MAX_S, LogAlerts
-from holdfast_agent.plan.log_signatures import (
+from holdfast_agent.plan.log_lines.log_alerts import LINES_MAX, REPEAT_AFTER_S, REPEAT_MAX_S, LogAlerts
+from holdfast_agent.plan.log_lines.log_signatures import (
     ANCHORS,
     GATHERED_BYTES,
     GATHERED_S,
