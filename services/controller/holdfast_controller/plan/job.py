@@ -22,6 +22,7 @@ from holdfast_controller.plan.phase import (
     Deadline,
     Ended,
     JobPhase,
+    OrderedWarmUp,
     Replaying,
     ReplayProgress,
     Running,
@@ -164,6 +165,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Generation in which alerts of nodes that had left were last forgotten."""
     exits: tuple[RankExit, ...] = ()
     """Ends of ranks of the newest generation that failed, while its incident is open."""
+    ordered_warm_up: OrderedWarmUp | None = None
     newcomers: frozenset[str] = frozenset()
     """Nodes that joined the job since it last ran on all of its nodes."""
     unfit: dict[str, Failure] = {}

@@ -74,10 +74,10 @@ def _placement(state: JobState) -> Placement:
 
 
 def _warm_up(state: JobState, member: Grant) -> WarmUp | None:
-    if not isinstance(state.phase, Starting) or state.phase.warm_up is None:
+    ordered = state.ordered_warm_up
+    if ordered is None or isinstance(state.phase, Checking):
         return None
-    is_new = not state.has_run or member.node in state.newcomers
-    return WarmUp(limit_s=state.phase.warm_up.limit_s, tests_devices=is_new)
+    return WarmUp(limit_s=ordered.limit_s, tests_devices=ordered.newcomers is None or member.node in ordered.newcomers)
 
 
 def _in_group(state: JobState, replay: ReplayProgress, node_rank: int) -> Placement:

@@ -98,6 +98,14 @@ class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
 
 
+class OrderedWarmUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What the orders of a generation say of its warm-up, for as long as they stand."""
+
+    limit_s: float
+    newcomers: frozenset[str] | None = None
+    """Nodes that are new to the job; None: all are."""
+
+
 class WarmUpProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The warm-up of the nodes of one generation."""
 

@@ -24,6 +24,7 @@ from holdfast_controller.plan.phase import (
     Ending,
     JobOutcome,
     JobPhase,
+    OrderedWarmUp,
     Replaying,
     ReplayProgress,
     Running,
@@ -79,8 +80,11 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         # Many nodes lost at once are answered by one restart: restarts are what an incident has a limit of.
         draft.update_incident(attempts=state.incident.attempts + 1)
     deadline = draft.deadline(Awaited.RANKS_STARTED, draft.rules.timeouts.start_s)
+    warm_up = _warm_up(draft)
+    newcomers = state.newcomers if state.has_run else None
     draft.state = draft.state.enter(
-        Starting(deadline=deadline, ordered_at=draft.now, warm_up=_warm_up(draft)),
+        Starting(deadline=deadline, ordered_at=draft.now, warm_up=warm_up),
+        ordered_warm_up=OrderedWarmUp(limit_s=warm_up.limit_s, newcomers=newcomers) if warm_up else None,
         generation=state.next_generation,
         restore_at_most=limit,
         next_restore_at_most=None,

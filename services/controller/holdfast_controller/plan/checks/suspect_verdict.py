@@ -63,13 +63,15 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
         verdict = with_speeds(verdict, test.nodes, test.results)
         cleared = verdict.cleared
     at_fault = _at_fault(test.nodes, verdict)
+    # The silence of a node that nothing accuses, its agent restarted perhaps, shows nothing.
+    failed = tuple(_suspect(it) for it in verdict.suspects if it.node in witnesses and it.node not in silent)
     decided = {*cleared, *(suspect.node for suspect in at_fault)}
     return SuspectVerdict(
         cleared=cleared,
         at_fault=at_fault,
         in_doubt=tuple(node for node in test.nodes if node not in decided),
         reason=_summary(verdict, cleared, at_fault, witnesses),
-        witnesses=tuple(_suspect(it) for it in verdict.suspects if it.node in witnesses),
+        witnesses=failed,
     )
 
 

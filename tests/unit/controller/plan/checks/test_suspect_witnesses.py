@@ -12,12 +12,13 @@ from holdfast.events import (
     NodesGranted,
     NodesReleased,
     NodesRequested,
+    ProcessExited,
     SuspectsTested,
 )
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.incident.incident import Incident
-from tests.scenes.suspect_test import CAUSE, NOW, TRAINING, Run
+from tests.scenes.suspect_test import CAUSE, EXIT, NOW, TRAINING, Run
 
 
 def test_a_witness_distinguishes_two_suspects() -> None:
@@ -50,6 +51,16 @@ def test_a_witness_that_fails_with_both_suspects_accuses_neither() -> None:
     eviction = run.one(Eviction)
     assert (eviction.node, eviction.epoch, eviction.job) == ("w", 5, run.state.job), "no job gets it next"
     assert eviction.blocked_for_s > 0.0 and not eviction.together
+
+
+def test_a_witness_whose_process_ends_without_an_answer_stays_in_the_pool() -> None:
+    run = Run("a", "b")
+    run.start("w", "a", "b")
+    run.answer("a")
+    run.answer("b")
+    run.receive(ProcessExited, **EXIT, node="w", detail="not found when the agent came back")
+    assert "witness w fails" in run.one(SuspectsTested).reason
+    assert not [event for event in run.emitted if isinstance(event, Eviction)], "nothing accuses it"
 
 
 def test_a_suspect_that_a_witness_cannot_reach_is_at_fault_though_its_partner_was_not_tested() -> None:
