@@ -7,7 +7,7 @@ _SOURCES = {
     "framework": "as {name} counts them",
     "restored": "counted optimizer steps, from the number in {name}",
     "log": "counted optimizer steps, numbered by the script's output ({name})",
-    "optimizer": "counted optimizer steps of this generation{name}",
+    "optimizer": "counted optimizer steps of this generation",
 }
 
 
@@ -18,6 +18,5 @@ def steps_lost(steps: int | None) -> str:
 
 def steps_from(source: str | None, name: str | None) -> str:
     """Return where numbers of steps come from, "" if nothing is recorded."""
-    if source == "optimizer":
-        name = f" ({name})" if name else ""
-    return _SOURCES.get(source or "", "").format(name=name or "what was restored")
+    words = _SOURCES.get(source or "", "").format(name=name or "what was restored")
+    return f"{words} ({name})" if source == "optimizer" and name else words
