@@ -57,7 +57,8 @@ def makes_files(scene: Scene) -> Any:
 @attempt(JOB, "read the environment, memory, descriptors of another process; signal it; trace it", "nothing")
 def reaches_processes(scene: Scene) -> Any:
     pids = sorted(scene.processes() - set(scene.job.pids()))
-    assert scene.ask_rank("processes", pids) == []
+    reached = scene.ask_rank("processes", pids)
+    assert reached == [], f"reached {reached} of {pids}; the job has {scene.job.pids()}"
 
 
 @attempt(
