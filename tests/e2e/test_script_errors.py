@@ -20,8 +20,8 @@ def test_an_exception_on_the_first_step_twice_running_ends_the_job(holdfast: Clu
     started = holdfast.events(job, "ranks_started")
     generations = {event["generation"] for event in started if event.get("purpose", "train") == "train"}
     restarts = [event["reason"] for event in holdfast.events(job, "generation_started")][1:]
-    # Partners of the rank may be seen to end before it, and the job restarts for their errors too: while the cause is not
-    # known yet, and once more when the checks that follow name no node; these have a generation as well.
+    # Partners of the rank may be seen to end before it, and the job restarts for their errors too: before the cause is
+    # known, and once more when checks name no node; these have a generation as well.
     assert sum("raised TypeError" in reason for reason in restarts) <= 1
     assert 1 <= len(restarts) <= 3
     assert {1, 2} <= generations <= set(range(1, len(restarts) + 3)), restarts

@@ -57,7 +57,8 @@ def takes(draft: JobDraft, event: ProcessExited) -> bool:
     state, warm_up = draft.state, draft.state.warm_up
     if warm_up is None or event.generation != state.generation or not isinstance(state.phase, Starting):
         return False
-    if _waits(state, warm_up, event):
+    if warm_up.held or _waits(state, warm_up, event):
+        # Ends after it are held as well: judged before it, the errors of its partners would be taken for the cause.
         if len(warm_up.held) < HELD_MAX:
             _update(draft, held=(*warm_up.held, event))
         return True
@@ -73,13 +74,12 @@ def takes(draft: JobDraft, event: ProcessExited) -> bool:
 
 
 def judge_held(draft: JobDraft) -> None:
-    """Judge the ends of ranks that need not wait any more, those on unfit nodes first: they explain the others."""
+    """Judge the held ends of ranks once none must wait, those on unfit nodes first: they explain the others."""
     warm_up = draft.state.warm_up
-    if warm_up is None or not warm_up.held:
+    if warm_up is None or any(_waits(draft.state, warm_up, event) for event in warm_up.held):
         return
-    ready = [event for event in warm_up.held if not _waits(draft.state, warm_up, event)]
-    _update(draft, held=tuple(event for event in warm_up.held if event not in ready))
-    for event in sorted(ready, key=lambda event: event.node not in draft.state.unfit):
+    _update(draft, held=())
+    for event in sorted(warm_up.held, key=lambda event: event.node not in draft.state.unfit):
         if not takes(draft, event):
             rank_exited(draft, event)
 
