@@ -45,8 +45,7 @@ def _in_outboxes(cluster: Cluster) -> set[str]:
 
 def _in_spools(cluster: Cluster) -> set[str]:
     said: set[str] = set()
-    # A node that is off keeps what it had not sent until it is on again.
-    for node in (node for node in cluster.info.nodes if node in cluster.info.children):
+    for node in cluster.info.nodes:
         with closing(sqlite3.connect(f"file:{cluster.layout.node(node) / 'agent.db'}?mode=ro", uri=True)) as spool:
             rows = spool.execute("select subject, headers from kept where lane = 0").fetchall()
         said |= {json.loads(headers)["ce-id"] for subject, headers in rows if _is_event(subject)}

@@ -20,11 +20,10 @@ def test_an_exception_on_the_first_step_twice_running_ends_the_job(holdfast: Clu
     started = holdfast.events(job, "ranks_started")
     generations = {event["generation"] for event in started if event.get("purpose", "train") == "train"}
     restarts = [event["reason"] for event in holdfast.events(job, "generation_started")][1:]
-    # Partners of the rank may be seen to end before it, and the job restarts for their errors too: before the cause is
-    # known, and once more when checks name no node; these have a generation as well.
-    assert sum("raised TypeError" in reason for reason in restarts) <= 1
-    assert 1 <= len(restarts) <= 3
-    assert {1, 2} <= generations <= set(range(1, len(restarts) + 3)), restarts
+    # When partners of the rank end before it does, a third start may be ordered when its second error becomes known; it
+    # is then not always carried out.
+    assert len(restarts) == 1 or (len(restarts) == 2 and not all("raised TypeError" in reason for reason in restarts))
+    assert {1, 2} <= generations <= set(range(1, len(restarts) + 2)), restarts
     (incident,) = holdfast.incidents(job)
     assert (incident["symptom"], incident["outcome"]) == ("user_exception", "failed")
     shown = holdfast.command("show", incident["key"][:13], check=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from cluster import Cluster
 from job import Job, Trained
 from test_kept_in_memory import vault_pid
-from vault_memory import lose
+from vault_memory import VaultMemory, lose
 
 pytestmark = pytest.mark.e2e
 
@@ -22,16 +23,22 @@ COPIED_WITHIN_STEPS = 30
 """Until another node has one."""
 
 
-def test_a_rank_dies_while_another_ranks_vault_has_just_died(holdfast: Cluster) -> None:
-    job = holdfast.run(*ARGUMENTS, nproc=1, options=("--mesh", "dp=2", *NEVER))
+def test_a_rank_dies_while_another_ranks_vault_has_just_died(holdfast: Cluster, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.write_text("60")
+    job = holdfast.run(*ARGUMENTS, "--gate", gate, nproc=1, options=("--mesh", "dp=2", *NEVER))
     job.until_step(60)
-    node = holdfast.members(job)[1]
+    members = holdfast.members(job)
+    memory = [VaultMemory(holdfast, job, node, rank) for rank, node in enumerate(members)]
+    holdfast.until("all have kept the step", lambda: all(each.has_newest(60) for each in memory))
+    node = members[1]
     vault = vault_of(holdfast, node)
     end(vault)
     # Its successor has all that it had, before another save.
-    killed = job.kill_rank(0)
-    job.until_step(killed.step + COPIED_WITHIN_STEPS, generation=2)
-    assert first_note(job, 2).step > killed.step - KEPT_WITHIN_STEPS
+    job.kill_rank(0)
+    gate.unlink()
+    job.until_step(60 + COPIED_WITHIN_STEPS, generation=2)
+    assert first_note(job, 2).step == 61
     assert vault_of(holdfast, node) != vault
 
     vault = vault_of(holdfast, node)

@@ -34,6 +34,8 @@ def test_a_job_waits_for_a_node_to_join_and_for_one_to_replace_a_lost_one(tmp_pa
         job.until_step(job.step() + 5, generation=2)
         small.until("the new members are recorded", lambda: small.members(job) == ["node-0", replacement])
         job.finish()
+        # What a node had not sent when it lost its power it sends when it is on again.
+        small.power_on(added)
         check_record(small, job)
         (incident,) = small.incidents(job)
         assert (incident["symptom"], incident["outcome"]) == ("node_lost", "recovered")
