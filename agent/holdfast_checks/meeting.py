@@ -47,7 +47,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
         store.set(_key(context.node_rank), context.node)
         keys = [_key(rank) for rank in expected(task)]
         # All nodes query the store at once: one query for all keys first, single ones only for missing keys.
-        _await(store, keys, end)
+        await_keys(store, keys, end)
         names = [store.get(key).decode() if store.check([key]) else "" for key in keys]
     except RuntimeError as error:
         where = f"{context.store_host}:{context.store_port}"
@@ -97,7 +97,7 @@ def _standing(store: Store, node_rank: int) -> str:
     return store.get(key).decode() if store.check([key]) else ""
 
 
-def _await(store: Store, keys: list[str], end: float) -> bool:
+def await_keys(store: Store, keys: list[str], end: float) -> bool:
     """Return True if all keys exist before the end."""
     while not store.check(keys):
         if time.monotonic() >= end:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import msgspec
 import pytest
+import pytest_asyncio
 
 from holdfast.bus import event_message
 from holdfast.clock import system_now
@@ -41,6 +42,21 @@ PASSWORDS = {f"holdfast_{role}": f"for-tests-{role}" for role in ROLES}
 WAIT_S = 60.0
 
 E = TypeVar("E", bound=Event)
+
+
+GENERATIONS = "select * from historian.generations where job = $1 order by generation"
+INCIDENTS = "select * from historian.incidents where job = $1"
+TIMELINE = "select * from historian.incident_timeline where incident = $1::uuid order by nth"
+
+
+def database(name: str) -> Any:
+    """Return the fixture `urls` of a module's own database."""
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module")
+    async def urls(embedded_postgres: str) -> dict[str, str]:
+        return await new_database(embedded_postgres, name)
+
+    return urls
 
 
 async def new_database(admin_url: str, name: str) -> dict[str, str]:

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from holdfast.bus.nats import connect
 from holdfast.clock import Now, system_now
@@ -26,7 +25,7 @@ from holdfast_historian.retraining_plan import is_due
 from holdfast_historian.service import Historian
 from holdfast_historian.store import HistorianStore
 from holdfast_proving.evidence.usage import training
-from tests.integration.historian_scene import new_database, query, record, until
+from tests.integration.historian_scene import database, query, record, until
 
 pytestmark = pytest.mark.integration
 
@@ -36,9 +35,7 @@ SAID = """select body->>'is_used' as used, body->>'reason' as reason, body->>'ve
 from historian.events where type = 'telemetry_model_trained' order by at"""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
-    yield await new_database(embedded_postgres, "historian_learns")
+urls = database("historian_learns")
 
 
 def measured(slots: int, first: int = 0) -> list[Event]:

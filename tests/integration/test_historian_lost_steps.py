@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from holdfast.events import (
     FirstStep,
@@ -14,8 +12,11 @@ from holdfast.events import (
     StepsNumbered,
 )
 from tests.integration.historian_scene import (
+    GENERATIONS,
+    INCIDENTS,
     Story,
-    new_database,
+    assert_phases_add_up,
+    database,
     one,
     query,
     record,
@@ -24,13 +25,7 @@ from tests.integration.historian_scene import (
 pytestmark = pytest.mark.integration
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
-    yield await new_database(embedded_postgres, "historian_lost_steps")
-
-
-GENERATIONS = "select * from historian.generations where job = $1 order by generation"
-INCIDENTS = "select * from historian.incidents where job = $1"
+urls = database("historian_lost_steps")
 
 
 async def test_an_attempt_that_ends_before_its_first_step_loses_none(urls: dict[str, str]) -> None:
@@ -154,3 +149,7 @@ async def test_steps_that_the_scripts_output_numbers(urls: dict[str, str]) -> No
     job = await one(urls, JOBS, story.job)
     assert (job["lost_steps"], job["step_source"]) == (46, "iteration in its output")
     assert (await one(urls, ETTR, story.job))["ettr"] is not None
+
+
+async def test_phases_of_all_these_incidents_add_up(urls: dict[str, str]) -> None:
+    assert await assert_phases_add_up(urls["reader"]) >= 1

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from holdfast.bus import Message, event_message
 from holdfast.bus.nats import NatsBus, connect
@@ -27,13 +26,7 @@ from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.rows import row_of
 from holdfast_historian.store import HistorianStore
 from tests.integration.bus_worlds import WITHIN_S, until_connected, until_disconnected
-from tests.integration.historian_scene import (
-    as_body,
-    killed_and_restarted,
-    new_database,
-    query,
-    until,
-)
+from tests.integration.historian_scene import as_body, database, killed_and_restarted, new_database, query, until
 from tests.integration.servers import NatsServer, PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -45,9 +38,7 @@ VIEWS = (
 )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
-    yield await new_database(embedded_postgres, "historian_service")
+urls = database("historian_service")
 
 
 @asynccontextmanager

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import msgspec
 import pytest
-import pytest_asyncio
 
 from holdfast.events import (
     BadNumber,
@@ -28,11 +25,14 @@ from holdfast.events.parts.ranks import RankProcess
 from holdfast.events.parts.samples import StepSample
 from holdfast.fresh_ids import uuid7
 from tests.integration.historian_scene import (
+    GENERATIONS,
+    INCIDENTS,
+    TIMELINE,
     Story,
     assert_phases_add_up,
+    database,
     explained,
     killed_and_restarted,
-    new_database,
     one,
     query,
     record,
@@ -41,14 +41,7 @@ from tests.integration.historian_scene import (
 pytestmark = pytest.mark.integration
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
-    yield await new_database(embedded_postgres, "historian_views")
-
-
-GENERATIONS = "select * from historian.generations where job = $1 order by generation"
-INCIDENTS = "select * from historian.incidents where job = $1"
-TIMELINE = "select * from historian.incident_timeline where incident = $1::uuid order by nth"
+urls = database("historian_views")
 
 
 async def test_the_phases_of_a_restart(urls: dict[str, str]) -> None:

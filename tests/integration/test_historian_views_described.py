@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from tests.integration.historian_scene import new_database, query
+from tests.integration.historian_scene import database, query
 
 pytestmark = pytest.mark.integration
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
-    yield await new_database(embedded_postgres, "historian_views_described")
+urls = database("historian_views_described")
 
 
 async def test_every_view_says_in_a_line_what_it_holds(urls: dict[str, str]) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from holdfast.events import (
     BadNumber,
@@ -19,8 +16,11 @@ from holdfast.events import (
 from holdfast.events.parts.ranks import RankException
 from holdfast.events.parts.samples import LoggedSample
 from tests.integration.historian_scene import (
+    INCIDENTS,
+    TIMELINE,
     Story,
-    new_database,
+    assert_phases_add_up,
+    database,
     one,
     query,
     record,
@@ -29,13 +29,7 @@ from tests.integration.historian_scene import (
 pytestmark = pytest.mark.integration
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def urls(embedded_postgres: str) -> AsyncIterator[dict[str, str]]:
-    yield await new_database(embedded_postgres, "historian_words")
-
-
-INCIDENTS = "select * from historian.incidents where job = $1"
-TIMELINE = "select * from historian.incident_timeline where incident = $1::uuid order by nth"
+urls = database("historian_words")
 
 
 async def test_rejected_messages_are_listed(urls: dict[str, str]) -> None:
@@ -118,3 +112,7 @@ async def test_what_logs_and_output_say_and_the_pace(urls: dict[str, str]) -> No
         "a step takes 0.250 s",
         "training at 65 % of its pace since step 50",
     ]
+
+
+async def test_phases_of_all_these_incidents_add_up(urls: dict[str, str]) -> None:
+    assert await assert_phases_add_up(urls["reader"]) >= 1

@@ -21,7 +21,6 @@ from holdfast_checks.result import StageResult, StageTask, failed, passed, skipp
 SYMPTOM = Symptom.NETWORK_ERROR.value
 SENT_BYTES = 256 * 1024
 CONNECT_S = 3.0
-POLL_S = 0.005
 ANSWER_S = 1.0
 """Part of the limit for reporting which neighbours did not come."""
 
@@ -43,7 +42,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
             around = dict.fromkeys(((context.node_rank + 1) % context.nodes, last))
             results = [_meet(store, rank, end) for rank in around if rank != context.node_rank]
             store.set(f"done/{context.node_rank}", "1")
-            _await(store, [f"done/{rank}" for rank in around], end)
+            meeting.await_keys(store, [f"done/{rank}" for rank in around], end)
     except (RuntimeError, OSError) as error:
         where = f"{context.store_host}:{context.store_port}"
         return [failed(SYMPTOM, f"the store of the generation on the first node ({where}) cannot be used: {error}")]
@@ -51,7 +50,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def _meet(store: Store, rank: int, end: float) -> StageResult:
-    if not _await(store, [f"at/{rank}"], end):
+    if not meeting.await_keys(store, [f"at/{rank}"], end):
         return skipped(f"node {rank} of the job did not come")
     node, address, port = store.get(f"at/{rank}").decode().rsplit(" ", 2)
     try:
@@ -80,12 +79,3 @@ def _serve(listener: socket.socket) -> None:
                 left -= len(taken)
             if left == 0:
                 link.sendall(b"\1")
-
-
-def _await(store: Store, keys: list[str], end: float) -> bool:
-    """Return True if all keys exist before the end."""
-    while not store.check(keys):
-        if time.monotonic() >= end:
-            return False
-        time.sleep(POLL_S)
-    return True

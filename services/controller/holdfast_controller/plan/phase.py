@@ -102,6 +102,7 @@ class OrderedWarmUp(msgspec.Struct, frozen=True, kw_only=True):
     """What the orders of a generation say of its warm-up, for as long as they stand."""
 
     limit_s: float
+    """Time for the tests of each node."""
     newcomers: frozenset[str] | None = None
     """Nodes that are new to the job; None: all are."""
 
@@ -112,8 +113,6 @@ class WarmUpProgress(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
     until: datetime
     """When it is judged without the nodes that have not answered."""
-    limit_s: float
-    """Time for the tests of each node."""
     results: ResultLog = ResultLog()
     over: GrowingSet = NO_NODES
     """Nodes whose results are all here."""

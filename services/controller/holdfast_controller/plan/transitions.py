@@ -80,11 +80,10 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         # Many nodes lost at once are answered by one restart: restarts are what an incident has a limit of.
         draft.update_incident(attempts=state.incident.attempts + 1)
     deadline = draft.deadline(Awaited.RANKS_STARTED, draft.rules.timeouts.start_s)
-    warm_up = _warm_up(draft)
-    newcomers = state.newcomers if state.has_run else None
+    ordered = _warm_up(draft)
     draft.state = draft.state.enter(
-        Starting(deadline=deadline, ordered_at=draft.now, warm_up=warm_up),
-        ordered_warm_up=OrderedWarmUp(limit_s=warm_up.limit_s, newcomers=newcomers) if warm_up else None,
+        Starting(deadline=deadline, ordered_at=draft.now, warm_up=_begun(draft, ordered) if ordered else None),
+        ordered_warm_up=ordered,
         generation=state.next_generation,
         restore_at_most=limit,
         next_restore_at_most=None,
@@ -114,14 +113,18 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
     _order(draft, started.id)
 
 
-def _warm_up(draft: JobDraft) -> WarmUpProgress | None:
+def _warm_up(draft: JobDraft) -> OrderedWarmUp | None:
     """Return the warm-up of the next generation: before a job's first step, and when nodes have joined."""
     state, policy = draft.state, draft.rules.warm_up
     is_new = not state.has_run or bool(state.newcomers)
     if policy is None or not policy.runs or not state.spec.warm_up or state.purpose != "train" or not is_new:
         return None
-    until = draft.now + timedelta(seconds=policy.limit_s + WARM_UP_ANSWER_S)
-    return WarmUpProgress(since=draft.now, until=until, limit_s=policy.limit_s)
+    return OrderedWarmUp(limit_s=policy.limit_s, newcomers=state.newcomers if state.has_run else None)
+
+
+def _begun(draft: JobDraft, ordered: OrderedWarmUp) -> WarmUpProgress:
+    until = draft.now + timedelta(seconds=ordered.limit_s + WARM_UP_ANSWER_S)
+    return WarmUpProgress(since=draft.now, until=until)
 
 
 def become_running(draft: JobDraft, starting: Starting) -> None:
