@@ -77,7 +77,9 @@ def _look(path):
         os.listdir(path)
     else:
         with open(path, "rb") as file:
-            file.read(1)
+            # Of a process that has just ended, anyone may open `maps`: there is nothing in it.
+            if not file.read(1):
+                raise OSError("nothing was read")
 
 
 def _signals(pid, number):
