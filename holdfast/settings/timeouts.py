@@ -56,7 +56,8 @@ class Timeouts(Section, frozen=True, kw_only=True):
     """Time for each phase of a dual-phase replay while training is stopped."""
 
     block_s: Annotated[float, Within(1, 10 * 365 * _DAY_S)] = 24 * 3600.0
-    """Time for which an evicted node stays on the blocklist, unless a person releases it."""
+    """Time for which an evicted node stays on the blocklist, unless a person releases it; up to three times as long if
+    it was evicted before."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

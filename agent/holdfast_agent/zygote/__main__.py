@@ -69,7 +69,7 @@ def _remembered_ports(directory: Path) -> tuple[int, ...]:
         return ()
 
 
-def warm_up(*, brief: bool = False) -> float:
+def make_ready(*, brief: bool = False) -> float:
     """Import what ranks need, and make the heap cheap to fork; return the seconds that the imports took.
 
     With `brief`, for one run that waits: import what every script needs, and leave the heap as it is. A rank imports
@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--address", default="127.0.0.1")
     parser.add_argument("--ready-fd", type=int, help="closed when the socket listens")
     options = parser.parse_args(argv)
-    serve(options.state_dir, options.address, options.ready_fd, warm_up)
+    serve(options.state_dir, options.address, options.ready_fd, make_ready)
 
 
 if __name__ == "__main__":

@@ -221,11 +221,11 @@ def _stamp(file: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _warm_up(*, brief: bool) -> str | None:
+def _make_ready(*, brief: bool) -> str | None:
     """Import what ranks need; return why this process cannot serve, None if it can."""
     preload.hold_threads()
     try:
-        zygote_main.warm_up(brief=brief)
+        zygote_main.make_ready(brief=brief)
     except (ImportError, OSError, RuntimeError) as error:
         log.error("agents have to start their zygotes themselves", reason=str(error))
         return str(error)
@@ -246,7 +246,7 @@ def main() -> None:
     listener = zygote_main.listen(place.parent, place.name)
     announce_ready()
     try:
-        Nursery(listener, environment, _warm_up(brief=options.brief)).run()
+        Nursery(listener, environment, _make_ready(brief=options.brief)).run()
     finally:
         place.unlink(missing_ok=True)
 
