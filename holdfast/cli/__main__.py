@@ -7,7 +7,10 @@ from holdfast.exit_codes import INTERRUPTED
 
 def main() -> None:
     try:
-        from holdfast.cli.main import main as command
+        from holdfast.daemon.quick_imports import quick_imports
+
+        with quick_imports():
+            from holdfast.cli.main import main as command
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     command(prog_name="holdfast")

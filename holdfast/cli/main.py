@@ -10,6 +10,7 @@ from typing import Any
 import click
 import structlog
 
+from holdfast.daemon.quick_imports import quick_imports
 from holdfast.exit_codes import INTERRUPTED
 
 COMMANDS = {
@@ -73,7 +74,8 @@ class _OnDemand(click.Group):
         folder = _FOLDERS.get(cmd_name)
         if folder is None:
             return None
-        command = getattr(importlib.import_module(f"holdfast.cli.commands.{folder}.{cmd_name}"), cmd_name)
+        with quick_imports():
+            command = getattr(importlib.import_module(f"holdfast.cli.commands.{folder}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         if ctx.resilient_parsing:
             # A shell asks what may come next.

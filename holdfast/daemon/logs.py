@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
 import structlog
 
+from holdfast.daemon.quick_imports import logs_are_readable
+
 
 def log_to_stderr(name: str) -> None:
     """Structured logs on stderr: JSON lines, or readable ones on a terminal or with HOLDFAST_LOG=console."""
-    readable = sys.stderr.isatty() or os.environ.get("HOLDFAST_LOG") == "console"
+    readable = logs_are_readable()
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if readable else structlog.processors.JSONRenderer()
     )

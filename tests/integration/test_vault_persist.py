@@ -82,7 +82,7 @@ def writers(node: VaultNode) -> list[int]:
 
 def _is_writer(pid: int) -> bool:
     try:
-        return b"holdfast_vault.disk.persist_writer" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"holdfast_vault.disk" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -1,5 +1,4 @@
-"""The process that writes one step of a node's ranks to the disk: python -m holdfast_vault.disk.persist_writer, started
-by the vault.
+"""The process that writes one step of a node's ranks to the disk: `python -m holdfast_vault.disk`.
 
 It is a separate process, so that a store's client, a hanging mount or a full disk cannot harm the vault and the shards
 in its memory. It may be killed at any time. What it has written then counts for nothing, and the next publisher or the
@@ -158,7 +157,3 @@ def main() -> None:
     for outcome in run(task):
         sys.stdout.buffer.write(to_line(outcome))
         sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -244,7 +244,7 @@ class Persister:
 
     def _follow(self, step: _StepInWriting, task: PersistTask) -> str | None:
         """Have a process do the task. Return what was wrong with the process; None if it ended as it should."""
-        command = (sys.executable, "-P", "-m", "holdfast_vault.disk.persist_writer", str(os.getpid()))
+        command = (sys.executable, "-P", "-m", "holdfast_vault.disk", str(os.getpid()))
         descriptors = [shard.descriptor for shard in task.shards]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
             step.starting_with.clear()
