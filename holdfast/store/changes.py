@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.growing import Growing, from_json
 from holdfast.store import S
@@ -88,9 +89,10 @@ def change_between(before: Any, after: Any) -> Change | None:
 
 def _of_structs(before: msgspec.Struct, after: msgspec.Struct) -> Change | None:
     fields = {}
-    for name, encoded in zip(after.__struct_fields__, after.__struct_encode_fields__, strict=True):
-        change = change_between(getattr(before, name), getattr(after, name))
-        if change is not None:
+    versions = zip(after.__struct_encode_fields__, astuple(before), astuple(after), strict=True)
+    for encoded, older, newer in versions:
+        # Most fields are left as they are.
+        if older is not newer and (change := change_between(older, newer)) is not None:
             fields[encoded] = change
     return {"in": fields} if fields else None
 
