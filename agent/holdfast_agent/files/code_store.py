@@ -103,10 +103,11 @@ class CodeStore:
         return self._root / job / version
 
     def manifest(self, version: str) -> Manifest:
-        """Return the manifest of a version that is in place. Raises OSError or InvalidManifest."""
-        if self._last_manifest[0] != version:
-            self._last_manifest = version, decode(self._content(version))
-        return self._last_manifest[1]
+        """Return the manifest of a version that is in place. Raises OSError or InvalidManifest. For all threads."""
+        last = self._last_manifest
+        if last[0] != version:
+            last = self._last_manifest = version, decode(self._content(version))
+        return last[1]
 
     def order(self, order: NodeOrder) -> None:
         """Fetch the code of an order that waits for it."""
