@@ -60,7 +60,8 @@ class Effects:
                 job, fence = action.order.job or "", action.order.fence
                 later = asyncio.get_running_loop().call_later
                 later(REMOVE_AFTER_S, self._directories.remove_old_generations, job, fence)
-        if plan.foreshadows_ranks:
+        if any(isinstance(action, actions.Stop) for action in plan.actions):
+            # Not at the first sign of trouble: the agent is needed then.
             order = plan.state.durable.order
             self._code_places.expect(order.placement if order is not None else None)
         if plan.state.crew != before.crew:

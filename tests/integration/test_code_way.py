@@ -24,7 +24,7 @@ from holdfast.code.snapshot import snapshot
 from holdfast.orders.code import CodeOrder
 from holdfast.requests import CODE_REQUESTS, Answer, KeepCode, OfferCode
 from holdfast.subjects import CODE_BUCKET, JOBS_BUCKET
-from holdfast_agent.companions.code_place import CodePlace, CodePlaces
+from holdfast_agent.companions.code_place import HOLDS_S, CodePlace, CodePlaces
 from holdfast_agent.files import code_store
 from tests.scenes.order_keys import signed
 
@@ -251,6 +251,41 @@ async def test_ranks_that_run_an_unchanged_tree_do_not_wait_for_its_copy(
             held.set()
             await until(lambda: not place.store._needs)
             assert place.brought and not place.failures
+
+
+async def test_a_comparison_begun_while_ranks_end_is_used_once_and_for_a_moment(house: House) -> None:
+    now = 0.0
+    with tempfile.TemporaryDirectory(prefix="holdfast-tree-") as folder:
+        Path(folder).chmod(0o755)
+        root, state = Path(folder) / "source", Path(folder) / "code"
+        root.mkdir(mode=0o755)
+        script = root / "train.py"
+        script.write_text(f"print({folder!r})\n")
+        found = snapshot(root)
+        async with house.open(), Place(state).running(house.broker.client("agent")) as place:
+            await house.keep(found)
+            await place.get(found, "job", str(root))
+            placement = order(found, "job", str(root)).placement
+            assert placement is not None
+            places = CodePlaces(place.store, lambda: now)
+
+            def covered() -> tuple[str, ...]:
+                cover = places.place(placement, None).cover
+                return cover.files if cover is not None else ()
+
+            async def expected() -> None:
+                places.expect(placement)
+                assert places._begun is not None
+                await asyncio.wrap_future(places._begun.differing)
+
+            await expected()
+            script.write_text("print('edited')\n")
+            assert covered() == ()
+            assert covered() == ("train.py",)
+            await expected()
+            script.write_text(f"print({folder!r})\n")
+            now += HOLDS_S
+            assert covered() == ()
 
 
 async def test_an_order_does_not_wait_for_a_fetch_ahead_that_has_time(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.events import Event
-from holdfast.events.evidence import ProcessExited
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.node_state import AgentState
 
@@ -66,12 +65,3 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     state: AgentState
     actions: tuple[Action, ...] = ()
     reason: str = ""
-
-    @property
-    def foreshadows_ranks(self) -> bool:
-        """True if ranks are ended, or one failed: as a rule others start soon."""
-        return any(_is_failure(action) or isinstance(action, Stop) for action in self.actions)
-
-
-def _is_failure(action: Action) -> bool:
-    return isinstance(action, Emit) and isinstance(action.event, ProcessExited) and action.event.exit_code != 0

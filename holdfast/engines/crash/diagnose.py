@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -17,8 +18,8 @@ from holdfast.engines.crash.launcher_reports import (
 )
 from holdfast.engines.crash.log import LogLine
 from holdfast.engines.crash.rule_matches import RuleMatch, rule_matches
-from holdfast.engines.crash.rules import Rule, RuleBook, rule_book
-from holdfast.engines.crash.scan import LogScan, ScannedLog
+from holdfast.engines.crash.rules import LineFilter, Rule, RuleBook, rule_book
+from holdfast.engines.crash.scan import Lines, LogScan, ScannedLog
 from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine, unknown
 from holdfast.symptoms import Symptom
 
@@ -131,7 +132,15 @@ def scan_end(
     exception_type: str, message: str, trace: str, log_tail: str, rank: int | None, book: RuleBook | None = None
 ) -> ScannedLog:
     """Return what one rank's end left, as a log: the end of its output, then its exception if it raised one."""
-    scan = LogScan("log", (book or rule_book()).line_filter, rank)
+    return _scan_end(exception_type, message, trace, log_tail, rank, (book or rule_book()).line_filter)
+
+
+# The ends of a generation are judged together at each further one of them.
+@functools.lru_cache(maxsize=64)
+def _scan_end(
+    exception_type: str, message: str, trace: str, log_tail: str, rank: int | None, line_filter: LineFilter
+) -> ScannedLog:
+    scan = LogScan("log", line_filter, rank)
     if log_tail:
         scan.feed(log_tail.encode(errors="replace") + b"\n")
     text = trace.rstrip("\n")
@@ -218,9 +227,7 @@ def _attempt(
     (`has_raised`), or if only a few steps follow before partners were lost."""
     attempts: list[dict[tuple[int | None, bool], list[RuleMatch]]] = []
     for attempt in scan.attempts:
-        streams = {
-            key: rule_matches(book, lines, file=scan.file, rank=key[0], local=key[1]) for key, lines in attempt.items()
-        }
+        streams = _matches(book, scan, attempt)
         if any(one.hand in ("first", "vague") for found in streams.values() for one in found):
             return streams
         attempts.append(streams)
@@ -228,12 +235,19 @@ def _attempt(
     if scan.overtaken and (
         (has_raised and not lost_partner) or (lost_partner and scan.overtaken_by <= OVERTAKEN_BY_MAX)
     ):
-        overtaken = {
-            key: rule_matches(book, lines, file=scan.file, rank=key[0], local=key[1])
-            for key, lines in scan.overtaken.items()
-        }
+        overtaken = _matches(book, scan, scan.overtaken)
         return {key: overtaken.get(key, []) + attempts[0].get(key, []) for key in overtaken | attempts[0]}
     return attempts[0] if attempts else {}
+
+
+def _matches(book: RuleBook, scan: ScannedLog, streams: Lines) -> dict[tuple[int | None, bool], list[RuleMatch]]:
+    """Return the matches in these streams of the scan, which remembers them: they must not be changed."""
+    key = (book, id(streams))
+    if key not in scan.matches:
+        scan.matches[key] = {
+            of: rule_matches(book, lines, file=scan.file, rank=of[0], local=of[1]) for of, lines in streams.items()
+        }
+    return scan.matches[key]
 
 
 def _by_exit(book: RuleBook, name: str, rank: int, ends: Sequence[RankEnd], scans: Sequence[ScannedLog]) -> RuleMatch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from typing import TYPE_CHECKING
 
 from holdfast.engines.crash.bad_steps import bad_steps
 from holdfast.engines.crash.log import (
@@ -21,6 +22,10 @@ from holdfast.engines.crash.log import (
     task_of,
 )
 from holdfast.engines.crash.rules import LineFilter
+
+if TYPE_CHECKING:
+    from holdfast.engines.crash.rule_matches import RuleMatch
+    from holdfast.engines.crash.rules import RuleBook
 
 HEAD_LINES = 150
 """Relevant lines kept of each rank: the first ones, and below the last ones."""
@@ -88,6 +93,8 @@ class ScannedLog:
         self.lines = lines
         self.overtaken = overtaken
         self.overtaken_by = 0
+        self.matches: dict[tuple[RuleBook, int], dict[tuple[int | None, bool], list[RuleMatch]]] = {}
+        """What rules found in one of these collections of lines, by the collection's id (`diagnose.py`)."""
         self.tail: tuple[LogLine, ...] = ()
         self.bad_steps: tuple[LogLine, ...] = ()
         """The steps with which the log ends, if their numbers are not finite."""

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from holdfast.cli.offline.log_sources import BLOCK_BYTES, blocks, named
-from holdfast.engines.crash import Diagnosis, diagnose, diagnose_end
+from holdfast.engines.crash import Diagnosis, diagnose, diagnose_end, rule_matches, scan_end
 from holdfast.engines.crash.log import dissect, progress
 from holdfast.engines.crash.rules import rule_book
 from holdfast.engines.crash.scan import HEAD_LINES, TAIL_LINES, LogScan
@@ -315,3 +315,16 @@ def test_one_end_by_itself() -> None:
     assert diagnose_end(signal=11, rank=4).symptom is Symptom.SEGFAULT
     assert diagnose_end(signal=9, rank=4, log_tail="step 1\n").symptom is Symptom.KILLED
     assert diagnose_end(exit_code=3, rank=4).symptom is Symptom.UNKNOWN
+
+
+def test_an_end_that_is_judged_with_later_ones_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [("RuntimeError", f"Connection closed by peer [127.0.0.{rank}]:4000", "", "", rank) for rank in (1, 2)]
+    first, later = lost
+    alone = diagnose([scan_end(*first)], {1: 1})
+    reads = []
+    read = rule_matches.traceback.exceptions
+    monkeypatch.setattr(rule_matches.traceback, "exceptions", lambda lines: reads.append(lines) or read(lines))
+    together = diagnose([scan_end(*first), scan_end(*later)], {1: 1, 2: 1})
+    assert len(reads) == 1
+    assert diagnose([scan_end(*first)], {1: 1}) == alone
+    assert together.rule == alone.rule
