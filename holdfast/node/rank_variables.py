@@ -47,3 +47,6 @@ controller's orders have it."""
 
 STORE_PREFIX = "HOLDFAST_STORE_PREFIX"
 """Secret prefix of keys in the generation's TCPStore, which accepts connections from every process."""
+
+MEMORY_CHECKPOINTS = "HOLDFAST_MEMORY_CHECKPOINTS"
+"""1: the script's own checkpoints are kept in memory too. Set by `holdfast run --memory-checkpoints`."""

@@ -47,13 +47,25 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 class MemoryTier:
     """One rank's part. Without a vault nothing is kept and nothing is found, and training goes on."""
 
-    def __init__(self, name: ShardName | None, generation: int, persist_to: PersistTo | None = None) -> None:
-        """`name` None: this process is no rank of a job of Holdfast's. `persist_to`: where the vault brings steps."""
+    def __init__(
+        self,
+        name: ShardName | None,
+        generation: int,
+        persist_to: PersistTo | None = None,
+        *,
+        is_waited_for: bool = False,
+        is_reported: bool = True,
+    ) -> None:
+        """`name` None: this process is no rank of a job of Holdfast's. `persist_to`: where the vault brings steps.
+        `is_waited_for`: saves are copied while the rank waits. `is_reported`: the job can go on from what is kept.
+        """
         directory = os.environ.get(VAULT_VARIABLE)
         self._directory = Path(directory) if directory and name is not None else None
         self._name = name
         self._generation = generation
         self._persist_to = persist_to
+        self._is_waited_for = is_waited_for
+        self._is_reported = is_reported
         self._client: VaultClient | None = None
         self._waits_from = 0.0
         self._warned = ""
@@ -105,6 +117,10 @@ class MemoryTier:
         self._of_some = set(filter(may_be, set.union(*found)))
         self.found = found_steps([set(filter(may_be, steps)) for steps in found])
         return sorted(filter(may_be, set.intersection(*found)), reverse=True)
+
+    def sealed(self) -> tuple[SealedStep, ...] | None:
+        """Return this rank's own steps, newest first, also those on other nodes; None if the vault does not answer."""
+        return self._sealed(None)
 
     def start_over(self, unusable: Sequence[SealedStep], scratch: Scratch = Scratch.UNLESS_WHOLE) -> None:
         """Start from scratch: `unusable` are steps that all ranks have, some of which cannot be used.
@@ -212,7 +228,9 @@ class MemoryTier:
         if self._client is not None or self._directory is None or self._name is None:
             return self._client
         try:
-            self._client = VaultClient(self._directory, self._name, self._generation, self._persist_to)
+            self._client = VaultClient(
+                self._directory, self._name, self._generation, self._persist_to, is_waited_for=self._is_waited_for
+            )
         except (WireError, MemoryRefused) as error:
             self._warn_once(f"checkpoints are not kept in memory: {error}")
         return self._client
@@ -229,7 +247,7 @@ class MemoryTier:
             self._warned = what
 
     def _report_first(self, step: int) -> None:
-        if not self._has_kept and self._name is not None and self._name.rank == 0:
+        if self._is_reported and not self._has_kept and self._name is not None and self._name.rank == 0:
             report_or_warn(STEPS_KEPT, step=step)
         self._has_kept = True
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from holdfast.node.rank_variables import STORE_PREFIX
+from holdfast.node.rank_variables import MEMORY_CHECKPOINTS, STORE_PREFIX
 from holdfast.trainer.hooks import flight_recorder, kernel_starts
 from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks
 from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
@@ -73,6 +73,21 @@ def install() -> None:
         if module is not None:
             _patch(module, patch)
             _republish(module)
+
+
+def also(name: str, patch: Callable[[ModuleType], None]) -> None:
+    """Hook a module of others besides, now or when it is imported. A failure of the hook leaves the module as it is."""
+    before = _PATCHES.get(name)
+    safe = harmless(patch)
+
+    def both(module: ModuleType) -> None:
+        if before is not None:
+            _patch(module, before)
+        safe(module)
+
+    _PATCHES[name] = both
+    if (module := sys.modules.get(name)) is not None:
+        safe(module)
 
 
 def _republish(module: ModuleType) -> None:
@@ -205,6 +220,10 @@ def _patch_torch(module: ModuleType) -> None:
     if binding.recorder is not None:
         make_deterministic(module)
     harmless(loads.patch_torch_load)(module)
+    if os.environ.get(MEMORY_CHECKPOINTS) == "1":
+        from holdfast.trainer.write_behind.start import start
+
+        start()
 
 
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {

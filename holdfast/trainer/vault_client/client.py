@@ -65,10 +65,20 @@ class MemoryRefused(RuntimeError):
 
 
 class VaultClient:
-    def __init__(self, directory: Path, name: ShardName, generation: int, persist_to: PersistTo | None = None) -> None:
-        """`directory` is the node's state directory. Steps also go to `persist_to` at intervals. Raises WireError
-        without a vault.
+    def __init__(
+        self,
+        directory: Path,
+        name: ShardName,
+        generation: int,
+        persist_to: PersistTo | None = None,
+        *,
+        is_waited_for: bool = False,
+    ) -> None:
+        """`directory` is the node's state directory. Steps also go to `persist_to` at intervals. `is_waited_for`: the
+        vault copies a save before it answers, from memory that may be anywhere and be given back at once. Raises
+        WireError without a vault.
         """
+        self._is_waited_for = is_waited_for
         try:
             self._link = vault_socket.connect(directory)
         except OSError as error:
@@ -119,7 +129,7 @@ class VaultClient:
             raise MemoryRefused(str(error)) from error
         self._ask(Save(step=step, objects=objects))
         # Its answer comes after the seal of the save before.
-        self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside]
+        self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside] if self.protects else []
 
     def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
         """Return this rank's steps in the vault, newest first; if none is `at_most`, also those on other nodes."""
@@ -197,7 +207,11 @@ class VaultClient:
         self._places = places
 
     def _protect(self, ranges: tuple[tuple[int, int], ...]) -> int | None:
-        """Return a descriptor by which the vault can protect these pages; None where the kernel has none for us."""
+        """Return a descriptor by which the vault can protect these pages; None where the kernel has none for us, or
+        nothing is copied later.
+        """
+        if self._is_waited_for:
+            return None
         try:
             descriptor = userfaultfd.open_descriptor()
         except userfaultfd.NotSupported:

@@ -29,6 +29,7 @@ from holdfast.cli.values import FilePath, NonEmptyText
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import new_job_name
+from holdfast.node.rank_variables import MEMORY_CHECKPOINTS
 
 
 def _as_torchrun(option: str) -> str:
@@ -85,6 +86,12 @@ def _as_torchrun(option: str) -> str:
     metavar="STEPS|TIME",
     help="How often a saved step is also written to disk in the background: 500 (steps), 10m, never. Default: the"
     " cluster's setting [checkpoint] persist_every, 10m.",
+)
+@click.option(
+    "--memory-checkpoints",
+    is_flag=True,
+    help="Let the script's own checkpoints (torch.save, DCP, Lightning) go through the memory of the nodes: a save"
+    " returns when it is there, and the file follows (docs/memory-checkpoints.md).",
 )
 @click.option(
     "--allow-scratch",
@@ -146,6 +153,7 @@ def run(
     job_dir: Path | None,
     start: str,
     persist_every: str,
+    memory_checkpoints: bool,
     allow_scratch: bool,
     data: tuple[str, ...],
     no_warmup: bool,
@@ -210,7 +218,8 @@ def run(
             nnodes=fewest,
             nproc_per_node=ranks_per_node(flags["nproc_per_node"]),
             mesh=mesh,
-            env=ranks_environment(env, env_files, os.environ, none=env_none),
+            env=ranks_environment(env, env_files, os.environ, none=env_none)
+            | ({MEMORY_CHECKPOINTS: "1"} if memory_checkpoints else {}),
             python=callers_python(python, os.environ),
             cwd=os.getcwd(),
             directory=str(job_directory),

@@ -100,3 +100,10 @@ def test_tags_of_training_logs_are_named_by_quantity(asked: Asked) -> None:
     assert spec.tags == {"loss": "objective/a=b", "mfu": "perf"} and spec.training_logs == ("logs/*",)
     for wrong in ("objective/loss", "losses=a", "loss="):
         assert "give QUANTITY=TAG with a quantity of loss, grad_norm" in asked.refusal("--tag", wrong)
+
+
+def test_memory_checkpoints_are_switched_on_by_their_flag_alone(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_MEMORY_CHECKPOINTS", "1")
+    assert "HOLDFAST_MEMORY_CHECKPOINTS" not in asked.train().env
+    assert asked.train("--memory-checkpoints").env["HOLDFAST_MEMORY_CHECKPOINTS"] == "1"
+    assert asked.train("--memory-checkpoints", "--env-none").env == {"HOLDFAST_MEMORY_CHECKPOINTS": "1"}

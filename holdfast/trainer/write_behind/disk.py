@@ -1,0 +1,133 @@
+"""The disk: what lies there, whether a file can be written later at all, and its publication by one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from holdfast.trainer.write_behind import torch_format
+from holdfast.trainer.write_behind.saved_files import DiskState, Kind, SavedFile, Verdict, verdict
+
+PARTS_PREFIX = ".holdfast-"
+"""Begins the name of the directory, beside a file, in which it is written until it is whole."""
+FREE_BYTES_MIN = 16 << 20
+"""Stay free: with less the script's own save meets the full disk."""
+
+
+class Target(NamedTuple):
+    path: str
+    """Absolute, without links."""
+    before: DiskState | None
+    mode: int | None
+
+
+class NotReplaceable(Exception):
+    """The file must be written as the script writes it; the message is the reason."""
+
+
+def target_of(path: str) -> Target:
+    """Look at the place of a file to be. Raises NotReplaceable: a file there cannot be replaced by a rename."""
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise NotReplaceable(f"no file can be made in {folder}")
+    found = _status(real)
+    if found is None:
+        return Target(real, None, None)
+    if not stat.S_ISREG(found.st_mode):
+        raise NotReplaceable(f"{path} is no regular file")
+    if found.st_nlink != 1:
+        raise NotReplaceable(f"{path} has more than one name")
+    if found.st_uid != os.geteuid():
+        raise NotReplaceable(f"{path} belongs to another user")
+    if not os.access(real, os.W_OK):
+        raise NotReplaceable(f"{path} cannot be written")
+    return Target(real, _state(found), stat.S_IMODE(found.st_mode))
+
+
+def entry_of(path: str) -> str:
+    """Return the entry of a directory that a path names, which may be a link."""
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def has_room(path: str, nbytes: int) -> bool:
+    """Return True if the file system of this path has room for a file of so many bytes."""
+    found = os.statvfs(os.path.dirname(path))
+    return found.f_bavail * found.f_frsize >= nbytes + FREE_BYTES_MIN
+
+
+def state_of(path: str) -> DiskState | None:
+    """Return what is at this path; None if nothing is. What is no regular file is equal to nothing else."""
+    found = _status(path)
+    return None if found is None else _state(found)
+
+
+def publish(file: SavedFile, tensors: Sequence[torch.Tensor]) -> Verdict:
+    """Write the file beside its place and move it there whole, unless the place has changed since the save.
+
+    Raises OSError: the disk's refusal.
+    """
+    found = verdict(file.before, state_of(file.path), is_written=False)
+    if found is not Verdict.WRITE:
+        return found
+    folder, name = os.path.split(file.path)
+    with tempfile.TemporaryDirectory(prefix=PARTS_PREFIX, dir=folder) as parts:
+        part = os.path.join(parts, name)
+        if file.kind is Kind.TORCH:
+            _as_oserror(part, file, tensors)
+        else:
+            torch_format.write_raw(part, file.records, tensors)
+        if file.mode is not None:
+            os.chmod(part, file.mode)
+        os.rename(part, file.path)
+    return Verdict.WRITE
+
+
+def remove_parts(paths: Sequence[str]) -> None:
+    """Remove what a writer that was killed has left beside these files."""
+    for folder in {os.path.dirname(path) for path in paths}:
+        with contextlib.suppress(OSError):
+            for parts in Path(folder).glob(f"{PARTS_PREFIX}*"):
+                for part in parts.iterdir():
+                    part.unlink()
+                parts.rmdir()
+
+
+def _as_oserror(part: str, file: SavedFile, tensors: Sequence[torch.Tensor]) -> None:
+    """Write an archive; torch's writer raises RuntimeError for what the disk refuses."""
+    try:
+        torch_format.write(part, file.records, tensors, is_named=file.is_named)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise OSError(_errno_now(part), f"{reason} ({file.path})") from error
+
+
+def _errno_now(part: str) -> int:
+    """Return why a write to this file fails: torch does not say."""
+    try:
+        with open(part, "ab") as probe:
+            probe.write(bytes(1 << 16))
+            probe.flush()
+    except OSError as error:
+        return error.errno or 5
+    return 5
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _state(found: os.stat_result) -> DiskState:
+    regular = stat.S_ISREG(found.st_mode)
+    return DiskState(found.st_ino if regular else -1, found.st_size, found.st_mtime_ns)

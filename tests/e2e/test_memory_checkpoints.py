@@ -1,0 +1,106 @@
+"""A script's own checkpoints, answered from memory: a rank is killed while the file is on its way to the disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from cluster import JOBS, Cluster
+from job import Job
+from waiting import DEADLINE_S, until
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = JOBS / "saves.py"
+STEPS, EVERY = 60, 10
+MOMENT_S = 0.001
+LOSS = re.compile(r"^iter (\d+): loss (\S+)$", re.MULTILINE)
+BEGAN = re.compile(r"^begins at (\d+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The losses of the same script under torchrun, which nothing disturbs."""
+    out = tmp_path_factory.mktemp("torchrun")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, SCRIPT, "torch", out, str(STEPS), str(EVERY)], capture_output=True, text=True, check=True
+    )
+    return _losses(done.stdout)
+
+
+@pytest.mark.parametrize("how", ["torch", "dcp"])
+def test_a_rank_is_killed_between_a_save_and_its_file(
+    holdfast: Cluster, tmp_path: Path, undisturbed: dict[int, str], how: str
+) -> None:
+    out = tmp_path / how
+    job = holdfast.run(
+        how, out, str(STEPS), str(EVERY), script=SCRIPT, nnodes=2, nproc=1, options=("--memory-checkpoints",)
+    )
+    killed_at = _kill_while_written(holdfast, job, out)
+    assert job.exit_code() == 0
+    began = [int(step) for step in BEGAN.findall(job.output())]
+    # It goes on from the save whose file was not there yet, not from the one before.
+    assert began == [0, killed_at], job.errors()[-2000:]
+    losses = _losses(job.output())
+    assert losses == undisturbed
+    assert not list(out.rglob(".holdfast-*"))
+    (incident,) = holdfast.incidents(job)
+    assert incident["outcome"] == "recovered"
+
+
+def _kill_while_written(cluster: Cluster, job: Job, out: Path) -> int:
+    """`kill -9` rank 0 while a save of it is on its way to the disk, the third or a later one; return its step."""
+    rank = cluster.until("rank 0 is recorded", lambda: _pid_of_rank_0(cluster, job))
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        # A file takes some ten milliseconds.
+        time.sleep(MOMENT_S)
+        if _on_disk(out) < EVERY or not _is_being_written(out):
+            continue
+        os.kill(rank, signal.SIGSTOP)
+        until("the rank has stopped", lambda: _is_stopped(rank))
+        if _is_being_written(out):
+            before = _on_disk(out)
+            os.kill(rank, signal.SIGKILL)
+            return before + EVERY
+        os.kill(rank, signal.SIGCONT)
+    raise AssertionError(f"no file was seen on its way\n{cluster.look()}")
+
+
+def _is_being_written(out: Path) -> bool:
+    if out.name == "torch":
+        return any(out.glob(".holdfast-*/*"))
+    newest = max((int(path.name.removeprefix("step-")) for path in out.glob("step-*")), default=0)
+    return newest > _on_disk(out) and any(out.glob(f"step-{newest}/*"))
+
+
+def _on_disk(out: Path) -> int:
+    """The newest save that is whole on the disk."""
+    if out.name == "torch":
+        ckpt = out / "ckpt.pt"
+        return int(torch.load(ckpt, mmap=True)["iter_num"]) if ckpt.exists() else 0
+    return max((int(path.parent.name.removeprefix("step-")) for path in out.glob("step-*/.metadata")), default=0)
+
+
+def _is_stopped(pid: int) -> bool:
+    return all(
+        (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+    )
+
+
+def _pid_of_rank_0(cluster: Cluster, job: Job) -> int | None:
+    started = cluster.events(job, "ranks_started")
+    return next((each["pid"] for event in started for each in event["ranks"] if each["rank"] == 0), None)
+
+
+def _losses(output: str) -> dict[int, str]:
+    return {int(step): loss for step, loss in LOSS.findall(output)}
