@@ -67,6 +67,7 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
     log_lines.watch()
     faulthandler.enable()
     _lead_into_version()
+    install_hooks.keep_checkpoints()
     code = _execute(script, args, is_module)
     if code == 0 and binding.recorder is not None:
         binding.recorder.ended()

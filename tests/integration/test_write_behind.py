@@ -84,23 +84,19 @@ def test_a_disk_that_refuses_a_save_after_its_answer_is_heard(tmp_path: Path) ->
 
 def test_a_process_whose_last_save_the_disk_refuses_does_not_end_well(tmp_path: Path) -> None:
     with vault(tmp_path), _rank(tmp_path, "full, at the end") as rank:
-        said = rank.kill() if rank._process.wait() == 7 else []
-    assert said and "save True" in said[0]
+        rank.until("ends")
+        with pytest.raises(AssertionError, match="save True"):
+            rank.finished()
 
 
 def test_links_rights_names_and_errors_are_as_without_it(tmp_path: Path) -> None:
     with vault(tmp_path), _rank(tmp_path, "odd") as rank:
         (said,) = rank.finished()
-    told = [line for line in said if not line.endswith("no regular file")]
     assert any(line.endswith("one.pt has more than one name") for line in said)
-    assert told[-6:] == [
-        "link kept True",
-        "both names 7",
-        "rights 0o640",
-        "error RuntimeError",
-        "error AttributeError 7",
-        "left over []",
-    ] or told[-6:][3:] == ["error RuntimeError", "error PicklingError 7", "left over []"]
+    answers = [line for line in said if "straight to the disk" not in line]
+    assert answers[:4] == ["link kept True", "both names 7", "rights 0o640", "error RuntimeError"]
+    # What a lambda raises has another name in later Pythons.
+    assert answers[4].startswith("error ") and answers[4].endswith("Error 7") and answers[5:] == ["left over []"]
     for name in ("relative.pt", "out/größe.pt", "out/second"):
         expected = tmp_path / "expected" / Path(name).name
         expected.parent.mkdir(exist_ok=True)

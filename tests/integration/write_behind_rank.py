@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from write_behind_state import state
 
-import holdfast.trainer.memory_checkpoints  # noqa: F401 - this is all that a script does
 from holdfast.trainer.write_behind import disk, engine, start
 
 HERE = Path(sys.argv[1])
@@ -53,6 +52,7 @@ def killed_after_save() -> None:
     CKPT.parent.mkdir(exist_ok=True)
     torch.save(state(1), CKPT)
     model = state(2)
+    assert start.finished()
     Gate()
     torch.save(model, CKPT)
     # What is changed after the answer is not in the file.
@@ -181,6 +181,7 @@ def disk_is_full() -> None:
         print("save", error.errno == errno.ENOSPC, flush=True)
     if sys.argv[2] == "full, at the end":
         torch.save(state(4), CKPT)
+        print("ends", flush=True)
         sys.exit(0 if start.finished() else 7)
     disk.publish = publish
     torch.save(state(5), CKPT)
@@ -218,6 +219,9 @@ def odd_places() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
     os.chdir(HERE)
+    # This is all that a script does.
+    import holdfast.trainer.memory_checkpoints  # noqa: F401
+
     what = sys.argv[2]
     if what == "killed":
         killed_after_save()

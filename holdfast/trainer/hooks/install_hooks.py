@@ -75,6 +75,16 @@ def install() -> None:
             _republish(module)
 
 
+def keep_checkpoints(*, torch_is_there: bool = False) -> None:
+    """Switch memory checkpoints on if the job wants them: as soon as there is torch, which a rank may have from its
+    zygote.
+    """
+    if os.environ.get(MEMORY_CHECKPOINTS) == "1" and (torch_is_there or "torch" in sys.modules):
+        from holdfast.trainer.write_behind.start import start
+
+        start()
+
+
 def also(name: str, patch: Callable[[ModuleType], None]) -> None:
     """Hook a module of others besides, now or when it is imported. A failure of the hook leaves the module as it is."""
     before = _PATCHES.get(name)
@@ -220,10 +230,7 @@ def _patch_torch(module: ModuleType) -> None:
     if binding.recorder is not None:
         make_deterministic(module)
     harmless(loads.patch_torch_load)(module)
-    if os.environ.get(MEMORY_CHECKPOINTS) == "1":
-        from holdfast.trainer.write_behind.start import start
-
-        start()
+    keep_checkpoints(torch_is_there=True)
 
 
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {

@@ -46,6 +46,7 @@ class OnWay:
     sealed: SealedStep | None = None
     thread: threading.Thread | None = None
     done: threading.Event = field(default_factory=threading.Event)
+    error: OSError | None = None
 
     @property
     def is_written_here(self) -> bool:
@@ -54,7 +55,7 @@ class OnWay:
 
 
 class WriteBehind:
-    """The saves of this process. `on_way` is None while the disk has everything."""
+    """The saves of this process. `on_way` is None while the disk has all of them, or the script knows it has not."""
 
     def __init__(
         self, tier: MemoryTier, journal: Journal, generation: int, world_size: int, last_step: int = 0
@@ -67,7 +68,6 @@ class WriteBehind:
         self._step = last_step
         self._turn = threading.Lock()
         self._pid = os.getpid()
-        self._failed: OSError | None = None
         self.on_way: OnWay | None = None
 
     @property
@@ -110,18 +110,20 @@ class WriteBehind:
             return True
 
     def settle(self, *, raises: bool = True) -> None:
-        """Wait until the disk has everything. Raises NotOnDisk if it refused: once, to the first who may be told."""
+        """Wait until the disk has everything. Raises NotOnDisk if it refused, to the first who can be told."""
         on_way = self.on_way
-        if on_way is not None and not on_way.is_written_here and self.is_own_process:
+        if on_way is None or on_way.is_written_here or not self.is_own_process:
+            return
+        if not on_way.done.is_set():
             with phase("checkpoint"):
                 on_way.done.wait()
-        if raises and self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
+        if raises and on_way.error is not None:
+            self.on_way = None
+            raise NotOnDisk(on_way.error.errno, f"a checkpoint has not reached the disk: {_reason(on_way.error)}")
 
     def close_in_fork(self) -> None:
         """Forget what is on its way: the thread that writes it is not in this process."""
-        self.on_way = self._failed = None
+        self.on_way = None
 
     def _entry(self, sealed: SealedStep, files: Sequence[SavedFile], saved_at_ns: int) -> JournalEntry:
         return JournalEntry(
@@ -161,10 +163,12 @@ class WriteBehind:
             self._journal.written()
             await_files(others)
         except OSError as error:
-            self._failed = NotOnDisk(error.errno, f"a checkpoint has not reached the disk: {_reason(error)}")
+            # It stays on its way, and the script waits for it, until it has been told.
+            on_way.error = error
             tell(f"{[file.path for file in files]} did not reach the disk: {_reason(error)}. It stays in memory")
-        finally:
+        else:
             self.on_way = None
+        finally:
             on_way.done.set()
 
 

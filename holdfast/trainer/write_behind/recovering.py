@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch.distributed import PrefixStore, TCPStore
+import torch.distributed as dist
 
 from holdfast.node.rank_variables import STORE_PREFIX
 from holdfast.node.vault.messages import SealedStep
@@ -84,10 +84,10 @@ def meet(environment: Mapping[str, str], size: int, key: str) -> None:
         return
     until = time.monotonic() + MEET_S
     with phase("rendezvous"):
-        store = TCPStore(
+        store = dist.TCPStore(
             address, int(port), is_master=False, wait_for_workers=False, timeout=datetime.timedelta(seconds=MEET_S)
         )
-        ours = PrefixStore(environment.get(STORE_PREFIX, ""), store)
+        ours = dist.PrefixStore(environment.get(STORE_PREFIX, ""), store)
         arrived = ours.add(f"{KEYS}/{key}", 1)
         while arrived < size:
             if time.monotonic() > until:

@@ -29,7 +29,7 @@ class FileRecord(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     tensor: int = -1
-    data: bytes | str = b""
+    data: bytes = b""
 
 
 class SavedFile(msgspec.Struct, frozen=True, kw_only=True):

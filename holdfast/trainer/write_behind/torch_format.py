@@ -33,12 +33,14 @@ class _Collector:
 
     def __init__(self) -> None:
         self.records: list[FileRecord] = []
-        self.tensors: Sequence[torch.Tensor] = []
+        self.tensors: list[torch.Tensor] = []
         self.nbytes = 0
 
     def write_record(self, name: str, data: Any, nbytes: int) -> None:
         self.nbytes += nbytes
-        if isinstance(data, (bytes, str)) and len(data) <= INLINE_BYTES_MAX:
+        if isinstance(data, str):
+            data = data.encode()
+        if isinstance(data, bytes) and len(data) <= INLINE_BYTES_MAX:
             self.records.append(FileRecord(name, data=data))
             return
         if not nbytes:
@@ -54,7 +56,8 @@ class _Collector:
 def collect(obj: object, protocol: int, *, no_byteorder: bool) -> Collected:
     """Pickle the object as `torch.save` does. Raises NotDeferrable, and whatever the pickling of the object raises."""
     collector = _Collector()
-    torch.serialization._save(obj, collector, pickle, protocol, no_byteorder)  # type: ignore[attr-defined]
+    save: Any = torch.serialization._save
+    save(obj, collector, pickle, protocol, no_byteorder)
     return Collected(tuple(collector.records), tuple(collector.tensors), collector.nbytes)
 
 
@@ -70,7 +73,7 @@ def write(
 
 
 def _write(place: str | IO[bytes], records: tuple[FileRecord, ...], tensors: Sequence[torch.Tensor]) -> None:
-    with torch.serialization._open_zipfile_writer(place) as archive:  # type: ignore[attr-defined]
+    with torch.serialization._open_zipfile_writer(place) as archive:
         for record in records:
             if record.tensor >= 0:
                 storage = tensors[record.tensor].untyped_storage()
@@ -85,13 +88,11 @@ def write_raw(path: str, records: tuple[FileRecord, ...], tensors: Sequence[torc
         for record in records:
             if record.tensor >= 0:
                 file.write(tensors[record.tensor].numpy().data)
-            elif isinstance(record.data, bytes):
+            else:
                 file.write(record.data)
 
 
 def _bytes_of(data: Any, nbytes: int) -> torch.Tensor:
-    if isinstance(data, str):
-        data = data.encode()
     if isinstance(data, (bytes, bytearray, memoryview)):
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
     if not isinstance(data, torch.UntypedStorage) or data.device.type != "cpu":

@@ -72,7 +72,7 @@ def test_notes_and_journal_survive_their_encoding() -> None:
     file = SavedFile(
         path="/a/ckpt.pt",
         kind=Kind.TORCH,
-        records=(FileRecord("data.pkl", data=b"\x80"), FileRecord("version", data="3"), FileRecord("data/0", 0)),
+        records=(FileRecord("data.pkl", data=b"\x80"), FileRecord("version", data=b"3"), FileRecord("data/0", 0)),
         nbytes=12,
         before=OLD,
         mode=0o640,
