@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -59,15 +60,16 @@ def test_a_rank_is_killed_between_a_save_and_its_file(
 def _kill_while_written(cluster: Cluster, job: Job, out: Path) -> int:
     """`kill -9` rank 0 while a save of it is on its way to the disk, the third or a later one; return its step."""
     rank = cluster.until("rank 0 is recorded", lambda: _pid_of_rank_0(cluster, job))
+    journal = cluster.directory / "jobs" / job.name / "memory-checkpoints" / "rank-00000.json"
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         # A file takes some ten milliseconds.
         time.sleep(MOMENT_S)
-        if _on_disk(out) < EVERY or not _is_being_written(out):
+        if _on_disk(out) < EVERY or not _is_on_its_way(journal):
             continue
         os.kill(rank, signal.SIGSTOP)
         until("the rank has stopped", lambda: _is_stopped(rank))
-        if _is_being_written(out):
+        if _is_on_its_way(journal):
             before = _on_disk(out)
             os.kill(rank, signal.SIGKILL)
             return before + EVERY
@@ -75,11 +77,9 @@ def _kill_while_written(cluster: Cluster, job: Job, out: Path) -> int:
     raise AssertionError(f"no file was seen on its way\n{cluster.look()}")
 
 
-def _is_being_written(out: Path) -> bool:
-    if out.name == "torch":
-        return any(out.glob(".holdfast-*/*"))
-    newest = max((int(path.name.removeprefix("step-")) for path in out.glob("step-*")), default=0)
-    return newest > _on_disk(out) and any(out.glob(f"step-{newest}/*"))
+def _is_on_its_way(journal: Path) -> bool:
+    """True from the answer of a save until its files are on the disk."""
+    return journal.exists() and not json.loads(journal.read_bytes())["is_written"]
 
 
 def _on_disk(out: Path) -> int:

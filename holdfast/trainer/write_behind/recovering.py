@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from holdfast.node.rank_variables import STORE_PREFIX
 from holdfast.node.vault.messages import SealedStep
@@ -82,12 +81,14 @@ def meet(environment: Mapping[str, str], size: int, key: str) -> None:
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     if size < 2 or not address or not port or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
     until = time.monotonic() + MEET_S
     with phase("rendezvous"):
-        store = dist.TCPStore(
+        store = TCPStore(
             address, int(port), is_master=False, wait_for_workers=False, timeout=datetime.timedelta(seconds=MEET_S)
         )
-        ours = dist.PrefixStore(environment.get(STORE_PREFIX, ""), store)
+        ours = PrefixStore(environment.get(STORE_PREFIX, ""), store)
         arrived = ours.add(f"{KEYS}/{key}", 1)
         while arrived < size:
             if time.monotonic() > until:

@@ -74,8 +74,6 @@ def restore_dcp(out_dir: str, model: torch.nn.Module, optimizer: torch.optim.Opt
     steps = whole(out_dir)
     if not steps:
         return 0
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
     model_state, optimizer_state = get_state_dict(model, optimizer)
     dcp.load({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=f"{out_dir}/step-{steps[-1]}")
     set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)

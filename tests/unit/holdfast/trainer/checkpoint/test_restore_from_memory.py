@@ -35,7 +35,7 @@ class Vault:
         self.connections_lost = 0
         self.calls_lost = 0
 
-    def connect(self, *_: object) -> Vault:
+    def connect(self, *_: object, **__: object) -> Vault:
         if self.connections_lost:
             self.connections_lost -= 1
             raise WireError("no vault answers")
