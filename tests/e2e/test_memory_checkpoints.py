@@ -78,8 +78,14 @@ def _kill_while_written(cluster: Cluster, job: Job, out: Path) -> int:
 
 
 def _is_on_its_way(journal: Path) -> bool:
-    """True from the answer of a save until its files are on the disk."""
-    return journal.exists() and not json.loads(journal.read_bytes())["is_written"]
+    """True from the answer of a save until the file that completes it is on the disk."""
+    if not journal.exists():
+        return False
+    entry = json.loads(journal.read_bytes())
+    path, before = list(entry["files"].items())[-1]
+    found = os.stat(path) if os.path.exists(path) else None
+    now = None if found is None else [found.st_ino, found.st_size, found.st_mtime_ns]
+    return not entry["is_written"] and now == before
 
 
 def _on_disk(out: Path) -> int:

@@ -77,7 +77,7 @@ class Verdict(Enum):
     WRITE = "memory has what the disk has not"
     WRITTEN = "it has reached the disk"
     REMOVED = "it was removed since"
-    CHANGED = "the disk has a later one"
+    CHANGED = "the disk has it, or a later one"
 
 
 def verdict(before: DiskState | None, now: DiskState | None, *, is_written: bool) -> Verdict:
