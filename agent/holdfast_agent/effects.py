@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+from holdfast.bounded_calls import in_thread
 from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.companions.backups import Backups
@@ -58,8 +60,9 @@ class Effects:
         for action in plan.actions:
             if isinstance(action, actions.Fork):
                 job, fence = action.order.job or "", action.order.fence
-                later = asyncio.get_running_loop().call_later
-                later(REMOVE_AFTER_S, self._directories.remove_old_generations, job, fence)
+                remove = partial(self._directories.remove_old_generations, job, fence)
+                # Files in memory of which ranks had megabytes: to free them takes longer than a decision.
+                asyncio.get_running_loop().call_later(REMOVE_AFTER_S, in_thread, remove)
         if any(isinstance(action, actions.Stop) for action in plan.actions):
             # Not at the first sign of trouble: the agent is needed then.
             order = plan.state.durable.order

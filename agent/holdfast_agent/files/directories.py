@@ -164,12 +164,13 @@ class Directories:
         os.utime(logs)
 
     def remove_old_generations(self, job: str, fence: Fence) -> None:
-        """Remove the directories of all generations but this one and the one before."""
+        """Remove the directories of all generations but this one and the newest other; what cannot be removed is left
+        for the next time. For a thread of its own."""
         for kind in ("ledgers", "errors"):
             folder = self._generation(kind, job, fence)
             others = sorted((path for path in folder.parent.parent.glob("*/*") if path != folder), key=_age)
             for old in others[:-1]:
-                shutil.rmtree(old)
+                shutil.rmtree(old, ignore_errors=True)
             for emptied in {old.parent for old in others[:-1]} - {folder.parent}:
                 # It may contain the generation that is kept.
                 with contextlib.suppress(OSError):
