@@ -58,7 +58,7 @@ from holdfast_agent.zygote.wire import End, Welcome
 from holdfast_agent.zygote_reports import ZygoteReports
 
 FLUSH_MAX_S = 3.0
-"""Time that a departing agent gives the bus to take its last events; the rest stays in the spool."""
+"""Time that a departing agent gives a bus that is away to take its last events; the rest stays in the spool."""
 
 SELF_CHECK_AGAIN_S = 5.0
 """Interval of the self-check while it fails: space on a disk comes back without another sign."""
@@ -217,9 +217,23 @@ class Agent:
             async with asyncio.timeout(self._timeouts.stop_grace_s + FLUSH_MAX_S):
                 await self._zygote.ended.wait()
                 self._watcher.collect()
-                await self._publisher.until_empty()
+                await self._flush()
         self._vault.end()
         self._directories.forget_ledgers()
+
+    async def _flush(self) -> None:
+        """Give the bus the last events while it is there. It may be gone already: then they are sent after the next
+        start.
+        """
+        flushing = asyncio.create_task(self._publisher.until_empty(), name="flush")
+        try:
+            while not flushing.done():
+                await asyncio.wait([flushing], timeout=FLUSH_MAX_S)
+                if self._bus is None or self._bus.connected_since is None:
+                    return
+            flushing.result()
+        finally:
+            flushing.cancel()
 
     def _give_way(self) -> None:
         """End what runs here, at once and without a word of departure: the node goes on under another agent."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
 
@@ -26,6 +28,19 @@ def log_to_stderr(name: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Stderr())),
     )
     structlog.contextvars.bind_contextvars(service=name)
+
+
+class _Stderr:
+    """stderr, also once its reader is gone: after the kill of a supervisor this process still has things to end."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(BrokenPipeError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            sys.stderr.flush()

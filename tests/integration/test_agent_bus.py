@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.events import FirstStep, ProcessExited, RanksStarted
+from holdfast.events import FirstStep, NodeDeparted, ProcessExited, RanksStarted
 from holdfast.events.parts.job import JobSpec
 from holdfast.subjects import heartbeat_subject, log_subject
 from tests.integration.agent_node import WAIT_S, gone, node
@@ -81,6 +81,23 @@ async def test_what_happens_while_the_bus_is_away_is_said_when_it_is_back(
         assert [process.pid for process in adopted.ranks] == [started.ranks[1].pid]
         await it.complete(after=first)
         assert len(it.heard.all(ProcessExited)) == 1
+
+
+async def test_an_agent_whose_bus_is_gone_leaves_with_its_ranks_and_its_successor_says_so(
+    node_place: Path, tmp_path: Path, nats: NatsServer
+) -> None:
+    # Longer than the test waits for the agent: ranks that have ended are all that it may wait for.
+    patient = {"HOLDFAST_TIMEOUTS_STOP_GRACE_S": "300", "HOLDFAST_TIMEOUTS_START_S": "600"}
+    async with node("n-left", node_place, nats.url, patient) as it:
+        first = await it.complete()
+        await it.order(spec(tmp_path), 1, first.facts.store_ports[1])
+        started = await it.heard.wait(RanksStarted)
+        nats.kill()
+        assert await it.end_agent() == 0
+        assert not [rank.pid for rank in started.ranks if Path(f"/proc/{rank.pid}").exists()]
+        it.start()
+        await nats.start()
+        await it.heard.wait(NodeDeparted)
 
 
 async def test_a_broken_connection_registers_the_node_again(node_place: Path, tmp_path: Path, nats: NatsServer) -> None:

@@ -44,6 +44,40 @@ def test_a_daemon_that_cannot_end_is_ended_at_its_limit_and_says_so() -> None:
     assert "did not stop in time" in errors
 
 
+DEPARTS = """
+import asyncio
+import structlog
+from holdfast.daemon import process
+
+async def main(daemon):
+    print("at work", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        structlog.get_logger().info("leaving")
+        print("left", flush=True)
+
+process.run("departs", main, description="", needs_database=False)
+"""
+
+
+@pytest.mark.timeout(30)
+def test_a_daemon_whose_supervisor_is_gone_with_the_reader_of_its_log_ends_in_order() -> None:
+    daemon = subprocess.Popen(
+        [sys.executable, "-u", "-c", DEPARTS, "--nats-url", "nats://127.0.0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert daemon.stdout is not None and daemon.stderr is not None
+    assert daemon.stdout.readline() == "at work\n"
+    daemon.stderr.close()
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.stdout.read() == "left\n"
+    daemon.stdout.close()
+    assert daemon.wait() == 0
+
+
 def test_the_limit_leaves_ranks_their_grace() -> None:
     assert leave_limit_s(Timeouts(stop_grace_s=25)) == 25 + LEAVE_S
 
