@@ -44,7 +44,9 @@ def test_a_torchrun_script_survives_a_kill_unchanged(holdfast: Cluster, tmp_path
 def _run(cluster: Cluster, directory: Path, *options: str, nnodes: int) -> Job:
     """Two ranks, on one node or on two."""
     arguments = ("--steps", str(STEPS), "--ckpt-every", "10", "--ckpt-dir", directory)
-    return cluster.run(*arguments, script=MINIMAL, nnodes=nnodes, nproc=2 // nnodes, options=options)
+    # The version has no more than the examples: two thousand files of the repository would be written on each node.
+    code = ("--code", str(MINIMAL.parent))
+    return cluster.run(*arguments, script=MINIMAL, nnodes=nnodes, nproc=2 // nnodes, options=[*code, *options])
 
 
 def _kill_a_rank(cluster: Cluster, job: Job, directory: Path) -> None:

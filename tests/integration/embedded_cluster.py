@@ -5,6 +5,7 @@ python embedded_cluster.py DIR [--nodes N] [--detach] [--postgres-port P] [--bro
 
 import argparse
 import asyncio
+import hashlib
 import sys
 from pathlib import Path
 
@@ -17,7 +18,11 @@ from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.options import ClusterOptions
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.processes.proctree import NODE_VARIABLE
+from holdfast.embedded.servers.credentials import processes, roles_of
 from holdfast.embedded.services import ClusterPlan, base_environment
+
+MADE_BY = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+"""One database is made for all of these clusters, as for real ones: that takes longer than all else they do."""
 
 CHILDREN = str(Path(__file__).with_name("embedded_children.py"))
 
@@ -29,10 +34,11 @@ def migrate(admin_url: str, role_passwords: dict[str, str]) -> None:
 
 async def _create_roles(admin_url: str, role_passwords: dict[str, str]) -> None:
     connection = await asyncpg.connect(admin_url)
-    for role, password in role_passwords.items():
+    for role in roles_of(processes([])):
         if not await connection.fetchval("select true from pg_roles where rolname = $1", role):
-            await connection.execute(f"create role {role}")
-        await connection.execute(f"alter role {role} login password '{password}'")
+            await connection.execute(f"create role {role} login")
+    for role, password in role_passwords.items():
+        await connection.execute(f"alter role {role} password '{password}'")
     await connection.execute("create table if not exists kept (note text)")
     await connection.close()
 
@@ -90,7 +96,7 @@ def main() -> None:
     asked = parser.parse_args()
     layout = ClusterLayout(asked.directory)
     chosen = broken_services if asked.broken else services
-    plan = ClusterPlan(migrate=migrate, early=early, services=chosen, agent=agent)
+    plan = ClusterPlan(migrate=migrate, database_made_by=MADE_BY, early=early, services=chosen, agent=agent)
     options = ClusterOptions(nodes=asked.nodes, postgres_port=asked.postgres_port, new_passwords=asked.new_passwords)
 
     def tell(line: str) -> None:

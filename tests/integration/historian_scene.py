@@ -59,17 +59,28 @@ def database(name: str) -> Any:
     return urls
 
 
+MIGRATED = "migrated"
+COPY_RIGHTS = """
+update pg_database set datacl = (select datacl from pg_database where datname = $2) where datname = $1
+"""
+
+
 async def new_database(admin_url: str, name: str) -> dict[str, str]:
     """A database of this name with all migrations; its URL by role, `admin` included."""
+    parts = urlsplit(admin_url)
     admin = await asyncpg.connect(admin_url)
     try:
+        if not await admin.fetchval("select true from pg_database where datname = $1", MIGRATED):
+            # Copied for each test's database: it is made in a tenth of the time.
+            await admin.execute(f"create database {MIGRATED}")
+            await asyncio.to_thread(migrate, urlunsplit(parts._replace(path=f"/{MIGRATED}")), PASSWORDS)
         await admin.execute(f'drop database if exists "{name}" with (force)')
-        await admin.execute(f'create database "{name}"')
+        await admin.execute(f'create database "{name}" template {MIGRATED}')
+        # A copy has all but the rights to connect.
+        await admin.execute(COPY_RIGHTS, name, MIGRATED)
     finally:
         await admin.close()
-    parts = urlsplit(admin_url)
     urls = {"admin": urlunsplit(parts._replace(path=f"/{name}"))}
-    await asyncio.to_thread(migrate, urls["admin"], PASSWORDS)
     host = parts.netloc.rpartition("@")[2]
     for role in ROLES:
         user = f"holdfast_{role}"

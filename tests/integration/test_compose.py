@@ -300,9 +300,9 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
         }
         for service in (*SERVICES, *AGENTS):
             wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
-        job = ["run", "--nnodes", "2", "--mesh", "dp=2", ROOT / "examples" / "gpt" / "train.py"]
         workspace = machine.root / "workspace"
-        workspace.mkdir()
+        shutil.copytree(ROOT / "examples" / "gpt", workspace / "gpt")
+        job = ["run", "--nnodes", "2", "--mesh", "dp=2", workspace / "gpt" / "train.py"]
         for agent in AGENTS:
             logs = machine.root / "nodes" / agent.replace("agent", "node")
             logs.mkdir(parents=True)

@@ -29,12 +29,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose ano
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that every user can reach, which pytest's own is not; its `state` is removed in the end."""
+    """A directory that every user can reach, which pytest's own is not."""
     directory = Path(tempfile.mkdtemp(prefix="holdfast-"))
     directory.chmod(0o755)
     yield directory
-    shutil.rmtree(directory / "state", ignore_errors=True)
-    directory.rmdir()
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @as_root
