@@ -11,7 +11,9 @@ the CPU's kernels, each stream in a thread of its own, and behaves as CUDA does 
 * collectives (backend `simccl`) run on a stream of their own, and `wait()` is for the stream, not for the host;
 * after a fork it cannot be used.
 
-What it does not have: a second device, CUDA graphs, inductor, autocast's lists. `module.to("sim")` unties weights.
+What it does not have: a second device, CUDA graphs, inductor, convolutions; autocast casts nothing. `module.to("sim")`
+unties weights. The environment variable SIM_DEVICE_BYTES sets how much memory it has; else 8 GiB, of which only what
+is used is taken.
 
 A test uses it in a process of its own, for torch has one accelerator per process and streams are threads:
 

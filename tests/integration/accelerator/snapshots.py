@@ -82,8 +82,9 @@ class Snapshots:
             torch.accelerator.current_stream().wait_event(self._last.done)
 
 
-def torn(mutant: Mutant, seed: int, steps: int = STEPS) -> int:
+def torn(mutant: Mutant, seed: int, steps: int = STEPS, synchronous: bool = False) -> int:
     """Train, take a snapshot of each step, seal each one a step later; return how many are torn."""
+    accelerator.synchronous(synchronous)
     accelerator.seed(seed)
     accelerator.delay(longest_us=100, chance=0.5)
     # The copies of a step take longer than its forward and backward: else none would still run at the next update.

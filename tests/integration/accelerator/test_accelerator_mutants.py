@@ -28,6 +28,12 @@ def test_a_path_that_leaves_out_a_wait_is_torn_with_each_seed(accelerators: Acce
     assert all(torn.values()), torn
 
 
+def test_what_only_waits_too_little_is_whole_where_each_task_is_awaited(accelerators: Accelerators) -> None:
+    """Otherwise something else than the missing wait tears it."""
+    for mutant in MUTANTS:
+        assert accelerators.call(snapshots.torn, mutant, 1, steps=3, synchronous=True) == 0, mutant
+
+
 def test_a_collective_whose_future_completes_early_changes_ddps_losses_with_each_seed(
     accelerators: Accelerators,
 ) -> None:

@@ -32,3 +32,13 @@ def test_two_ranks_have_the_cpus_losses(accelerators: Accelerators, kind: str) -
     assert expected[0] != expected[1]
     for seed in SEEDS:
         assert accelerators.ranks(2, "cpu:gloo,sim:simccl", trainings.of_rank, "sim", kind, STEPS, seed) == expected
+
+
+def test_what_else_a_training_uses_is_as_without_delays(accelerators: Accelerators) -> None:
+    expected = accelerators.call(trainings.capturable)
+    assert expected[-1] < expected[0]
+    for seed in SEEDS:
+        assert accelerators.call(trainings.capturable, seed) == expected
+        assert accelerators.call(trainings.across_streams, seed)
+        assert all(accelerators.call(trainings.hashed, seed))
+    assert all(accelerators.call(trainings.compiled, SEEDS[0]))

@@ -120,6 +120,54 @@ def of_rank_with_early_futures(steps: int, delays_seed: int) -> list[float]:
     return of_rank("sim", "ddp", steps, delays_seed)
 
 
+def capturable(delays_seed: int | None = None) -> list[float]:
+    """Return the losses with AdamW's form for graphs, which rounds otherwise than the one that the CPU has."""
+    _delay(delays_seed)
+    model = gpt("sim")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, capturable=True, foreach=True)
+    losses = []
+    for tokens in batches("sim", 3, seed=1):
+        loss = model(tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return [float(loss) for loss in losses]
+
+
+def compiled(delays_seed: int) -> list[bool]:
+    """Return whether gradients of a compiled model are those of the model."""
+    _delay(delays_seed)
+    model, (tokens,) = gpt("sim"), batches("sim", 1, seed=1)
+    found = []
+    for forward in (model, torch.compile(model, backend="aot_eager")):
+        model.zero_grad()
+        forward(tokens).backward()
+        found.append([parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None])
+    return [torch.equal(a, b) for a, b in zip(*found, strict=True)]
+
+
+def across_streams(delays_seed: int) -> bool:
+    """Return whether a backward whose forward ran on two streams has the gradient."""
+    _delay(delays_seed)
+    x, side, training = torch.ones(100, device="sim"), torch.Stream("sim"), torch.accelerator.current_stream()
+    x.requires_grad_()
+    side.wait_stream(training)
+    with side:
+        y = (x * 3).sin()
+    training.wait_stream(side)
+    (y * 2).sum().backward()
+    assert x.grad is not None
+    return torch.equal(x.grad.cpu(), torch.ones(100).mul(3).cos() * 2 * 3)
+
+
+def hashed(delays_seed: int) -> list[bool]:
+    """Return whether hashes of tensors on the device are the CPU's."""
+    _delay(delays_seed)
+    tensors = [torch.rand(70, 50), torch.rand(3000).bfloat16(), torch.arange(9)]
+    return [torch.hash_tensor(t.to("sim")).item() == torch.hash_tensor(t).item() for t in tensors]
+
+
 def _delay(seed: int | None) -> None:
     if seed is not None:
         accelerator.seed(seed)
