@@ -86,9 +86,10 @@ def torn(mutant: Mutant, seed: int, steps: int = STEPS, synchronous: bool = Fals
     """Train, take a snapshot of each step, seal each one a step later; return how many are torn."""
     accelerator.synchronous(synchronous)
     accelerator.seed(seed)
-    accelerator.delay(longest_us=100, chance=0.5)
+    # Training's stream is slower than the host that queues for it, so that what does not wait for it is early.
+    accelerator.delay(longest_us=400, chance=0.5)
     # The copies of a step take longer than its forward and backward: else none would still run at the next update.
-    accelerator.bandwidth(20e6)
+    accelerator.bandwidth(10e6)
     accelerator.slice_bytes(16 << 10)
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)).to("sim")
