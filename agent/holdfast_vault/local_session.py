@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ import structlog
 from holdfast.node.frames import WireError, receive, send
 from holdfast.node.ledger.ledger_file import LedgerReader
 from holdfast.node.vault.messages import (
+    Abandon,
     Answer,
     AskCertified,
     AskShard,
@@ -24,6 +24,9 @@ from holdfast.node.vault.messages import (
     Certified,
     Done,
     End,
+    Fill,
+    Filled,
+    Fills,
     Follow,
     Join,
     KeepOnly,
@@ -43,14 +46,14 @@ from holdfast.node.vault.messages import (
 from holdfast.node.vault.seals import seal
 from holdfast.node.vault.vault_socket import is_peer_ours, peer_ids, peer_pid
 from holdfast_vault.assignments import Assignment
+from holdfast_vault.filling.fill_session import FillSession
 from holdfast_vault.node_vault import NodeVault, NotTheirs
 from holdfast_vault.peers.fetching.pull import NotFetched
 from holdfast_vault.shelf.keeping import answers_when_sealed
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, Piece, SourceLost, read_memory
-
-_NICE = 19
+from holdfast_vault.shelf.stocking import claim, settle, stock
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +79,11 @@ class LocalSession:
                 request, descriptor = receive(self._link, requests)
                 if isinstance(request, OfAgent) and not is_peer_ours(self._link):
                     raise WireError("only the agent may ask this")
+                if isinstance(request, Fills):
+                    if descriptor is not None:
+                        os.close(descriptor)
+                    FillSession(self._link, self._node, request).run()
+                    return
                 if isinstance(request, Follow):
                     self._node.notices.send_to(self._link)
                     return
@@ -134,6 +142,8 @@ class LocalSession:
                 return Done(), None
             case Follow() | End():
                 raise AssertionError("these have no answer")
+            case Fills() | Fill() | Filled() | Abandon():
+                raise WireError("a connection that fills segments begins with that")
 
     def _join(self, request: Join, descriptor: int | None) -> Answer:
         self._drop_userfault()
@@ -196,7 +206,7 @@ class LocalSession:
         is_over = threading.Event() if answers_when_sealed(shelf.steps()) else None
         segment: Segment | None = None
         try:
-            segment = self._claim(shelf, lay.nbytes)
+            segment = claim(shelf, lay.nbytes, self._node.persister.give_way)
             if self._userfault is None:
                 read_memory(joined.pid, layout.pieces, segment.memory)
                 sealing = partial(self._seal, segment, request, lay.index)
@@ -234,15 +244,6 @@ class LocalSession:
             log.warning("a rank waits for its save", of=str(self._rank()[0]), reason=str(error))
             work()
 
-    def _claim(self, shelf: Shelf, nbytes: int) -> Segment:
-        try:
-            return shelf.claim(nbytes)
-        except OSError as error:
-            # A step that waits for the disk is worth less than the one that is to be kept now.
-            if error.errno not in (errno.ENOMEM, errno.ENOSPC) or not self._node.persister.give_way():
-                raise
-            return shelf.claim(nbytes)
-
     def _seal_in_turn(self, shelf: Shelf, segment: Segment, sealing: Callable[[], None], step: int) -> None:
         try:
             sealing()
@@ -252,7 +253,7 @@ class LocalSession:
                 raise
             log.warning("a save was not completed", of=str(self._rank()[0]), step=step, reason=str(error))
         else:
-            _stock(shelf, segment.nbytes)
+            stock(shelf, segment.nbytes)
         finally:
             shelf.turn.release()
 
@@ -305,9 +306,7 @@ class LocalSession:
 def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> None:
     """Run on a separate thread: nothing waits for the second part, which the next save may overtake."""
     work()
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    for each in (segment, *shelf.spares()):
-        each.settle()
+    settle(shelf, segment)
 
 
 def _run_and_set(work: Callable[[], None], is_over: threading.Event) -> None:
@@ -315,10 +314,3 @@ def _run_and_set(work: Callable[[], None], is_over: threading.Event) -> None:
         work()
     finally:
         is_over.set()
-
-
-def _stock(shelf: Shelf, nbytes: int) -> None:
-    try:
-        shelf.stock(nbytes)
-    except OSError as error:
-        log.warning("no memory for further segments", nbytes=nbytes, reason=error.strerror)

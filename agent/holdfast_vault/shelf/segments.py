@@ -67,6 +67,16 @@ class Segment:
         self.memory: Bytes = self._pages[:nbytes]
 
     @property
+    def file(self) -> int:
+        """Inode of its file: it has no other name, and each process that maps it sees the same."""
+        return os.fstat(self.descriptor).st_ino
+
+    @property
+    def is_settled(self) -> bool:
+        """True if its pages stay what they are."""
+        return self._is_settled
+
+    @property
     def nbytes_taken(self) -> int:
         return bytes_taken(self.nbytes, self.absent)
 

@@ -135,6 +135,17 @@ class Shelf:
                 # The next who fills it may not do it by chunks.
                 self._segments.remove(segment)
 
+    def discard(self, segment: Segment) -> None:
+        """Have no part any more in a segment that is being filled: something may still write to it."""
+        with self._changing():
+            segment.is_filling = False
+            self._segments = [each for each in self._segments if each is not segment]
+
+    def files(self) -> list[int]:
+        """Return the inodes of all segments."""
+        with self._lock:
+            return [each.file for each in self._segments]
+
     def forget(self, segment: Segment) -> None:
         """Drop the contents of a sealed segment."""
         with self._changing():

@@ -1,10 +1,11 @@
 """Messages between a node's vault and its ranks and agent over `vault.sock`, framed by `holdfast.node.frames`.
 
 The rank sends requests, and the vault answers each once and in order. The node's agent uses the same protocol: it hands
-over backup orders, and on a second connection it receives notices.
+over backup orders, and on a second connection it receives notices. A rank whose state lies on an accelerator fills
+segments itself: it has a second connection for that, which begins with `Fills`.
 
 File descriptors travel beside the message that names them: a rank's userfaultfd with `Join`, the memory of a shard with
-`SealedShard`.
+`SealedShard`, memory to be filled with `Room`.
 """
 
 from __future__ import annotations
@@ -113,6 +114,39 @@ class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
     """Noted with each step."""
 
 
+class Fills(_VaultMessage, frozen=True, kw_only=True, tag="fills"):
+    """First message on a connection over which a rank fills segments itself. Answered by `Done`. `Lay` (without
+    pieces), `Fill`, `Filled` and `Abandon` follow, one step at a time.
+    """
+
+    name: ShardName
+    generation: int
+    persist_to: PersistTo | None = None
+
+
+class Fill(_VaultMessage, frozen=True, kw_only=True, tag="fill"):
+    """Request for memory for this step, which this rank fills. Answered by `Room`, the memory beside it, or `Refused`.
+
+    If the rank ends before it has filled all, the step is not kept, and the memory never used again: its device may
+    still write there.
+    """
+
+    step: int
+    objects: bytes
+
+
+class Filled(_VaultMessage, frozen=True, kw_only=True, tag="filled"):
+    """Notice: the first `up_to` bytes of the memory have come. When all have, it is answered by `Done` once the step is
+    sealed, or by `Refused`; before that it has no answer.
+    """
+
+    up_to: int
+
+
+class Abandon(_VaultMessage, frozen=True, kw_only=True, tag="abandon"):
+    """Request to forget the step that is being filled; no device writes to its memory any more. Answered by `Done`."""
+
+
 class AskCertified(_VaultMessage, frozen=True, kw_only=True, tag="ask_certified"):
     """Request for the newest certified step of this job. Answered by `Certified`."""
 
@@ -143,7 +177,8 @@ class End(_VaultMessage, frozen=True, kw_only=True, tag="end"):
 
 
 OfAgent = Assign | Serve | Follow | End
-Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | OfAgent
+OfFilling = Fills | Fill | Filled | Abandon
+Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | OfFilling | OfAgent
 
 
 class Done(_VaultMessage, frozen=True, kw_only=True, tag="done"):
@@ -166,6 +201,17 @@ class Certified(_VaultMessage, frozen=True, kw_only=True, tag="certified"):
     """The newest certified step: of the steps on a disk, the newest up to it must stay. None: none has to."""
 
     up_to: int | None
+
+
+class Room(_VaultMessage, frozen=True, kw_only=True, tag="room"):
+    """Memory of a step that the rank fills."""
+
+    files: tuple[int, ...]
+    """Inodes of all memory that this rank may get: what else it has mapped, it should give back."""
+    is_settled: bool
+    """Its pages stay what they are, so they may be pinned for long."""
+    waits: bool = False
+    """The rank goes on only when the step is sealed: the vault has no other of it."""
 
 
 class SealedShard(_VaultMessage, frozen=True, kw_only=True, tag="shard"):
@@ -249,7 +295,7 @@ class CopiesRefusal(_VaultMessage, frozen=True, kw_only=True, tag="copies_refuse
 
 
 Notice = BackedUp | DamageNotice | Fetched | Persisted | NotPersisted | NotKept | CopiesRefusal
-Answer = Done | Refused | Steps | Certified | SealedShard | Notice
+Answer = Done | Refused | Steps | Certified | Room | SealedShard | Notice
 
 requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
