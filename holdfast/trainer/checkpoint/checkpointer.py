@@ -45,13 +45,13 @@ from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartRead
 from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint.restore_choice import ReadOnlyChoice, RestoreChoice
+from holdfast.trainer.checkpoint.saved import SavedCheckpoint, report_saved
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Storage, decode_part
 from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED
 from holdfast.trainer.phases import phase, resumed
 from holdfast.trainer.replay_run import job_rank, job_world_size, replay
-from holdfast.trainer.report import checkpoint_saved
 
 __all__ = [
     "CheckpointError",
@@ -71,26 +71,6 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 
 PART_RECORD_BYTES = 1024
 """Room for one rank's part in the gather that ends a save."""
-
-
-@dataclass(frozen=True)
-class SavedCheckpoint:
-    """A checkpoint that has just become restorable, and all the ``steps`` that now are.
-
-    ``took_s`` is the time that training stood still on rank 0.
-    """
-
-    step: int
-    path: str
-    nbytes: int
-    took_s: float
-    steps: tuple[int, ...] = ()
-
-
-def _report(saved: SavedCheckpoint) -> None:
-    checkpoint_saved(
-        step=saved.step, path=saved.path, checkpoint_bytes=saved.nbytes, took_s=saved.took_s, steps=saved.steps
-    )
 
 
 @dataclass(frozen=True)
@@ -114,7 +94,7 @@ class Checkpointer:
         keep_bytes: int = 0,
         process_group: dist.ProcessGroup | None = None,
         mesh: DeviceMesh | Mapping[str, int] | None = None,
-        on_saved: Callable[[SavedCheckpoint], None] = _report,
+        on_saved: Callable[[SavedCheckpoint], None] = report_saved,
         storage: Storage | None = None,
     ) -> None:
         """Every rank of ``process_group`` (default: the whole job) makes one, with the same arguments.
@@ -161,6 +141,14 @@ class Checkpointer:
         kept = keyed.state_dict()
         return self._memory.keep(step, kept, lambda: keyed.part_plan(plan_part(kept, keyed.writes)))
 
+    def gate(self) -> None:
+        """Have the accelerator wait until the state that was kept may be changed; the host does not wait.
+
+        A torch optimizer's `step` does this by itself. A script that changes its tensors in another way calls it before
+        that, on the stream that changes them. Without an accelerator it does nothing.
+        """
+        self._memory.gate()
+
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save the state as of the completed ``step``; on return it is durable and restorable, on every rank.
 
@@ -198,6 +186,7 @@ class Checkpointer:
             CheckpointError: on all ranks, when it cannot be read, or when every checkpoint there was is damaged, or
                 newer than the bound.
         """
+        self._memory.end_copies()
         with phase("restore"), _ended_if_superseded():
             step = self._restore(state) if self._replay is None else self._restore_for_replay(state, self._replay)
         resumed(step)

@@ -21,6 +21,8 @@ from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
+from holdfast.trainer.device.adapters import accelerator_type
+from holdfast.trainer.device.copies import BESIDE, MODE_VARIABLE, SHADOWS, WITHIN, DeviceCopies, StepSkipped
 from holdfast.trainer.phases import phase
 from holdfast.trainer.report import CHECKPOINT_RESTORED, STEPS_KEPT, ReportTooLong, ReportValue, report
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
@@ -67,6 +69,7 @@ class MemoryTier:
         self._is_waited_for = is_waited_for
         self._is_reported = is_reported
         self._client: VaultClient | None = None
+        self._copies = None if is_waited_for else self._beside_training()
         self._waits_from = 0.0
         self._warned = ""
         self.has_newer = False
@@ -87,6 +90,8 @@ class MemoryTier:
         while client is not None:
             try:
                 client.save(step, state, plan)
+            except StepSkipped:
+                return False
             except MemoryRefused as error:
                 self._warn_once(f"step {step} is not kept in memory: {error}")
                 return False
@@ -229,11 +234,35 @@ class MemoryTier:
             return self._client
         try:
             self._client = VaultClient(
-                self._directory, self._name, self._generation, self._persist_to, is_waited_for=self._is_waited_for
+                self._directory,
+                self._name,
+                self._generation,
+                self._persist_to,
+                self._copies,
+                is_waited_for=self._is_waited_for,
             )
         except (WireError, MemoryRefused) as error:
             self._warn_once(f"checkpoints are not kept in memory: {error}")
         return self._client
+
+    def gate(self) -> None:
+        """Have the accelerator's current stream wait until all that is being copied may be changed."""
+        if self._copies is not None:
+            self._copies.hold_back()
+
+    def end_copies(self) -> None:
+        """Wait until the step that is being copied from an accelerator is sealed or given up."""
+        if self._copies is not None:
+            self._copies.wait_sealed()
+
+    def _beside_training(self) -> DeviceCopies | None:
+        """Return what copies tensors of an accelerator; None: there is none, or they are to be copied at once."""
+        mode = os.environ.get(MODE_VARIABLE, BESIDE)
+        if self._directory is None or self._name is None or mode == WITHIN or accelerator_type() is None:
+            return None
+        return DeviceCopies(
+            self._directory, self._name, self._generation, self._persist_to, shadows_all=mode == SHADOWS
+        )
 
     def _lose(self, error: WireError) -> None:
         self._warn_once(f"the node's vault is gone, and the checkpoints in its memory: {error}")

@@ -11,6 +11,7 @@ and begins with that when the last process ends (holdfast_vault.shelf.shard_chec
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 from collections.abc import Callable, Sequence
@@ -44,6 +45,8 @@ from holdfast.node.vault.messages import (
 from holdfast.node.vault.mmap_file import map_file
 from holdfast.node.vault.seals import BrokenSeal
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
+from holdfast.trainer.device.copies import DeviceCopies, Unfit
+from holdfast.trainer.device.fill_link import FillRefused
 from holdfast.trainer.vault_client.shard_layout import (
     NotKeepable,
     TensorPlace,
@@ -60,6 +63,9 @@ DIRECT_BYTES = 1 << 20
 """A smaller tensor is first copied aside: its pages may hold other things, whose writers would wait without need."""
 
 
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+
 class MemoryRefused(RuntimeError):
     """The vault cannot do it; the message is its reason."""
 
@@ -71,13 +77,15 @@ class VaultClient:
         name: ShardName,
         generation: int,
         persist_to: PersistTo | None = None,
+        copies: DeviceCopies | None = None,
         *,
         is_waited_for: bool = False,
     ) -> None:
-        """`directory` is the node's state directory. Steps also go to `persist_to` at intervals. `is_waited_for`: the
-        vault copies a save before it answers, from memory that may be anywhere and be given back at once. Raises
-        WireError without a vault.
+        """`directory` is the node's state directory. Steps also go to `persist_to` at intervals. `copies` keeps what
+        lies on an accelerator, beside training. `is_waited_for`: the vault copies a save before it answers, from memory
+        that may be anywhere and be given back at once. Raises WireError without a vault.
         """
+        self._copies = copies
         self._is_waited_for = is_waited_for
         try:
             self._link = vault_socket.connect(directory)
@@ -101,12 +109,21 @@ class VaultClient:
         """Keep the state as it is now; on return everything in it may be changed.
 
         `plan` returns what the rank would write of it to a disk. It is asked only when tensors have changed place.
-        Raises MemoryRefused if the state is not kept; what was kept before still is.
+        Raises MemoryRefused if the state is not kept; what was kept before still is. StepSkipped: likewise, and that
+        needs no report.
         """
         try:
             leaves, objects = take_apart(state)
         except NotKeepable as error:
             raise MemoryRefused(str(error)) from error
+        if self._copies is not None and self._copies.takes(leaves):
+            try:
+                self._copies.save(step, leaves, objects, plan)
+                return
+            except FillRefused as error:
+                raise MemoryRefused(str(error)) from error
+            except Unfit as error:
+                log.warning("the state is copied from the device within each call, and training waits: %s", error)
         distinct = {leaf.memory: leaf.tensor for leaf in leaves}
         large = {
             memory: tensor for memory, tensor in distinct.items() if tensor.nbytes >= DIRECT_BYTES and _is_plain(tensor)
@@ -180,7 +197,8 @@ class VaultClient:
         if shard.damaged:
             raise seals.broken(shard.seal, shard.damaged, what)
         try:
-            return put_together(shard.index, shard.objects, memory)
+            on_device = self._copies.upload(shard.index, memory) if self._copies is not None else None
+            return put_together(shard.index, shard.objects, memory, on_device)
         except Exception as error:
             # Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.
             raise MemoryRefused(f"{what} cannot be read by this code: {type(error).__name__}: {error}") from error

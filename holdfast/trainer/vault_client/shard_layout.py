@@ -66,6 +66,8 @@ class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
     offset: int
     spread: Spread | None = None
+    is_on_device: bool = False
+    """It lay on an accelerator when it was kept."""
 
 
 class _Index(msgspec.Struct, frozen=True, array_like=True):
@@ -118,17 +120,26 @@ def lay(
     With a plan the index also describes how the shard becomes a part of a checkpoint on disk.
     """
     offsets: dict[tuple[int, int], int] = {}
-    entries: list[ShardEntry] = []
     end = 0
     for it in places:
         memory = it.address, it.nbytes
         if memory not in offsets:
             offsets[memory] = end
             end += aligned(it.nbytes)
-        entries.append(ShardEntry(it.path, it.dtype, it.shape, offsets[memory], it.spread))
     pieces = tuple((address, nbytes, offset) for (address, nbytes), offset in offsets.items() if nbytes)
-    recipe = _recipe(plan, {entry.path: (entry.offset, it.nbytes) for entry, it in zip(entries, places, strict=True)})
-    return msgspec.msgpack.encode(_Index(tuple(entries), recipe)), pieces, end
+    entries = [ShardEntry(it.path, it.dtype, it.shape, offsets[it.address, it.nbytes], it.spread) for it in places]
+    return describe(entries, [it.nbytes for it in places], plan), pieces, end
+
+
+def describe(entries: Sequence[ShardEntry], sizes: Sequence[int], plan: PartPlan | None) -> bytes:
+    """Return the index of a shard with these tensors, of these sizes in bytes."""
+    recipe = _recipe(plan, {it.path: (it.offset, nbytes) for it, nbytes in zip(entries, sizes, strict=True)})
+    return msgspec.msgpack.encode(_Index(tuple(entries), recipe))
+
+
+def entries_of(index: bytes) -> tuple[ShardEntry, ...]:
+    """Return the tensors of a shard."""
+    return _index.decode(index).entries
 
 
 def _recipe(plan: PartPlan | None, there: dict[KeyPath, tuple[int, int]]) -> Recipe | None:
@@ -138,13 +149,27 @@ def _recipe(plan: PartPlan | None, there: dict[KeyPath, tuple[int, int]]) -> Rec
     return Recipe(rows, plan.spaces, plan.objects_of)
 
 
-def put_together(index: bytes, objects: bytes, memory: Bytes) -> dict[str, Any]:
-    """Return the state that was taken apart: tensors are views of `memory`, of DTensors there are this rank's parts."""
+class OnDevice(NamedTuple):
+    """The bytes of a shard from `base` on, in an accelerator's memory."""
+
+    base: int
+    memory: torch.Tensor
+
+
+def put_together(index: bytes, objects: bytes, memory: Bytes, on_device: OnDevice | None = None) -> dict[str, Any]:
+    """Return the state that was taken apart: tensors are views of `memory`, of DTensors there are this rank's parts.
+
+    Those that lay on an accelerator are views of `on_device`, if there is one.
+    """
     state: dict[str, Any] = {}
     for entry in _index.decode(index).entries:
         nbytes = _nbytes_of(entry, memory.size)
         dtype = getattr(torch, entry.dtype)
-        tensor = view(memory[entry.offset : entry.offset + nbytes], dtype, entry.shape)
+        if entry.is_on_device and on_device is not None:
+            begin = entry.offset - on_device.base
+            tensor = on_device.memory[begin : begin + nbytes].view(dtype).view(entry.shape)
+        else:
+            tensor = view(memory[entry.offset : entry.offset + nbytes], dtype, entry.shape)
         set_element(state, entry.path, tensor if entry.spread is None else DPart(tensor, entry.spread))
     for it in decode_objects(objects):
         set_element(state, it.path, _value(it))

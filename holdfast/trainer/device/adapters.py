@@ -1,0 +1,111 @@
+"""What torch's device-agnostic interface lacks, for each kind of accelerator: nothing else here knows one by name."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for all contexts of the process."""
+
+
+class NotRegistered(RuntimeError):
+    """The driver does not pin this memory; the message is its reason."""
+
+
+class Adapter(Protocol):
+    can_register: bool
+    """Memory that another process made can be pinned here."""
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Pin host memory, so that copies from the device go straight there. Raises NotRegistered."""
+        ...
+
+    def unregister(self, address: int) -> None:
+        """Undo `register`."""
+        ...
+
+    def is_capturing(self) -> bool:
+        """Return True while the current stream's work is recorded into a graph instead of run."""
+        ...
+
+
+class Cuda:
+    """CUDA, and ROCm, which torch shows under the same names."""
+
+    can_register = True
+
+    @property
+    def _runtime(self) -> Any:
+        # Not before it is needed: a context is made for the device that is current then.
+        return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+    def register(self, address: int, nbytes: int) -> None:
+        # An error that is not looked at shows up in the next call of anyone.
+        self._check(self._runtime.cudaHostRegister(address, nbytes, PORTABLE), f"pin {nbytes} bytes")
+
+    def unregister(self, address: int) -> None:
+        self._check(self._runtime.cudaHostUnregister(address), "unpin memory")
+
+    def is_capturing(self) -> bool:
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+    def _check(self, result: Any, what: str) -> None:
+        if int(result) != 0:
+            raise NotRegistered(f"the driver does not {what}: {self._runtime.cudaGetErrorString(result)}")
+
+
+class ByModule:
+    """An accelerator whose own module, `torch.NAME`, may have `register_host(address, nbytes)`, `unregister_host`."""
+
+    def __init__(self, device_type: str) -> None:
+        module = getattr(torch, device_type, None)
+        self._register = getattr(module, "register_host", None)
+        self._unregister = getattr(module, "unregister_host", None)
+        self.can_register = self._register is not None and self._unregister is not None
+        self._is_initialized = getattr(module, "is_initialized", lambda: True)
+
+    def register(self, address: int, nbytes: int) -> None:
+        if self._register is None:
+            raise NotRegistered("this kind of accelerator pins no memory of others")
+        try:
+            self._register(address, nbytes)
+        except RuntimeError as error:
+            raise NotRegistered(str(error)) from error
+
+    def unregister(self, address: int) -> None:
+        if self._unregister is not None:
+            self._unregister(address)
+
+    def is_capturing(self) -> bool:
+        if not self._is_initialized():
+            return False
+        stream = torch.accelerator.current_stream()
+        return bool(stream.is_capturing()) if hasattr(stream, "is_capturing") else False
+
+
+def adapter_of(device_type: str) -> Adapter:
+    return Cuda() if device_type == "cuda" else ByModule(device_type)
+
+
+def accelerator_type() -> str | None:
+    """Return the type of this process's accelerator, such as "cuda"; None: there is none."""
+    if not hasattr(torch, "accelerator") or not torch.accelerator.is_available():
+        return None
+    device = torch.accelerator.current_accelerator()
+    return device.type if device is not None else None
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the free memory of a device; None: it does not say."""
+    module = getattr(torch, device.type, None)
+    for place in (torch.accelerator, module):
+        ask = getattr(place, "get_memory_info", None) or getattr(place, "mem_get_info", None)
+        if ask is None:
+            continue
+        try:
+            return int(ask(device)[0])
+        except (RuntimeError, NotImplementedError):
+            continue
+    return None

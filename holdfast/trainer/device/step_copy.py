@@ -1,0 +1,54 @@
+"""One step on its way from the device to the vault: what training hands to the thread that follows the copies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from holdfast.trainer.device.checks import Check
+from holdfast.trainer.device.copy_plan import CopyPlan
+from holdfast.trainer.device.fill_link import FillLink
+from holdfast.trainer.device.landings import Landing
+from holdfast.trainer.device.ring import Ring
+
+
+class StepCopy:
+    def __init__(self, step: int, link: FillLink, landing: Landing, plan: CopyPlan) -> None:
+        self.step = step
+        self.link = link
+        self.landing = landing
+        self.plan = plan
+        self.parts: Sequence[torch.Tensor] = ()
+        """What is copied, in bytes. Memory that is given back may have other contents at once: so it is held."""
+        self.events: list[torch.Event] = []
+        """One for each mark of the plan."""
+        self.ring: Ring | None = None
+        """The copies go by it, and are yet to begin."""
+        self.begun = [threading.Event() for _ in plan.marks]
+        """For each mark: its event is recorded."""
+        self.check: Check | None = None
+        self.checked: Sequence[int] = ()
+        """The sources that the check's parts are; after them comes the shadow, if there is one."""
+        self.earlier: Check | None = None
+        """The check of a step before, which an optimizer has come to the gate for since."""
+
+    def wait_begun(self, mark: int) -> None:
+        """Wait until the mark's event is recorded, and those before."""
+        self.begun[mark].wait()
+
+    def all_begun(self) -> None:
+        for each in self.begun:
+            each.set()
+
+    def landed(self) -> list[torch.Tensor]:
+        """Return what came of the check's parts."""
+        data, plan = self.landing.data, self.plan
+        found = [data[plan.offsets[it] : plan.offsets[it] + self._nbytes(it)] for it in self.checked]
+        if plan.shadow_begin < plan.nbytes:
+            found.append(data[plan.shadow_begin : plan.nbytes])
+        return found
+
+    def _nbytes(self, source: int) -> int:
+        return self.plan.sizes[source]

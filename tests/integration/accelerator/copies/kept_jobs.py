@@ -1,0 +1,74 @@
+"""Ranks of a job that keeps every step with a `Checkpointer`, and goes on from the newest in its next generation."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.trainer.checkpoint import Checkpointer, memory_tier
+from holdfast.trainer.device.copies import DeviceCopies
+from tests.integration.accelerator.copies.kept_steps import SIZES, slow_link
+from tests.integration.accelerator.trainings import Gpt, batches, gpt, optimizer_of
+
+Kind = Literal["alone", "ddp", "fsdp2"]
+
+
+def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -> tuple[int, list[float], int]:
+    """Restore and train up to a step; return the step that was restored, the losses since, and how many tensors are
+    left to the gate.
+    """
+    variables = {
+        "HOLDFAST_VAULT": str(directory),
+        "HOLDFAST_JOB": "job",
+        "HOLDFAST_JOB_SUBMITTED_MS": "1",
+        "HOLDFAST_JOB_DIR": str(directory / "job"),
+        "HOLDFAST_GENERATION": str(generation),
+    }
+    small = partial(DeviceCopies, sizes=SIZES)
+    with mock.patch.dict("os.environ", variables), mock.patch.object(memory_tier, "DeviceCopies", small):
+        slow_link(seed)
+        model, optimizer = _model(kind), None
+        optimizer = optimizer_of(model, "foreach")
+        inner = model.module if isinstance(model, DistributedDataParallel) else model
+        state = {"model": inner, "optimizer": optimizer}
+        checkpointer = Checkpointer()
+        start, copies = checkpointer.restore(state), checkpointer._memory._copies
+        assert copies is not None
+        data = batches("sim", until, seed=2 + (dist.get_rank() if dist.is_initialized() else 0))
+        losses = []
+        for step in range(start + 1, until + 1):
+            loss = model(data[step - 1])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+            # A rank that is alone would skip the step on a busy machine.
+            assert copies.wait_sealed(60) and checkpointer.keep(step, state)
+        assert copies.wait_sealed(60) and copies.sealed == until
+        gated = sum(copy.source >= 0 for copy in copies._laid.plan.copies) if copies._laid is not None else 0
+        found = [float(loss) for loss in losses]
+        copies.close()
+        return start, found, gated
+
+
+def _model(kind: Kind) -> nn.Module:
+    model = gpt("sim")
+    if kind == "ddp":
+        return DistributedDataParallel(model, bucket_cap_mb=0.05)  # type: ignore[arg-type]
+    if kind == "fsdp2":
+        mesh = init_device_mesh("sim", (dist.get_world_size(),))
+        assert isinstance(model, Gpt)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    torch.manual_seed(1)
+    return model

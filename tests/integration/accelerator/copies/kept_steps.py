@@ -1,0 +1,297 @@
+"""Trainings on the simulated accelerator that keep every step in a vault, and read each back during the next one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import nn
+
+from holdfast.node.vault.messages import SealedStep, ShardName
+from holdfast.trainer.device import copies as copies_module
+from holdfast.trainer.device import gate, lay_out
+from holdfast.trainer.device.copies import DeviceCopies, StepSkipped
+from holdfast.trainer.device.follower import Follower
+from holdfast.trainer.device.guards import CopySizes, Guard, Source
+from holdfast.trainer.device.step_copy import StepCopy
+from holdfast.trainer.vault_client.client import BrokenSeal, VaultClient
+from tests import accelerator
+from tests.integration.accelerator.trainings import Optimizing, batches, gpt, optimizer_of
+
+SIZES = CopySizes(small_bytes=1 << 10, slice_bytes=24 << 10, mark_bytes=48 << 10)
+"""So small that the GPT of a test has tensors of each kind, and some that are cut."""
+ALL_PINNED = 8
+"""After so many steps all segments are."""
+
+
+class Mutant(Enum):
+    """A wait of the path that is left out."""
+
+    NO_GATE = "the optimizer does not wait"
+    NO_WAIT_FOR_TRAINING = "the copies do not wait for training"
+    SEALED_BEFORE_THE_EVENT = "steps are sealed before they have come"
+    FREED_EARLY = "what is copied is not held"
+    NO_SHADOW = "what no optimizer has is copied without a shadow"
+
+
+class Result(NamedTuple):
+    """Steps whose restored state is not what it was in the order of training; all that were sealed; how they went."""
+
+    torn: list[int]
+    sealed: list[int]
+    direct: list[int]
+    skipped: list[int]
+
+
+def name_of(world_size: int = 1) -> ShardName:
+    return ShardName(job="job", submitted_ms=1, world_size=world_size, rank=0)
+
+
+def slow_link(seed: int) -> None:
+    """Let the copies of a step take about as long as its forward and backward."""
+    accelerator.seed(seed)
+    accelerator.delay(longest_us=100, chance=0.5)
+    accelerator.bandwidth(8e6)
+    accelerator.slice_bytes(16 << 10)
+
+
+class Job:
+    """A GPT, its optimizer, an average over steps that no optimizer has, and what is on the host."""
+
+    def __init__(self, how: Optimizing, steps: int, seed: int, device: str = "sim") -> None:
+        self.model: nn.Module = gpt(device)
+        self.optimizer = optimizer_of(self.model, how)
+        self.average = [parameter.detach().clone() for parameter in self.model.parameters()]
+        self.data = batches(device, steps, seed)
+        self.done = 0
+
+    def forward(self) -> None:
+        with torch.no_grad():
+            # Before the optimizer comes to the gate: nothing but a shadow helps.
+            for mean, parameter in zip(self.average, self.model.parameters(), strict=True):
+                mean.lerp_(parameter, 0.1)
+        self.model(self.data[self.done]).backward()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.done += 1
+
+    def state(self) -> dict[str, Any]:
+        moments = {str(at): dict(state) for at, state in enumerate(self.optimizer.state.values())}
+        turned = {"turned": self.average[0].t()} if self.average[0].dim() == 2 else {}
+        return {
+            "model": dict(self.model.state_dict()),
+            "moments": moments,
+            "average": list(self.average),
+            "other": {"step": self.done, **turned},
+        }
+
+
+def flat(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from flat(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from flat(item, (*path, index))
+    else:
+        yield path, value
+
+
+def truth_of(state: dict[str, Any]) -> dict[tuple[Any, ...], Any]:
+    """Return copies of all tensors, taken in the order of training."""
+    return {path: it.detach().clone() if isinstance(it, torch.Tensor) else it for path, it in flat(state)}
+
+
+def is_as(truth: dict[tuple[Any, ...], Any], found: dict[str, Any]) -> bool:
+    """Return True if a state is the same to the bit, NaN or not."""
+    restored = dict(flat(found))
+    if restored.keys() != truth.keys():
+        return False
+    return all(
+        _bits(it).equal(_bits(restored[path])) if isinstance(it, torch.Tensor) else it == restored[path]
+        for path, it in truth.items()
+    )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+
+
+@contextmanager
+def mutated(mutant: Mutant | None) -> Iterator[None]:
+    """Leave out one wait of the path."""
+
+    def nothing(*_: object) -> None: ...
+
+    queue = DeviceCopies._queue
+
+    def queue_and_let_go(it: DeviceCopies, copy: StepCopy, *streams: torch.Stream) -> None:
+        queue(it, copy, *streams)
+        copy.parts = ()
+
+    def guards_without_shadow(sources: Sequence[Source], *_: object) -> list[Guard]:
+        return [Guard.HOST if it.is_host else Guard.GATED if it.is_plain else Guard.SHADOWED for it in sources]
+
+    patches = {
+        Mutant.NO_GATE: mock.patch.object(gate.Gate, "hold_back", nothing),
+        Mutant.NO_WAIT_FOR_TRAINING: mock.patch.object(copies_module, "_let_wait", nothing),
+        Mutant.SEALED_BEFORE_THE_EVENT: mock.patch.object(Follower, "_wait", nothing),
+        Mutant.FREED_EARLY: mock.patch.object(DeviceCopies, "_queue", queue_and_let_go),
+        Mutant.NO_SHADOW: mock.patch.object(lay_out, "guards_of", guards_without_shadow),
+    }
+    with patches[mutant] if mutant is not None else nullcontext():
+        yield
+
+
+def kept(
+    directory: Path,
+    how: Optimizing = "foreach",
+    *,
+    seed: int = 1,
+    steps: int = 10,
+    mutant: Mutant | None = None,
+    shadows_all: bool = False,
+    checks: int = 0,
+    can_pin: bool = True,
+    behind: bool = False,
+    late_copies: bool = False,
+    disturb: Callable[[Job, int], None] | None = None,
+) -> Result:
+    """Train and keep each step; read it back when the optimizer's next one is queued. `disturb` follows each `keep`.
+
+    Every so many steps have `checks`, 0: none. `behind`: the host is ahead of training when it keeps a step.
+    `late_copies`: copies begin only after the optimizer's next step is queued.
+    """
+    slow_link(seed)
+    job = Job(how, steps, seed)
+    result, truth = Result([], [], [], []), dict[tuple[Any, ...], Any]()
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict("os.environ", {copies_module.CHECKS_VARIABLE: str(checks)}))
+        if not can_pin:
+            stack.enter_context(mock.patch.object(torch.sim, "register_host", None))  # type: ignore[attr-defined]
+        stack.enter_context(mutated(mutant))
+        copies = DeviceCopies(directory, name_of(), 1, None, shadows_all=shadows_all, sizes=SIZES)
+        stack.callback(copies.close)
+        client = VaultClient(directory, name_of(), 1, copies=copies)
+        reader = VaultClient(directory, name_of(), 1)
+        stack.callback(reader.close)
+        stack.callback(client.close)
+        late = stack.enter_context(ExitStack())
+        for step in range(1, steps + 1):
+            job.forward()
+            if not behind:
+                job.update()
+            late.close()
+            if step > 1:
+                _read_back(step - 1, truth, copies, reader, result)
+            # The vault answers the first step only when it is sealed.
+            training = torch.accelerator.current_stream()
+            with held_for_a_while(training) if behind and step > 1 else nullcontext():
+                if behind:
+                    job.update()
+                state = job.state()
+                truth = truth_of(state)
+                if late_copies and step > ALL_PINNED:
+                    late.enter_context(held_for_a_while(copies._stream))
+                client.save(step, state)
+                del state
+                if disturb is not None:
+                    disturb(job, step)
+        late.close()
+        _read_back(steps, truth, copies, reader, result)
+        result.skipped.extend(range(copies.skipped))
+    return result
+
+
+@contextmanager
+def held_for_a_while(stream: torch.Stream | None) -> Iterator[None]:
+    """Let a stream begin what is queued in this block when another one that does not wait for it is through."""
+    with accelerator.held(stream):
+        yield
+        time.sleep(0.1)
+
+
+def _read_back(
+    step: int, truth: dict[tuple[Any, ...], Any], copies: DeviceCopies, reader: VaultClient, result: Result
+) -> None:
+    assert copies.wait_sealed(60)
+    if copies.is_direct:
+        result.direct.append(step)
+    if copies.sealed != step:
+        return
+    result.sealed.append(step)
+    try:
+        is_whole = is_as(truth, reader.restore(SealedStep(generation=1, step=step)))
+    except BrokenSeal:
+        is_whole = False
+    if not is_whole:
+        result.torn.append(step)
+
+
+def replace_everything(job: Job, step: int) -> None:
+    """Let go of all memory that is just being copied, and use as much anew: the values go on."""
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            for name, value in list(job.optimizer.state[parameter].items()):
+                if value.device.type == "sim":
+                    job.optimizer.state[parameter][name] = value.clone()
+        used = [torch.full_like(mean, -1.0) for mean in job.average]
+        del used
+
+
+def write_late(job: Job, step: int) -> None:
+    """Change parameters outside an optimizer, as a script does that copies an average into them."""
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            parameter.mul_(0.5)
+
+
+def busy(directory: Path, world_size: int) -> tuple[int, int, int, int]:
+    """Keep three steps at once over a slow link; return how many were skipped, waited, and the last that was kept and
+    that was sealed.
+    """
+    accelerator.bandwidth(2e6)
+    copies = DeviceCopies(directory, name_of(world_size), 1, None, sizes=SIZES)
+    client = VaultClient(directory, name_of(world_size), 1, copies=copies)
+    tensor, last = torch.zeros(100_000, device="sim"), 0
+    client.save(1, {"tensor": tensor})  # the first waits for its seal
+    for step in (2, 3, 4):
+        with suppress(StepSkipped):
+            client.save(step, {"tensor": tensor})
+            last = step
+    assert copies.wait_sealed(60)
+    found = copies.skipped, copies.waited, last, copies.sealed
+    client.close()
+    copies.close()
+    return found
+
+
+def brought_back(directory: Path) -> list[str]:
+    """Keep a step, restore it to the device over a slow link; return what differs."""
+    slow_link(1)
+    job = Job("fused", 2, 1)
+    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
+    client = VaultClient(directory, name_of(), 1, copies=copies)
+    job.forward()
+    job.update()
+    state = job.state()
+    client.save(1, state)
+    assert copies.wait_sealed(60)
+    found = client.restore(SealedStep(generation=1, step=1))
+    devices = {path: it.device.type for path, it in flat(state) if isinstance(it, torch.Tensor)}
+    differing = [
+        str(path) for path, it in flat(found) if isinstance(it, torch.Tensor) and it.device.type != devices[path]
+    ]
+    if not is_as(truth_of(state), found):
+        differing.append("values")
+    client.close()
+    copies.close()
+    return differing

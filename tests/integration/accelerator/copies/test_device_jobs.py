@@ -1,0 +1,48 @@
+"""Jobs on an accelerator go on from the newest step that they kept, as if they had never ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.accelerator.children import Accelerators, on_accelerator
+from tests.integration.accelerator.copies import kept_jobs
+from tests.integration.accelerator.copies.kept_jobs import Kind
+from tests.integration.vault_process import vault
+
+pytestmark = on_accelerator
+
+STEPS, KEPT = 6, 3
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    with vault(one), vault(other):
+        yield one, other
+
+
+def run(
+    accelerators: Accelerators, kind: Kind, directory: Path, generation: int, until: int, seed: int
+) -> list[tuple[int, list[float], int]]:
+    if kind == "alone":
+        return [accelerators.call(kept_jobs.train, directory, generation, kind, until, seed)]
+    backend = "cpu:gloo,sim:simccl"
+    return accelerators.ranks(2, backend, kept_jobs.train, directory, generation, kind, until, seed)
+
+
+@pytest.mark.parametrize("kind", ["alone", "ddp", "fsdp2"])
+def test_a_job_goes_on_as_if_it_had_never_ended(
+    accelerators: Accelerators, directories: tuple[Path, Path], kind: Kind
+) -> None:
+    one, other = directories
+    whole = run(accelerators, kind, one, 1, STEPS, seed=1)
+    run(accelerators, kind, other, 1, KEPT, seed=2)
+    second = run(accelerators, kind, other, 2, STEPS, seed=3)
+    for (_, expected, gated), (start, losses, _) in zip(whole, second, strict=True):
+        assert start == KEPT and losses == expected[KEPT:]
+        assert gated
