@@ -277,7 +277,7 @@ class Checkpointer:
         loaded: dict[str, Any] = {}
         problem: CheckpointError | None = None
         try:
-            loaded = laid_out(self._memory.load(kept), keyed.state_dict())
+            loaded = laid_out(self._memory.load(kept, to_device=True), keyed.state_dict())
         except (*UNUSABLE, CheckpointMismatch) as error:
             log.warning("step %d in memory cannot be used: %s", kept.step, error)
             problem = DamagedCheckpoint(str(error))

@@ -150,14 +150,17 @@ class MemoryTier:
         if steps:
             log.warning("steps %s are in the memory of some ranks only, none is on disk: starting from scratch", steps)
 
-    def load(self, sealed: SealedStep) -> dict[str, Any]:
-        """Return the state given to `keep` at this step; raises BrokenSeal, MemoryRefused or WireError without it."""
+    def load(self, sealed: SealedStep, *, to_device: bool = False) -> dict[str, Any]:
+        """Return the state given to `keep` at this step; raises BrokenSeal, MemoryRefused or WireError without it.
+
+        `to_device`: what lay on an accelerator comes back there, if it has the memory until the state is let go.
+        """
         try:
-            return self._awaited().restore(sealed)
+            return self._awaited().restore(sealed, to_device=to_device)
         except WireError as error:
             # The next vault of this node has it from another one.
             self._lose(error)
-            return self._awaited().restore(sealed)
+            return self._awaited().restore(sealed, to_device=to_device)
 
     def report_restored(self, step: int, tier: Literal["memory", "disk", "nothing"], on_disk: int = 0) -> None:
         """Report the step that the job goes on from, and what there was; `on_disk` is the newest step on a disk."""

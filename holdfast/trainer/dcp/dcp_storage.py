@@ -43,6 +43,7 @@ from holdfast.trainer.checkpoint.agreement import RankGroup, Readability
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, VAULT_VARIABLE, MemoryTier
 from holdfast.trainer.dcp import dcp_layout
+from holdfast.trainer.device.adapters import on_stream, stream_in_use
 from holdfast.trainer.phases import phase, resumed
 from holdfast.trainer.replay_run import replay
 
@@ -108,6 +109,8 @@ class VaultWriter(StorageWriter, AsyncStager):
         self.step = step
         self.kept = False
         self._memory = memory
+        # `async_save` writes in another thread, and each thread has a stream and a device of its own.
+        self._stream = stream_in_use()
         self._plan = SavePlan([])
         self._saver: threading.Thread | None = None
         self._taken = threading.Event()
@@ -144,7 +147,7 @@ class VaultWriter(StorageWriter, AsyncStager):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Keep what this rank had planned; on return it may be changed."""
         try:
-            with self._memory.turn:
+            with self._memory.turn, on_stream(self._stream):
                 self.kept = self._memory.keep(self.step, _resolved(self._plan, planner))
         finally:
             self._taken.set()

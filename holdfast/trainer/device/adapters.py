@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -95,6 +97,28 @@ def accelerator_type() -> str | None:
         return None
     device = torch.accelerator.current_accelerator()
     return device.type if device is not None else None
+
+
+def stream_in_use() -> torch.Stream | None:
+    """Return this thread's stream on the accelerator; None: there is none, or this process has not used it."""
+    kind = accelerator_type()
+    if kind is None or not getattr(getattr(torch, kind, None), "is_initialized", lambda: True)():
+        return None
+    return torch.accelerator.current_stream()
+
+
+@contextmanager
+def on_stream(stream: torch.Stream | None) -> Iterator[None]:
+    """Have this thread use a stream, and its device; None: nothing changes."""
+    if stream is None:
+        yield
+        return
+    before = torch.accelerator.current_stream()
+    torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)
 
 
 def free_bytes(device: torch.device) -> int | None:

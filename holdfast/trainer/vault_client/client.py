@@ -167,23 +167,24 @@ class VaultClient:
         assert isinstance(answer, Certified)
         return answer.up_to
 
-    def restore(self, sealed: SealedStep) -> dict[str, Any]:
+    def restore(self, sealed: SealedStep, *, to_device: bool = False) -> dict[str, Any]:
         """Return the state of a step; its tensors are views into a private mapping of the shard, its DTensors `DPart`s.
 
+        `to_device`: those that lay on an accelerator are views into one piece of its memory, if there is room for it.
         Bytes other than those saved are first replaced from other nodes that have them. Raises MemoryRefused if the
         vault does not have it, there is no memory to map it, or this code cannot read it; BrokenSeal if it is damaged
         everywhere.
         """
         try:
-            return self._read(sealed)
+            return self._read(sealed, to_device)
         except BrokenSeal as damage:
             try:
                 self._ask(Repair(sealed=sealed))
             except MemoryRefused as error:
                 raise BrokenSeal(f"{damage}; it cannot be mended: {error}") from error
-            return self._read(sealed)
+            return self._read(sealed, to_device)
 
-    def _read(self, sealed: SealedStep) -> dict[str, Any]:
+    def _read(self, sealed: SealedStep, to_device: bool) -> dict[str, Any]:
         shard, descriptor = self._ask(AskShard(sealed=sealed))
         assert isinstance(shard, SealedShard) and descriptor is not None
         what = f"step {sealed.step} of rank {self._join.name.rank}"
@@ -197,7 +198,8 @@ class VaultClient:
         if shard.damaged:
             raise seals.broken(shard.seal, shard.damaged, what)
         try:
-            on_device = self._copies.upload(shard.index, memory) if self._copies is not None else None
+            copies = self._copies if to_device else None
+            on_device = copies.upload(shard.index, memory) if copies is not None else None
             return put_together(shard.index, shard.objects, memory, on_device)
         except Exception as error:
             # Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.

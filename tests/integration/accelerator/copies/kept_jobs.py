@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from holdfast import trainer
 from holdfast.trainer.checkpoint import Checkpointer, memory_tier
+from holdfast.trainer.device.adapters import on_stream
 from holdfast.trainer.device.copies import DeviceCopies
-from tests.integration.accelerator.copies.kept_steps import SIZES, slow_link
+from tests.integration.accelerator.copies.kept_steps import SIZES, held_for_a_while, slow_link
 from tests.integration.accelerator.trainings import Gpt, batches, gpt, optimizer_of
 
 Kind = Literal["alone", "ddp", "fsdp2"]
@@ -26,17 +31,13 @@ def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -
     """Restore and train up to a step; return the step that was restored, the losses since, and how many tensors are
     left to the gate.
     """
-    variables = {
-        "HOLDFAST_VAULT": str(directory),
-        "HOLDFAST_JOB": "job",
-        "HOLDFAST_JOB_SUBMITTED_MS": "1",
-        "HOLDFAST_JOB_DIR": str(directory / "job"),
-        "HOLDFAST_GENERATION": str(generation),
-    }
     small = partial(DeviceCopies, sizes=SIZES)
-    with mock.patch.dict("os.environ", variables), mock.patch.object(memory_tier, "DeviceCopies", small):
+    with (
+        mock.patch.dict("os.environ", _variables(directory, generation)),
+        mock.patch.object(memory_tier, "DeviceCopies", small),
+    ):
         slow_link(seed)
-        model, optimizer = _model(kind), None
+        model = _model(kind)
         optimizer = optimizer_of(model, "foreach")
         inner = model.module if isinstance(model, DistributedDataParallel) else model
         state = {"model": inner, "optimizer": optimizer}
@@ -58,6 +59,53 @@ def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -
         found = [float(loss) for loss in losses]
         copies.close()
         return start, found, gated
+
+
+def train_by_dcp(directory: Path, generation: int, until: int, seed: int) -> tuple[int, list[float]]:
+    """Train on a stream that is not the default one, and keep each step by `dcp.async_save`; return as `train`."""
+    small = partial(DeviceCopies, sizes=SIZES)
+    with (
+        mock.patch.dict("os.environ", _variables(directory, generation)),
+        mock.patch.object(memory_tier, "DeviceCopies", small),
+        on_stream(torch.Stream("sim")),
+    ):
+        slow_link(seed)
+        training = torch.accelerator.current_stream()
+        model = _model("fsdp2")
+        optimizer = optimizer_of(model, "foreach")
+        state: dict[str, Any] = {"model": {}, "optimizer": {}}
+        reader = trainer.storage_reader()
+        state["model"], state["optimizer"] = get_state_dict(model, optimizer)
+        if reader.step:
+            dcp.load(state, storage_reader=reader)
+            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        data = batches("sim", until, seed=2 + dist.get_rank())
+        losses = []
+        for step in range(reader.step + 1, until + 1):
+            loss = model(data[step - 1])
+            loss.backward()
+            losses.append(loss.detach())
+            # The vault answers the first step only when it is sealed.
+            with held_for_a_while(training) if step > 1 else nullcontext():
+                optimizer.step()
+                optimizer.zero_grad()
+                state["model"], state["optimizer"] = get_state_dict(model, optimizer)
+                dcp.async_save(state, storage_writer=trainer.storage_writer(step=step)).result()
+        copies = reader._memory.tier._copies
+        assert copies is not None and copies.wait_sealed(60) and copies.sealed == until
+        found = [float(loss) for loss in losses]
+        copies.close()
+        return reader.step, found
+
+
+def _variables(directory: Path, generation: int) -> dict[str, str]:
+    return {
+        "HOLDFAST_VAULT": str(directory),
+        "HOLDFAST_JOB": directory.name,
+        "HOLDFAST_JOB_SUBMITTED_MS": "1",
+        "HOLDFAST_JOB_DIR": str(directory / "job"),
+        "HOLDFAST_GENERATION": str(generation),
+    }
 
 
 def _model(kind: Kind) -> nn.Module:

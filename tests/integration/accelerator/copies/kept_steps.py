@@ -285,7 +285,7 @@ def brought_back(directory: Path) -> list[str]:
     state = job.state()
     client.save(1, state)
     assert copies.wait_sealed(60)
-    found = client.restore(SealedStep(generation=1, step=1))
+    found = client.restore(SealedStep(generation=1, step=1), to_device=True)
     devices = {path: it.device.type for path, it in flat(state) if isinstance(it, torch.Tensor)}
     differing = [
         str(path) for path, it in flat(found) if isinstance(it, torch.Tensor) and it.device.type != devices[path]

@@ -46,3 +46,17 @@ def test_a_job_goes_on_as_if_it_had_never_ended(
     for (_, expected, gated), (start, losses, _) in zip(whole, second, strict=True):
         assert start == KEPT and losses == expected[KEPT:]
         assert gated
+
+
+def test_by_dcp_in_another_thread_the_copies_follow_the_stream_that_trains(
+    accelerators: Accelerators, directories: tuple[Path, Path]
+) -> None:
+    def ranks(directory: Path, generation: int, until: int, seed: int) -> list[tuple[int, list[float]]]:
+        backend = "cpu:gloo,sim:simccl"
+        return accelerators.ranks(2, backend, kept_jobs.train_by_dcp, directory, generation, until, seed)
+
+    one, other = directories
+    whole = ranks(one, 1, STEPS, seed=1)
+    ranks(other, 1, KEPT, seed=2)
+    for (_, expected), (start, losses) in zip(whole, ranks(other, 2, STEPS, seed=3), strict=True):
+        assert start == KEPT and losses == expected[KEPT:]

@@ -44,7 +44,7 @@ class Vault:
     def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
         return tuple(sorted(self.states, reverse=True))
 
-    def restore(self, sealed: SealedStep) -> dict[str, Any]:
+    def restore(self, sealed: SealedStep, *, to_device: bool = False) -> dict[str, Any]:
         if self.calls_lost:
             self.calls_lost -= 1
             raise WireError("the connection has ended")
