@@ -67,7 +67,10 @@ class Gate:
             if event is not None:
                 # A graph cannot wait for an event of outside, and the device must not be asked while it is recorded.
                 self._opened.wait()
-        elif event is not None:
+            # What it does would become a part of the graph.
+            self._on_pass = None
+            return
+        if event is not None:
             if is_recorded is not None:
                 is_recorded.wait()
             torch.accelerator.current_stream().wait_event(event)
@@ -77,7 +80,8 @@ class Gate:
 
 
 _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
-_seen: list[weakref.ref[Optimizer]] = []
+_seen: dict[int, weakref.ref[Optimizer]] = {}
+"""By identity, for there may be one for each parameter."""
 _is_watching = False
 
 
@@ -92,7 +96,7 @@ def watch() -> None:
 
 def seen() -> list[Optimizer]:
     """Return the optimizers that have stepped and still exist, in the order of their first steps."""
-    return [optimizer for each in _seen if (optimizer := each()) is not None]
+    return [optimizer for each in _seen.values() if (optimizer := each()) is not None]
 
 
 def hold_back() -> None:
@@ -102,9 +106,11 @@ def hold_back() -> None:
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    if not any(each() is optimizer for each in _seen):
-        _seen[:] = [each for each in _seen if each() is not None]
-        _seen.append(weakref.ref(optimizer))
+    known = _seen.get(id(optimizer))
+    if known is None or known() is not optimizer:
+        for number in [number for number, each in _seen.items() if each() is None]:
+            del _seen[number]
+        _seen[id(optimizer)] = weakref.ref(optimizer)
     hold_back()
 
 
