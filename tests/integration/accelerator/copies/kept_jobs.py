@@ -18,7 +18,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast import trainer
+from holdfast.node.vault.messages import AskShard, SealedShard, SealedStep
+from holdfast.node.vault.mmap_file import map_file
 from holdfast.trainer.checkpoint import Checkpointer, memory_tier
+from holdfast.trainer.checkpoint.layout.dtensors import leaves
+from holdfast.trainer.checkpoint.layout.recipe import recipe_of
+from holdfast.trainer.checkpoint.layout.state_marks import KeyedState
 from holdfast.trainer.device.adapters import on_stream
 from holdfast.trainer.device.copies import DeviceCopies
 from tests.integration.accelerator.copies.kept_steps import SIZES, held_for_a_while, slow_link
@@ -96,6 +101,35 @@ def train_by_dcp(directory: Path, generation: int, until: int, seed: int) -> tup
         found = [float(loss) for loss in losses]
         copies.close()
         return reader.step, found
+
+
+def written_to_disk(directory: Path) -> tuple[int, list[str]]:
+    """Keep a step; return how many tensors the vault would write to a disk, and those that it would get wrong."""
+    small = partial(DeviceCopies, sizes=SIZES)
+    variables = _variables(directory, 1)
+    with mock.patch.dict("os.environ", variables), mock.patch.object(memory_tier, "DeviceCopies", small):
+        model = gpt("sim")
+        optimizer = optimizer_of(model, "fused")
+        model(batches("sim", 1, seed=1)[0]).backward()
+        optimizer.step()
+        state = {"model": model, "optimizer": optimizer}
+        checkpointer = Checkpointer()
+        assert checkpointer.keep(1, state)
+        tier = checkpointer._memory
+        assert tier._copies is not None and tier._copies.wait_sealed(60) and tier._client is not None
+        shard, descriptor = tier._client._ask(AskShard(sealed=SealedStep(generation=1, step=1)))
+        assert isinstance(shard, SealedShard) and descriptor is not None
+        memory = map_file(descriptor, shard.seal.nbytes, private=True)
+        recipe = recipe_of(shard.index)
+        assert recipe is not None
+        there = dict(leaves(KeyedState(state, 0).state_dict()))
+        wrong = []
+        for row in recipe.rows:
+            tensor = there[row.path].detach().cpu().contiguous().view(-1).view(torch.uint8)
+            if bytes(memory[row.offset : row.offset + row.nbytes]) != tensor.numpy().tobytes():
+                wrong.append(row.chunk.key)
+        tier._copies.close()
+        return len(recipe.rows), wrong
 
 
 def _variables(directory: Path, generation: int) -> dict[str, str]:

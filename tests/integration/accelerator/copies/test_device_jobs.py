@@ -60,3 +60,10 @@ def test_by_dcp_in_another_thread_the_copies_follow_the_stream_that_trains(
     ranks(other, 1, KEPT, seed=2)
     for (_, expected), (start, losses) in zip(whole, ranks(other, 2, STEPS, seed=3), strict=True):
         assert start == KEPT and losses == expected[KEPT:]
+
+
+def test_what_the_vault_brings_to_a_disk_is_the_state(
+    accelerators: Accelerators, directories: tuple[Path, Path]
+) -> None:
+    written, wrong = accelerators.call(kept_jobs.written_to_disk, directories[0])
+    assert written > 60 and not wrong
