@@ -15,6 +15,7 @@ import pytest
 import torch
 from cluster import JOBS, Cluster
 from job import Job
+from vault_memory import VaultMemory
 from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.e2e
@@ -57,10 +58,35 @@ def test_a_rank_is_killed_between_a_save_and_its_file(
     assert incident["outcome"] == "recovered"
 
 
+def test_a_node_is_lost_between_a_save_and_its_file(
+    holdfast: Cluster, tmp_path: Path, undisturbed: dict[int, str]
+) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "torch"
+    gate.touch()
+    job = holdfast.run(
+        *(gate, out, str(STEPS), str(STEPS - 10)),
+        script=JOBS / "held_save.py",
+        nnodes=2,
+        nproc=1,
+        options=("--memory-checkpoints", "--mesh", "dp=2"),
+    )
+    job.until("the save is answered", lambda: _is_on_its_way(_journal(holdfast, job)))
+    lost, other = holdfast.members(job)
+    copy = VaultMemory(holdfast, job, other, 0)
+    job.until("another node has it", lambda: copy.has_newest(1))
+    assert not (out / "ckpt.pt").exists()
+    holdfast.power_off(lost)
+    gate.unlink()
+    assert job.exit_code() == 0
+    began = [int(step) for step in BEGAN.findall(job.output())]
+    assert began == [0, STEPS - 10], job.errors()[-2000:]
+    assert _losses(job.output()) == undisturbed
+
+
 def _kill_while_written(cluster: Cluster, job: Job, out: Path) -> int:
     """`kill -9` rank 0 while a save of it is on its way to the disk, the third or a later one; return its step."""
     rank = cluster.until("rank 0 is recorded", lambda: _pid_of_rank_0(cluster, job))
-    journal = cluster.directory / "jobs" / job.name / "memory-checkpoints" / "rank-00000.json"
+    journal = _journal(cluster, job)
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         # A file takes some ten milliseconds.
@@ -75,6 +101,10 @@ def _kill_while_written(cluster: Cluster, job: Job, out: Path) -> int:
             return before + EVERY
         os.kill(rank, signal.SIGCONT)
     raise AssertionError(f"no file was seen on its way\n{cluster.look()}")
+
+
+def _journal(cluster: Cluster, job: Job) -> Path:
+    return cluster.directory / "jobs" / job.name / "memory-checkpoints" / "rank-00000.json"
 
 
 def _is_on_its_way(journal: Path) -> bool:

@@ -89,6 +89,24 @@ def test_a_process_whose_last_save_the_disk_refuses_does_not_end_well(tmp_path: 
             rank.finished()
 
 
+def test_without_memory_a_save_goes_straight_to_the_disk_and_says_so(tmp_path: Path) -> None:
+    with vault(tmp_path, "--memory-bytes", "1000000"), _rank(tmp_path, "full memory") as rank:
+        (said,) = rank.finished()
+    assert said[-1] == "there at once"
+    assert any(line.endswith("ckpt.pt goes straight to the disk: it is not kept in memory") for line in said)
+    assert (tmp_path / "out" / "ckpt.pt").read_bytes() == _as_torch_writes_it(tmp_path, 1)
+
+
+def test_what_a_rank_starts_is_not_the_rank(tmp_path: Path) -> None:
+    with vault(tmp_path), _rank(tmp_path, "children") as rank:
+        assert rank.finished() == [["does not keep 1"]]
+
+
+def test_a_writer_removes_only_its_own_remains(tmp_path: Path) -> None:
+    with vault(tmp_path), _rank(tmp_path, "parts") as rank:
+        assert rank.finished() == [["['other.pt']"]]
+
+
 def test_links_rights_names_and_errors_are_as_without_it(tmp_path: Path) -> None:
     with vault(tmp_path), _rank(tmp_path, "odd") as rank:
         (said,) = rank.finished()

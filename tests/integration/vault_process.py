@@ -14,10 +14,19 @@ WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 
 
 @contextmanager
-def vault(directory: Path) -> Iterator[Path]:
+def vault(directory: Path, *flags: str) -> Iterator[Path]:
     """A vault with its state in `directory`, ready on entry and gone on exit."""
     reading, writing = os.pipe()
-    command = (sys.executable, "-m", "holdfast_vault", "--state-dir", str(directory), "--ready-fd", str(writing))
+    command = (
+        sys.executable,
+        "-m",
+        "holdfast_vault",
+        "--state-dir",
+        str(directory),
+        "--ready-fd",
+        str(writing),
+        *flags,
+    )
     process = subprocess.Popen(command, pass_fds=[writing])
     os.close(writing)
     try:

@@ -188,6 +188,34 @@ def disk_is_full() -> None:
     print("step", torch.load(CKPT)["step"], flush=True)
 
 
+def memory_is_full() -> None:
+    CKPT.parent.mkdir()
+    torch.save(state(1), CKPT)
+    print("there at once" if start._started[0].on_way is None and CKPT.exists() else "not there", flush=True)
+
+
+def children() -> None:
+    """What a rank starts saves for itself, though it inherits the rank's variables and runs the same import."""
+    CKPT.parent.mkdir()
+    torch.save(state(1), CKPT)
+    program = (
+        "import sys, torch, holdfast.trainer.memory_checkpoints\n"
+        "from holdfast.trainer.write_behind import start\n"
+        "print('keeps' if start._started else 'does not keep', torch.load(sys.argv[1])['step'])"
+    )
+    print(subprocess.check_output([sys.executable, "-c", program, CKPT], text=True).strip(), flush=True)
+
+
+def parts_of_others() -> None:
+    """A writer removes what it left itself, and nothing that another rank is writing beside it."""
+    CKPT.parent.mkdir()
+    for name in ("ckpt.pt", "other.pt"):
+        (CKPT.parent / f"{disk._parts_prefix(name)}x").mkdir()
+        (CKPT.parent / f"{disk._parts_prefix(name)}x" / name).write_bytes(b"half")
+    disk.remove_parts(str(CKPT))
+    print([path.name for path in CKPT.parent.rglob("*.pt")], flush=True)
+
+
 def odd_places() -> None:
     out = CKPT.parent
     out.mkdir(exist_ok=True)
@@ -229,6 +257,12 @@ if __name__ == "__main__":
         look()
     elif what == "operations":
         each_operation()
+    elif what == "children":
+        children()
+    elif what == "parts":
+        parts_of_others()
+    elif what == "full memory":
+        memory_is_full()
     elif what.startswith("full"):
         disk_is_full()
     elif what == "odd":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,9 @@ from holdfast.trainer.write_behind import torch_format
 from holdfast.trainer.write_behind.saved_files import DiskState, Kind, SavedFile, Verdict, verdict
 
 PARTS_PREFIX = ".holdfast-"
-"""Begins the name of the directory, beside a file, in which it is written until it is whole."""
+"""Begins the name of the directory, beside a file, in which it is written until it is whole. A number of the file's
+name follows, for other ranks write other files there.
+"""
 FREE_BYTES_MIN = 16 << 20
 """Stay free: with less the script's own save meets the full disk."""
 
@@ -79,7 +83,7 @@ def publish(file: SavedFile, tensors: Sequence[torch.Tensor]) -> Verdict:
     if found is not Verdict.WRITE:
         return found
     folder, name = os.path.split(file.path)
-    with tempfile.TemporaryDirectory(prefix=PARTS_PREFIX, dir=folder) as parts:
+    with tempfile.TemporaryDirectory(prefix=_parts_prefix(name), dir=folder) as parts:
         part = os.path.join(parts, name)
         if file.kind is Kind.TORCH:
             _as_oserror(part, file, tensors)
@@ -91,14 +95,16 @@ def publish(file: SavedFile, tensors: Sequence[torch.Tensor]) -> Verdict:
     return Verdict.WRITE
 
 
-def remove_parts(paths: Sequence[str]) -> None:
-    """Remove what a writer that was killed has left beside these files."""
-    for folder in {os.path.dirname(path) for path in paths}:
-        with contextlib.suppress(OSError):
-            for parts in Path(folder).glob(f"{PARTS_PREFIX}*"):
-                for part in parts.iterdir():
-                    part.unlink()
-                parts.rmdir()
+def remove_parts(path: str) -> None:
+    """Remove what a writer of this file that was killed has left beside it."""
+    folder, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        for parts in Path(folder).glob(f"{_parts_prefix(name)}*"):
+            shutil.rmtree(parts)
+
+
+def _parts_prefix(name: str) -> str:
+    return f"{PARTS_PREFIX}{zlib.crc32(os.fsencode(name)):08x}-"
 
 
 def _as_oserror(part: str, file: SavedFile, tensors: Sequence[torch.Tensor]) -> None:

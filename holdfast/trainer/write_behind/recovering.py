@@ -109,8 +109,8 @@ def _write(tier: MemoryTier, sealed: SealedStep, before: JournalEntry | None) ->
         log.warning("what is in memory was kept by a Checkpointer or a storage writer: use one of them in a job")
         return Recovered(sealed.step)
     files, tensors = decode(state[LAYOUT]).files, tuple(state.get(TENSORS, ()))
-    disk.remove_parts([file.path for file in files])
     for file in files:
+        disk.remove_parts(file.path)
         if not file.after:
             _publish(file, tensors)
     return Recovered(sealed.step, tuple(file for file in files if file.after), tensors)

@@ -23,6 +23,8 @@ from holdfast.trainer.write_behind.torch_hook import TorchSaves
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
+OF_VARIABLE = "HOLDFAST_MEMORY_CHECKPOINTS_OF"
+"""The process whose saves are kept. What it starts inherits the variable, and runs the same import with `spawn`."""
 _started: list[WriteBehind] = []
 
 
@@ -33,7 +35,7 @@ def start() -> bool:
     """
     if _started:
         return True
-    if replay() is not None:
+    if replay() is not None or os.environ.get(OF_VARIABLE, str(os.getpid())) != str(os.getpid()):
         return False
     owner = environment.owner()
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -52,6 +54,7 @@ def start() -> bool:
         return False
     engine = WriteBehind(tier, journal, owner.generation, size, last)
     _take_over(engine)
+    os.environ[OF_VARIABLE] = str(os.getpid())
     _started.append(engine)
     return True
 
