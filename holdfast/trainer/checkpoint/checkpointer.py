@@ -129,7 +129,8 @@ class Checkpointer:
     def keep(self, step: int, state: dict[str, Any]) -> bool:
         """Keep the state as of the completed ``step`` in the memory of this rank's node: meant for every step.
 
-        It returns as soon as the state may be changed; what is changed afterwards is not in it. At the
+        It returns as soon as the state may be changed; what is changed afterwards is not in it. (On an accelerator
+        optimizers wait for it by themselves, and others call `gate` first: `docs/gpu.md`.) At the
         job's interval (`holdfast run --persist-every`) the node writes one step to the directory while training goes
         on. Returns False if the step is not kept; training may go on. A replay keeps nothing.
         """

@@ -261,7 +261,11 @@ class MemoryTier:
     def _beside_training(self) -> DeviceCopies | None:
         """Return what copies tensors of an accelerator; None: there is none, or they are to be copied at once."""
         mode = os.environ.get(MODE_VARIABLE, BESIDE)
-        if self._directory is None or self._name is None or mode == WITHIN or accelerator_type() is None:
+        if self._directory is None or self._name is None or accelerator_type() is None:
+            return None
+        if mode not in (BESIDE, SHADOWS, WITHIN):
+            log.warning("%s is %r: known are %s, %s and %s", MODE_VARIABLE, mode, BESIDE, SHADOWS, WITHIN)
+        if mode not in (BESIDE, SHADOWS):
             return None
         return DeviceCopies(
             self._directory, self._name, self._generation, self._persist_to, shadows_all=mode == SHADOWS
