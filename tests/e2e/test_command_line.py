@@ -42,7 +42,7 @@ def test_a_bus_that_is_not_there_or_refuses_is_told_soon(
 def test_a_name_that_is_taken_is_refused_in_one_line(holdfast: Cluster) -> None:
     job = holdfast.run(nnodes=1, nproc=1)
     job.until_step(2)
-    taken = _complaint(holdfast.command("run", "--name", job.name, SCRIPT, check=False))
+    taken = _complaint(holdfast.command("run", "--name", job.name, "--code", "none", SCRIPT, check=False))
     assert taken == f"Error: a job named {job.name} exists already; choose another --name"
     job.finish()
 

@@ -27,7 +27,7 @@ def test_two_jobs_share_a_cluster_and_fail_apart(holdfast: Cluster) -> None:
     check_steps(holdfast, small)
     check_steps(holdfast, large)
     assert len(holdfast.incidents(small)) == 1 and not holdfast.incidents(large)
-    taken = holdfast.command("run", "--name", small.name, str(Path(__file__)), check=False)
+    taken = holdfast.command("run", "--name", small.name, "--code", "none", str(Path(__file__)), check=False)
     assert taken.returncode == 1 and "exists already" in taken.stderr
 
 
