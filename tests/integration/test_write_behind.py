@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,33 @@ def test_what_a_rank_starts_is_not_the_rank(tmp_path: Path) -> None:
 def test_a_writer_removes_only_its_own_remains(tmp_path: Path) -> None:
     with vault(tmp_path), _rank(tmp_path, "parts") as rank:
         assert rank.finished() == [["['other.pt']"]]
+
+
+def test_the_flag_acts_in_a_rank_that_imports_torch_itself(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "torch.save({'weights': torch.ones(300_000)}, 'ckpt.pt')\n"
+        "from holdfast.trainer.write_behind import start\n"
+        "print('step', start._started[0]._step, torch.load('ckpt.pt')['weights'].sum().item())\n"
+    )
+    variables = {
+        "HOLDFAST_VAULT": str(tmp_path),
+        "HOLDFAST_JOB": "job",
+        "HOLDFAST_JOB_DIR": str(tmp_path / "job"),
+        "HOLDFAST_GENERATION": "1",
+        "HOLDFAST_MEMORY_CHECKPOINTS": "1",
+    }
+    with vault(tmp_path):
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast.trainer.rank", script.name],
+            cwd=tmp_path,
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout == "step 1 300000.0\n"
 
 
 def test_links_rights_names_and_errors_are_as_without_it(tmp_path: Path) -> None:

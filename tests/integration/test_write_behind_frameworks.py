@@ -34,4 +34,6 @@ def _losses_and_files(place: Path, framework: str, kill_at: int = 0) -> tuple[li
             generation = 2
         with Ranks(SCRIPT, [str(place), framework], place, size=1, generation=generation) as rank:
             (said,) = rank.finished()
+    # Its saves did go through memory.
+    assert "kept 0" not in said and any(line.startswith("kept ") for line in said), said
     return (place / "losses").read_text().splitlines(), [line for line in said if line.startswith("done")]

@@ -87,6 +87,7 @@ def keep_checkpoints(*, torch_is_there: bool = False) -> None:
 
 def also(name: str, patch: Callable[[ModuleType], None]) -> None:
     """Hook a module of others besides, now or when it is imported. A failure of the hook leaves the module as it is."""
+    install()
     before = _PATCHES.get(name)
     safe = harmless(patch)
 

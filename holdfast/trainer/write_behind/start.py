@@ -50,7 +50,8 @@ def start() -> bool:
         last = _recovered(tier, journal, owner.generation, size)
     except OSError as error:
         where = error.filename or directory
-        log.error("checkpoints go straight to the disk, and those in memory stay there: %s (%s)", error.strerror, where)
+        why = error.strerror or error
+        log.error("checkpoints go straight to the disk, and those in memory stay there: %s (%s)", why, where)
         return False
     engine = WriteBehind(tier, journal, owner.generation, size, last)
     _take_over(engine)
