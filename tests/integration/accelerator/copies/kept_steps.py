@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from unittest import mock
 
 import torch
@@ -19,6 +19,7 @@ from holdfast.trainer.device import gate, lay_out
 from holdfast.trainer.device.copies import DeviceCopies, StepSkipped
 from holdfast.trainer.device.follower import Follower
 from holdfast.trainer.device.guards import CopySizes, Guard, Source
+from holdfast.trainer.device.landings import Landing, Landings
 from holdfast.trainer.device.step_copy import StepCopy
 from holdfast.trainer.vault_client.client import BrokenSeal, VaultClient
 from tests import accelerator
@@ -26,8 +27,9 @@ from tests.integration.accelerator.trainings import Optimizing, batches, gpt, op
 
 SIZES = CopySizes(small_bytes=1 << 10, slice_bytes=24 << 10, mark_bytes=48 << 10)
 """So small that the GPT of a test has tensors of each kind, and some that are cut."""
-ALL_PINNED = 8
-"""After so many steps all segments are."""
+Pinned = Literal["at once", "later", "never"]
+"""When the vault's memory is: `later` is when the vault has settled it, as in a job."""
+DIRECT_MIN = 4
 
 
 class Mutant(Enum):
@@ -160,7 +162,7 @@ def kept(
     mutant: Mutant | None = None,
     shadows_all: bool = False,
     checks: int = 0,
-    can_pin: bool = True,
+    pinned: Pinned = "at once",
     behind: bool = False,
     late_copies: bool = False,
     disturb: Callable[[Job, int], None] | None = None,
@@ -168,15 +170,18 @@ def kept(
     """Train and keep each step; read it back when the optimizer's next one is queued. `disturb` follows each `keep`.
 
     Every so many steps have `checks`, 0: none. `behind`: the host is ahead of training when it keeps a step.
-    `late_copies`: copies begin only after the optimizer's next step is queued.
+    `late_copies`: copies begin only after the optimizer's next step is queued. With memory that is pinned `later` it
+    ends when some steps have gone straight there.
     """
     slow_link(seed)
     job = Job(how, steps, seed)
     result, truth = Result([], [], [], []), dict[tuple[Any, ...], Any]()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict("os.environ", {copies_module.CHECKS_VARIABLE: str(checks)}))
-        if not can_pin:
+        if pinned == "never":
             stack.enter_context(mock.patch.object(torch.sim, "register_host", None))  # type: ignore[attr-defined]
+        elif pinned == "at once":
+            stack.enter_context(mock.patch.object(Landings, "of", _pinned_at_once))
         stack.enter_context(mutated(mutant))
         copies = DeviceCopies(directory, name_of(), 1, None, shadows_all=shadows_all, sizes=SIZES)
         stack.callback(copies.close)
@@ -192,6 +197,8 @@ def kept(
             late.close()
             if step > 1:
                 _read_back(step - 1, truth, copies, reader, result)
+            if pinned == "later" and len(result.direct) >= DIRECT_MIN:
+                return result
             # The vault answers the first step only when it is sealed.
             training = torch.accelerator.current_stream()
             with held_for_a_while(training) if behind and step > 1 else nullcontext():
@@ -199,7 +206,7 @@ def kept(
                     job.update()
                 state = job.state()
                 truth = truth_of(state)
-                if late_copies and step > ALL_PINNED:
+                if late_copies and step > 1:
                     late.enter_context(held_for_a_while(copies._stream))
                 client.save(step, state)
                 del state
@@ -209,6 +216,16 @@ def kept(
         _read_back(steps, truth, copies, reader, result)
         result.skipped.extend(range(copies.skipped))
     return result
+
+
+def _pinned_at_once(known: Landings, descriptor: int, nbytes: int) -> Landing:
+    found = _landing_of(known, descriptor, nbytes)
+    if not found.is_pinned:
+        found.pin(known._adapter)
+    return found
+
+
+_landing_of = Landings.of
 
 
 @contextmanager

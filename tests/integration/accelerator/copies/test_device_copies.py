@@ -11,7 +11,7 @@ import pytest
 
 from tests.accelerator.children import Accelerators, on_accelerator
 from tests.integration.accelerator.copies import kept_steps
-from tests.integration.accelerator.copies.kept_steps import ALL_PINNED, Mutant, kept, replace_everything, write_late
+from tests.integration.accelerator.copies.kept_steps import DIRECT_MIN, Mutant, kept, replace_everything, write_late
 from tests.integration.accelerator.trainings import Optimizing
 from tests.integration.vault_process import vault
 
@@ -19,14 +19,14 @@ pytestmark = on_accelerator
 
 LONG = "HOLDFAST_LONG" in os.environ
 SEEDS = range(1, 11 if LONG else 2)
-STEPS = ALL_PINNED + 4
+STEPS = 6
 
 SHOWING = {
     Mutant.NO_GATE: partial(kept, late_copies=True, steps=STEPS),
-    Mutant.NO_WAIT_FOR_TRAINING: partial(kept, behind=True, steps=6),
+    Mutant.NO_WAIT_FOR_TRAINING: partial(kept, behind=True, steps=STEPS),
     Mutant.SEALED_BEFORE_THE_EVENT: partial(kept, steps=STEPS),
     Mutant.FREED_EARLY: partial(kept, disturb=replace_everything, steps=STEPS),
-    Mutant.NO_SHADOW: partial(kept, steps=6),
+    Mutant.NO_SHADOW: partial(kept, steps=STEPS),
 }
 """Trainings that show a mutant."""
 
@@ -44,9 +44,15 @@ def test_each_step_comes_back_as_it_was(
 ) -> None:
     steps = 100 if LONG else STEPS
     result = accelerators.call(kept, directory, how, steps=steps, seed=seed, checks=64)
-    assert result.sealed == list(range(1, steps + 1)) and not result.torn and not result.skipped
-    # Memory is pinned when the vault has moved it into huge pages: the first steps go by the ring, the last do not.
-    assert 1 not in result.direct and set(range(ALL_PINNED + 1, steps + 1)) <= set(result.direct)
+    assert result.sealed == result.direct == list(range(1, steps + 1)) and not result.torn and not result.skipped
+
+
+def test_copies_go_by_the_ring_until_the_vault_has_settled_its_memory(
+    accelerators: Accelerators, directory: Path
+) -> None:
+    result = accelerators.call(kept, directory, steps=300, pinned="later")
+    assert len(result.direct) == DIRECT_MIN and 1 not in result.direct
+    assert result.sealed == list(range(1, result.direct[-1] + 1)) and not result.torn
 
 
 @pytest.mark.parametrize("mutant", [it for it in Mutant if it in SHOWING], ids=lambda mutant: mutant.name.lower())
@@ -55,7 +61,7 @@ def test_a_wait_that_is_left_out_tears_steps_which_are_whole_with_it(
 ) -> None:
     for seed in SEEDS:
         whole = accelerators.call(SHOWING[mutant], directory, seed=seed)
-        assert not whole.torn and len(whole.sealed) in (6, STEPS)
+        assert not whole.torn and len(whole.sealed) == STEPS
         torn = accelerators.call(SHOWING[mutant], directory, seed=seed, mutant=mutant)
         assert torn.torn, torn
 
@@ -71,7 +77,7 @@ def test_no_step_that_is_checked_is_sealed_torn(
 
 
 def test_without_pinning_every_step_goes_by_the_ring_and_is_whole(accelerators: Accelerators, directory: Path) -> None:
-    result = accelerators.call(kept, directory, steps=6, can_pin=False)
+    result = accelerators.call(kept, directory, steps=6, pinned="never")
     assert (result.torn, len(result.sealed), result.direct) == ([], 6, [])
 
 
