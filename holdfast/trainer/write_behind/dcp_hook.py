@@ -20,6 +20,7 @@ import torch
 
 from holdfast.trainer.write_behind import disk
 from holdfast.trainer.write_behind.disk import NotReplaceable
+from holdfast.trainer.write_behind.disk_state import state_of
 from holdfast.trainer.write_behind.engine import WriteBehind, await_files
 from holdfast.trainer.write_behind.guards import Guards
 from holdfast.trainer.write_behind.saved_files import FileRecord, Kind, SavedFile
@@ -160,7 +161,7 @@ class DcpSaves:
                 record = FileRecord("", tensor=len(tensors))
                 tensors.append(torch.frombuffer(stream.getbuffer(), dtype=torch.uint8))
             is_last = os.path.basename(path) == METADATA
-            target = disk.Target(path, disk.state_of(path), None)
+            target = disk.Target(path, state_of(path), None)
             files.append(
                 SavedFile(
                     path=path,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from holdfast.trainer.write_behind import torch_format
+from holdfast.trainer.write_behind.disk_state import of_status, state_of, status_of
 from holdfast.trainer.write_behind.saved_files import DiskState, Kind, SavedFile, Verdict, verdict
 
 PARTS_PREFIX = ".holdfast-"
@@ -42,7 +43,7 @@ def target_of(path: str) -> Target:
     folder = os.path.dirname(real)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise NotReplaceable(f"no file can be made in {folder}")
-    found = _status(real)
+    found = status_of(real)
     if found is None:
         return Target(real, None, None)
     if not stat.S_ISREG(found.st_mode):
@@ -53,7 +54,7 @@ def target_of(path: str) -> Target:
         raise NotReplaceable(f"{path} belongs to another user")
     if not os.access(real, os.W_OK):
         raise NotReplaceable(f"{path} cannot be written")
-    return Target(real, _state(found), stat.S_IMODE(found.st_mode))
+    return Target(real, of_status(found), stat.S_IMODE(found.st_mode))
 
 
 def entry_of(path: str) -> str:
@@ -66,12 +67,6 @@ def has_room(path: str, nbytes: int) -> bool:
     """Return True if the file system of this path has room for a file of so many bytes."""
     found = os.statvfs(os.path.dirname(path))
     return found.f_bavail * found.f_frsize >= nbytes + FREE_BYTES_MIN
-
-
-def state_of(path: str) -> DiskState | None:
-    """Return what is at this path; None if nothing is. What is no regular file is equal to nothing else."""
-    found = _status(path)
-    return None if found is None else _state(found)
 
 
 def publish(file: SavedFile, tensors: Sequence[torch.Tensor]) -> Verdict:
@@ -125,15 +120,3 @@ def _errno_now(part: str) -> int:
     except OSError as error:
         return error.errno or 5
     return 5
-
-
-def _status(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except FileNotFoundError:
-        return None
-
-
-def _state(found: os.stat_result) -> DiskState:
-    regular = stat.S_ISREG(found.st_mode)
-    return DiskState(found.st_ino if regular else -1, found.st_size, found.st_mtime_ns)

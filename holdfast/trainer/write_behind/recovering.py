@@ -16,6 +16,7 @@ from holdfast.node.vault.messages import SealedStep
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
 from holdfast.trainer.phases import phase
 from holdfast.trainer.write_behind import disk
+from holdfast.trainer.write_behind.disk_state import state_of
 from holdfast.trainer.write_behind.engine import LAYOUT, TENSORS
 from holdfast.trainer.write_behind.journal import Journal
 from holdfast.trainer.write_behind.saved_files import (
@@ -128,7 +129,7 @@ def _publish(file: SavedFile, tensors: Sequence[torch.Tensor]) -> None:
 
 def _report_lost(files: Mapping[str, DiskState | None], saved_at_ns: int, why: str) -> None:
     at = datetime.datetime.fromtimestamp(saved_at_ns / 1e9, datetime.UTC)
-    for path in lost_paths(files, {path: disk.state_of(path) for path in files}):
+    for path in lost_paths(files, {path: state_of(path) for path in files}):
         log.error(
             "%s as it was saved at %s is lost: it had not reached the disk, and %s. %s",
             path,

@@ -19,6 +19,7 @@ from holdfast.cli.code_upload import snapshot_for_script, snapshot_of
 from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_option, nats_option
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.own_cluster import is_missing, own_cluster
+from holdfast.cli.follow.lost_saves import lost_saves
 from holdfast.cli.follow.training_job import follow
 from holdfast.cli.hidden_arguments import hide_values
 from holdfast.cli.names import require_name
@@ -251,11 +252,20 @@ def run(
         with own_cluster(directory, name, fewest) as own:
             database = own.info.database_urls["reader"]
             ended = asyncio.run(follow(spec, own.info.nats_url, database, code=found, own_cluster_ended=own.ended))
+        _report_lost(job_directory)
         sys.exit(ended)
     address, database = both_urls(directory, nats_url, database_url)
     if most > fewest:
         spec = on_free_nodes(spec, most, database)
-    sys.exit(asyncio.run(follow(spec, address, database, detach=detach, code=found)))
+    ended = asyncio.run(follow(spec, address, database, detach=detach, code=found))
+    if not detach:
+        _report_lost(job_directory)
+    sys.exit(ended)
+
+
+def _report_lost(job_directory: Path) -> None:
+    for line in lost_saves(job_directory):
+        click.echo(f"[holdfast] {line}", err=True)
 
 
 def _found(script: str, is_module: bool, no_python: bool) -> tuple[Path, str]:
