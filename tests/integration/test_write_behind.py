@@ -99,6 +99,12 @@ def test_without_memory_a_save_goes_straight_to_the_disk_and_says_so(tmp_path: P
     assert (tmp_path / "out" / "ckpt.pt").read_bytes() == _as_torch_writes_it(tmp_path, 1)
 
 
+def test_a_script_that_keeps_its_steps_itself_has_the_memory_for_them(tmp_path: Path) -> None:
+    with vault(tmp_path), _rank(tmp_path, "checkpointer") as rank:
+        (said,) = rank.finished()
+    assert said[-1] == "True 1"
+
+
 def test_what_a_rank_starts_is_not_the_rank(tmp_path: Path) -> None:
     with vault(tmp_path), _rank(tmp_path, "children") as rank:
         assert rank.finished() == [["does not keep 1"]]

@@ -216,6 +216,18 @@ def parts_of_others() -> None:
     print([path.name for path in CKPT.parent.rglob("*.pt")], flush=True)
 
 
+def checkpointer() -> None:
+    """The steps that a script keeps itself have the memory for themselves."""
+    from holdfast.trainer.checkpoint import Checkpointer
+
+    own = Checkpointer()
+    CKPT.parent.mkdir()
+    torch.save(state(1), CKPT)
+    own.keep(1, {"weights": torch.ones(3)})
+    restored = {"weights": torch.zeros(3)}
+    print(start._started[0].on_way is None and CKPT.exists(), own.restore(restored), flush=True)
+
+
 def odd_places() -> None:
     out = CKPT.parent
     out.mkdir(exist_ok=True)
@@ -257,6 +269,8 @@ if __name__ == "__main__":
         look()
     elif what == "operations":
         each_operation()
+    elif what == "checkpointer":
+        checkpointer()
     elif what == "children":
         children()
     elif what == "parts":

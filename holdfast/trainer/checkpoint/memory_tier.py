@@ -49,6 +49,9 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 class MemoryTier:
     """One rank's part. Without a vault nothing is kept and nothing is found, and training goes on."""
 
+    is_used_by_script = False
+    """The script itself keeps steps in memory, with a Checkpointer or a storage writer."""
+
     def __init__(
         self,
         name: ShardName | None,
@@ -68,6 +71,8 @@ class MemoryTier:
         self._persist_to = persist_to
         self._is_waited_for = is_waited_for
         self._is_reported = is_reported
+        if is_reported and self._directory is not None:
+            MemoryTier.is_used_by_script = True
         self._client: VaultClient | None = None
         self._copies = None if is_waited_for else self._beside_training()
         self._waits_from = 0.0

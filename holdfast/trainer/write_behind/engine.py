@@ -85,11 +85,13 @@ class WriteBehind:
         """Keep the contents of these files as they are now; on return the tensors may be changed, and the files appear
         soon. `names` are other paths that lead to them, `others` are files of other ranks that belong to the save.
 
-        Return False if the vault has no room or is away: then the caller writes them. Raises NotOnDisk if the save
-        before could not be written.
+        Return False if the vault has no room or is away, or the script keeps its steps there: then the caller writes
+        them. Raises NotOnDisk if the save before could not be written.
         """
         with self._turn:
             self.settle()
+            if MemoryTier.is_used_by_script:
+                return False
             saved_at_ns = time.time_ns()
             sealed = SealedStep(generation=self._generation, step=self._step + 1)
             state: dict[str, Any] = {LAYOUT: encode(Saves(files=tuple(files), saved_at_ns=saved_at_ns))}
