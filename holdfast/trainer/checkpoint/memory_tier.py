@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -21,11 +21,13 @@ from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
-from holdfast.trainer.device.adapters import accelerator_type
-from holdfast.trainer.device.copies import BESIDE, MODE_VARIABLE, SHADOWS, WITHIN, DeviceCopies, StepSkipped
+from holdfast.trainer.device import BESIDE, MODE_VARIABLE, SHADOWS, WITHIN, StepSkipped, has_accelerator
 from holdfast.trainer.phases import phase
 from holdfast.trainer.report import CHECKPOINT_RESTORED, STEPS_KEPT, ReportTooLong, ReportValue, report
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
+
+if TYPE_CHECKING:
+    from holdfast.trainer.device.copies import DeviceCopies
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 STEPS_SHARED_MAX = 8
@@ -266,12 +268,14 @@ class MemoryTier:
     def _beside_training(self) -> DeviceCopies | None:
         """Return what copies tensors of an accelerator; None: there is none, or they are to be copied at once."""
         mode = os.environ.get(MODE_VARIABLE, BESIDE)
-        if self._directory is None or self._name is None or accelerator_type() is None:
+        if self._directory is None or self._name is None or not has_accelerator():
             return None
         if mode not in (BESIDE, SHADOWS, WITHIN):
             log.warning("%s is %r: known are %s, %s and %s", MODE_VARIABLE, mode, BESIDE, SHADOWS, WITHIN)
         if mode not in (BESIDE, SHADOWS):
             return None
+        from holdfast.trainer.device.copies import DeviceCopies
+
         return DeviceCopies(
             self._directory, self._name, self._generation, self._persist_to, shadows_all=mode == SHADOWS
         )

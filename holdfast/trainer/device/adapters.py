@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from holdfast.trainer.device import has_accelerator
+
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for all contexts of the process."""
 
@@ -93,7 +95,7 @@ def adapter_of(device_type: str) -> Adapter:
 
 def accelerator_type() -> str | None:
     """Return the type of this process's accelerator, such as "cuda"; None: there is none."""
-    if not hasattr(torch, "accelerator") or not torch.accelerator.is_available():
+    if not has_accelerator():
         return None
     device = torch.accelerator.current_accelerator()
     return device.type if device is not None else None

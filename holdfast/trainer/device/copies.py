@@ -28,7 +28,7 @@ import torch
 from holdfast.node.frames import WireError
 from holdfast.node.vault.messages import PersistTo, ShardName
 from holdfast.node.vault.seals import Bytes
-from holdfast.trainer.device import gate
+from holdfast.trainer.device import StepSkipped, Unfit, gate
 from holdfast.trainer.device.adapters import accelerator_type, adapter_of
 from holdfast.trainer.device.checks import EVERY, Check, is_checked
 from holdfast.trainer.device.copy_plan import SHADOW, Copy
@@ -36,26 +36,17 @@ from holdfast.trainer.device.fill_link import FillLink
 from holdfast.trainer.device.follower import Follower
 from holdfast.trainer.device.guards import SIZES, CopySizes, Guard, WhenBusy, is_said, when_busy
 from holdfast.trainer.device.landings import Landings
-from holdfast.trainer.device.lay_out import AskPlan, Laid, Shadow, Unfit, key_of, lay_out
+from holdfast.trainer.device.lay_out import AskPlan, Laid, Shadow, key_of, lay_out
 from holdfast.trainer.device.ring import Ring
 from holdfast.trainer.device.step_copy import StepCopy
 from holdfast.trainer.device.upload import upload
 from holdfast.trainer.vault_client.shard_layout import Leaf, OnDevice
 
-__all__ = ["MODE_VARIABLE", "DeviceCopies", "StepSkipped", "Unfit"]
-
-MODE_VARIABLE = "HOLDFAST_DEVICE_COPIES"
-BESIDE, SHADOWS, WITHIN = "beside", "shadows", "within"
-"""Its values: copies beside training; of everything copied on the device first; within the call, as without this."""
 CHECKS_VARIABLE = "HOLDFAST_DEVICE_CHECK_EVERY"
 LAST_STEP_WAITS_S = 10.0
 """At its end a process waits so long for the step that is under way."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
-
-
-class StepSkipped(RuntimeError):
-    """The step before is not sealed yet, and nothing waits for it. It is counted, and logged now and then."""
 
 
 class DeviceCopies:

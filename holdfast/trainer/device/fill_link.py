@@ -12,10 +12,7 @@ from holdfast.node import frames
 from holdfast.node.frames import WireError
 from holdfast.node.vault import messages, vault_socket
 from holdfast.node.vault.messages import Abandon, Fill, Filled, Fills, Lay, PersistTo, Refused, Room, ShardName
-
-
-class FillRefused(RuntimeError):
-    """The vault cannot keep the step; the message is its reason."""
+from holdfast.trainer.device import FillRefused
 
 
 class FillLink:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from holdfast.node.frames import WireError
-from holdfast.trainer.device.fill_link import FillRefused
+from holdfast.trainer.device import FillRefused
 from holdfast.trainer.device.step_copy import StepCopy
 
 log = logging.getLogger("holdfast.trainer.checkpoint")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
-from holdfast.trainer.device import gate
+from holdfast.trainer.device import Unfit, gate
 from holdfast.trainer.device.adapters import free_bytes
 from holdfast.trainer.device.copy_plan import CopyPlan, plan_copies
 from holdfast.trainer.device.guards import (
@@ -29,10 +29,6 @@ SHADOW_BYTES_UNKNOWN = 256 << 20
 AskPlan = Callable[[], PartPlan]
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
-
-
-class Unfit(RuntimeError):
-    """This state, or this machine, cannot be copied beside training; the message is the reason."""
 
 
 class Shadow:

@@ -16,7 +16,7 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -45,8 +45,7 @@ from holdfast.node.vault.messages import (
 from holdfast.node.vault.mmap_file import map_file
 from holdfast.node.vault.seals import BrokenSeal
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
-from holdfast.trainer.device.copies import DeviceCopies, Unfit
-from holdfast.trainer.device.fill_link import FillRefused
+from holdfast.trainer.device import FillRefused, Unfit
 from holdfast.trainer.vault_client.shard_layout import (
     NotKeepable,
     TensorPlace,
@@ -57,6 +56,9 @@ from holdfast.trainer.vault_client.shard_layout import (
     take_apart,
     view,
 )
+
+if TYPE_CHECKING:
+    from holdfast.trainer.device.copies import DeviceCopies
 
 PAGE_BYTES = mmap.PAGESIZE
 DIRECT_BYTES = 1 << 20

@@ -20,10 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast import trainer
 from holdfast.node.vault.messages import AskShard, SealedShard, SealedStep
 from holdfast.node.vault.mmap_file import map_file
-from holdfast.trainer.checkpoint import Checkpointer, memory_tier
+from holdfast.trainer.checkpoint import Checkpointer
 from holdfast.trainer.checkpoint.layout.dtensors import leaves
 from holdfast.trainer.checkpoint.layout.recipe import recipe_of
 from holdfast.trainer.checkpoint.layout.state_marks import KeyedState
+from holdfast.trainer.device import copies as copies_module
 from holdfast.trainer.device.adapters import on_stream
 from holdfast.trainer.device.copies import DeviceCopies
 from tests.integration.accelerator.copies.kept_steps import SIZES, held_for_a_while, slow_link
@@ -39,7 +40,7 @@ def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -
     small = partial(DeviceCopies, sizes=SIZES)
     with (
         mock.patch.dict("os.environ", _variables(directory, generation)),
-        mock.patch.object(memory_tier, "DeviceCopies", small),
+        mock.patch.object(copies_module, "DeviceCopies", small),
     ):
         slow_link(seed)
         model = _model(kind)
@@ -71,7 +72,7 @@ def train_by_dcp(directory: Path, generation: int, until: int, seed: int) -> tup
     small = partial(DeviceCopies, sizes=SIZES)
     with (
         mock.patch.dict("os.environ", _variables(directory, generation)),
-        mock.patch.object(memory_tier, "DeviceCopies", small),
+        mock.patch.object(copies_module, "DeviceCopies", small),
         on_stream(torch.Stream("sim")),
     ):
         slow_link(seed)
@@ -107,7 +108,7 @@ def written_to_disk(directory: Path) -> tuple[int, list[str]]:
     """Keep a step; return how many tensors the vault would write to a disk, and those that it would get wrong."""
     small = partial(DeviceCopies, sizes=SIZES)
     variables = _variables(directory, 1)
-    with mock.patch.dict("os.environ", variables), mock.patch.object(memory_tier, "DeviceCopies", small):
+    with mock.patch.dict("os.environ", variables), mock.patch.object(copies_module, "DeviceCopies", small):
         model = gpt("sim")
         optimizer = optimizer_of(model, "fused")
         model(batches("sim", 1, seed=1)[0]).backward()

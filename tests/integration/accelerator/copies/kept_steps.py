@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from holdfast.node.vault.messages import SealedStep, ShardName
+from holdfast.trainer.device import StepSkipped, gate, lay_out
 from holdfast.trainer.device import copies as copies_module
-from holdfast.trainer.device import gate, lay_out
-from holdfast.trainer.device.copies import DeviceCopies, StepSkipped
+from holdfast.trainer.device.copies import DeviceCopies
 from holdfast.trainer.device.follower import Follower
 from holdfast.trainer.device.guards import CopySizes, Guard, Source
 from holdfast.trainer.device.landings import Landing, Landings
