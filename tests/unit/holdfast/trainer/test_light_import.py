@@ -1,4 +1,4 @@
-"""A user's script that imports the trainer library pays for no event decoders."""
+"""A user's script that imports the trainer library pays for nothing that it does not use."""
 
 import subprocess
 import sys
@@ -13,3 +13,15 @@ print(holdfast.events._decoder.cache_info().currsize)
 def test_importing_the_trainer_builds_no_decoder_of_events() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "0"
+
+
+CHECKPOINTS = """
+import sys
+import holdfast.trainer.checkpoint.checkpointer
+print([name for name in sys.modules if name.startswith("holdfast.trainer.device.")])
+"""
+
+
+def test_checkpoints_load_what_an_accelerator_needs_only_where_there_is_one() -> None:
+    done = subprocess.run([sys.executable, "-c", CHECKPOINTS], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
