@@ -44,6 +44,10 @@ class SuspectNode(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     evidence: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    link: Pair | None = None
+    """The broken connection that it is named for."""
+    is_guess: bool = False
+    """True if the other end of the link may be at fault as well."""
 
 
 class UnresolvedNodes(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.engines.checks.checks_verdict import SuspectNode, judge_checks
+from holdfast.engines.checks.checks_verdict import SuspectNode, UnresolvedNodes, judge_checks
 from holdfast.engines.checks.folding import unfolded
 from holdfast.engines.checks.pairs import Pair
 from holdfast.events import DiagnosticResult
@@ -96,10 +96,13 @@ def paths_of(spec: JobSpec) -> tuple[JobPath, ...]:
 
 
 def judge_warm_up(
-    nodes: Sequence[str], results: Iterable[DiagnosticResult], newcomers: Collection[str] = ()
+    nodes: Sequence[str],
+    results: Iterable[DiagnosticResult],
+    newcomers: Collection[str] = (),
+    broken_before: Sequence[Pair] = (),
 ) -> WarmUpVerdict:
     """Judge the results of the nodes of one start, given in the order of their node ranks. `newcomers`: those that did
-    not train with the others before."""
+    not train with the others before. `broken_before`: connections that failed in the same incident."""
     known = [result for result in unfolded(results) if result.node in set(nodes)]
     answered = [node for node in nodes if any(result.node == node for result in known)]
     known, shared = _compared_paths(known, answered)
@@ -116,21 +119,13 @@ def judge_warm_up(
     named = {suspect.node for suspect in verdict.suspects}
     of_links, remarks = [], list(verdict.remarks)
     for entry in verdict.unresolved:
-        link = entry.nodes if len(entry.nodes) == 2 and tuple(entry.nodes) in verdict.links else ()
-        end = _end_at_fault((link[0], link[1]), known, nodes, newcomers) if link else None
-        if end is None:
+        is_link = len(entry.nodes) == 2 and tuple(entry.nodes) in verdict.links
+        found_end = _end_at_fault(entry, known, nodes, newcomers, broken_before) if is_link else None
+        if found_end is None:
             remarks.append(entry.reason)
-        elif end not in named:
-            named.add(end)
-            of_links.append(
-                SuspectNode(
-                    node=end,
-                    symptom=entry.symptom,
-                    confidence="medium",
-                    reason=entry.reason,
-                    evidence=entry.evidence,
-                )
-            )
+        elif found_end.node not in named:
+            named.add(found_end.node)
+            of_links.append(found_end)
     return WarmUpVerdict(suspects=(*verdict.suspects, *of_links), shared=tuple(shared), remarks=tuple(remarks))
 
 
@@ -167,10 +162,19 @@ def _compared_paths(
 
 
 def _end_at_fault(
-    link: Pair, known: Iterable[DiagnosticResult], nodes: Sequence[str], newcomers: Collection[str]
-) -> str | None:
-    """Return the end of a broken connection that is at fault: the one that reaches no node, or joined last; None if
-    nothing tells them apart."""
+    entry: UnresolvedNodes,
+    known: Iterable[DiagnosticResult],
+    nodes: Sequence[str],
+    newcomers: Collection[str],
+    broken_before: Sequence[Pair],
+) -> SuspectNode | None:
+    """Return the end of a broken connection that is at fault; None if nothing tells the ends apart.
+
+    It is the one that reaches no node, or reached another one as little before. Else the guess is the one that joined
+    last, or the last of two nodes: without one of them the connection is not used. If it was the other one, the next
+    node meets it again.
+    """
+    link = (entry.nodes[0], entry.nodes[1])
     reached = {
         node
         for result in known
@@ -178,11 +182,28 @@ def _end_at_fault(
         for node in (result.node, *result.peers)
         if set(link) != {result.node, *result.peers}
     }
-    alone = [end for end in link if end not in reached]
-    if len(alone) == 1:
-        return alone[0]
-    new = [end for end in link if end in newcomers]
-    if len(new) == 1:
-        return new[0]
-    # Without one of two nodes the connection is not used; if it was the other one, the next node meets it again.
-    return nodes[-1] if len(nodes) == len(link) else None
+    failed_with = {end: {node for pair in broken_before if end in pair for node in pair} - set(link) for end in link}
+    reason = entry.reason
+    shown = [end for end in link if end not in reached]
+    if len(shown) != 1:
+        shown = [end for end in link if failed_with[end]]
+        if len(shown) == 1:
+            others = ", ".join(sorted(failed_with[shown[0]]))
+            reason = (
+                f"{link[0]} and {link[1]} cannot reach each other, and neither could {shown[0]} and {others} before"
+            )
+    guessed = [end for end in link if end in newcomers]
+    if len(guessed) != 1:
+        guessed = [nodes[-1]] if len(nodes) == len(link) else []
+    named = shown if len(shown) == 1 else guessed
+    if not named:
+        return None
+    return SuspectNode(
+        node=named[0],
+        symptom=entry.symptom,
+        confidence="medium",
+        reason=reason,
+        evidence=entry.evidence,
+        link=link,
+        is_guess=named is guessed,
+    )

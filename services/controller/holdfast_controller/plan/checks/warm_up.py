@@ -103,7 +103,8 @@ def _conclude(draft: JobDraft) -> None:
     _update(draft, is_judged=True)
     if not isinstance(state.phase, LIVE):
         return
-    verdict = judge_warm_up(state.nodes, warm_up.results, state.newcomers)
+    broken_before = tuple(known.ends for known in state.incident.links) if state.incident else ()
+    verdict = judge_warm_up(state.nodes, warm_up.results, state.newcomers, broken_before)
     is_started = isinstance(state.phase, Starting)
     for found in verdict.shared if is_started else ():
         _share(draft, found)
@@ -124,6 +125,7 @@ def _conclude(draft: JobDraft) -> None:
 def _failure(state: JobState, suspects: Sequence[SuspectNode]) -> Failure:
     """Return the failure of all unfit nodes: they are replaced together."""
     text = "; ".join(f"the warm-up finds {suspect.node} unfit: {suspect.reason}" for suspect in suspects)
+    of_link = suspects[0] if len(suspects) == 1 else None
     return Failure(
         symptom=Symptom.NODE_UNFIT,
         named=suspects[0].symptom,
@@ -135,6 +137,8 @@ def _failure(state: JobState, suspects: Sequence[SuspectNode]) -> Failure:
         group=tuple(suspect.node for suspect in suspects),
         evidence=tuple(dict.fromkeys(event for suspect in suspects for event in suspect.evidence)),
         of_warm_up=True,
+        link=of_link.link if of_link else None,
+        is_guess=of_link is not None and of_link.is_guess,
         # A device that computes wrongly spoils the state of all: better no job than such a one.
         is_urgent=any(suspect.reason.startswith(DEVICES) for suspect in suspects),
     )

@@ -147,8 +147,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """True if the pool was asked, and has no other nodes for those that would leave."""
     of_warm_up: bool = False
     """True for nodes that the warm-up of the job found unfit: `group` has all of them."""
+    link: tuple[str, str] | None = None
+    """The broken connection that the warm-up names one of its ends for."""
+    is_guess: bool = False
+    """True if the other end may be at fault as well."""
     is_urgent: bool = False
-    """True if such nodes leave even if nothing can replace them."""
+    """True if nodes that the warm-up found unfit leave even if nothing can replace them."""
     may_be_outage: bool = False
     """True if a loss of power that took other machines as well would look the same."""
 

@@ -128,8 +128,7 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
     if symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and node:
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
     if symptom is Symptom.NODE_UNFIT and failure.of_warm_up:
-        asks_first, nodes = not failure.is_urgent, failure.group
-        return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=nodes, asks_first=asks_first, mechanism=WARM_UP)
+        return _for_unfit(failure)
     if symptom is Symptom.NODE_UNFIT and node:
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
     if symptom is Symptom.FAIL_SLOW and failure.group:
@@ -181,6 +180,12 @@ def next_rung(incident: Incident, failure: Failure, taken: Rung, options: Ladder
     then = msgspec.structs.replace(incident, attempts=incident.attempts + 1)
     choice = choose(blame(then, again, options.members), again, options, policy)
     return within_limits(choice, then, again, options, policy).rung
+
+
+def _for_unfit(failure: Failure) -> RungChoice:
+    choice = RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, mechanism=WARM_UP)
+    asks_first = not failure.is_urgent
+    return msgspec.structs.replace(choice, one_of=failure.is_guess, asks_first=asks_first, link=failure.link)
 
 
 def _for_user_error(incident: Incident, failure: Failure, error: RankError, options: LadderOptions) -> RungChoice:

@@ -94,6 +94,18 @@ def test_of_two_ends_the_newcomer_is_at_fault() -> None:
     assert named(judge_warm_up("ab", [meets("a", "b", "failed")])) == ["b"]
 
 
+def test_an_end_that_reached_another_node_as_little_before_is_at_fault_and_no_guess() -> None:
+    failed = [meets("a", "b", "failed")]
+    (guessed,) = judge_warm_up("ab", failed).suspects
+    assert (guessed.node, guessed.link, guessed.is_guess) == ("b", ("a", "b"), True)
+    (shown,) = judge_warm_up("ab", failed, {"b"}, [("a", "c")]).suspects
+    assert (shown.node, shown.is_guess) == ("a", False) and "neither could a and c before" in shown.reason
+    # The same connection again, or one of each end, tells nothing apart.
+    for before in ([("a", "b")], [("a", "c"), ("b", "d")]):
+        (guessed,) = judge_warm_up("ab", failed, {"b"}, before).suspects
+        assert (guessed.node, guessed.is_guess) == ("b", True)
+
+
 def test_the_paths_of_a_job_are_those_on_disks() -> None:
     spec = JobSpec(name="j", script="t.py", cwd="/work", directory="s3://bucket/j", data=("/data", "/more"))
     assert [(one.path, one.use) for one in paths_of(spec)] == [("/work", "works"), ("/data", "data"), ("/more", "data")]
