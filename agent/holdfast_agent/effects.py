@@ -61,7 +61,7 @@ class Effects:
             if isinstance(action, actions.Fork):
                 job, fence = action.order.job or "", action.order.fence
                 remove = partial(self._directories.remove_old_generations, job, fence)
-                # Files in memory of which ranks had megabytes: to free them takes longer than a decision.
+                # Freeing the ranks' files takes longer than a decision may.
                 asyncio.get_running_loop().call_later(REMOVE_AFTER_S, in_thread, remove)
         if any(isinstance(action, actions.Stop) for action in plan.actions):
             # Not at the first sign of trouble: the agent is needed then.
