@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.trainer.device.guards import SIZES, CopySizes, Guard, Source
+from holdfast.trainer.device.guards import SIZES, CopySizes, Guard, StateTensor
 
 ALIGNMENT = 64
 SHADOW = -1
-"""Source of a copy: the shadows, which lie in one piece of device memory as they lie in the shard."""
+"""StateTensor of a copy: the shadows, which lie in one piece of device memory as they lie in the shard."""
 
 
 class Copy(NamedTuple):
@@ -52,7 +52,7 @@ class CopyPlan(NamedTuple):
         return sorted(found, key=self.offsets.__getitem__)
 
 
-def plan_copies(sources: Sequence[Source], guards: Sequence[Guard], sizes: CopySizes = SIZES) -> CopyPlan:
+def plan_copies(sources: Sequence[StateTensor], guards: Sequence[Guard], sizes: CopySizes = SIZES) -> CopyPlan:
     """Return the plan. Sources lie in the shard by protection, those of optimizers in the order of their updates."""
 
     def place(index: int) -> tuple[int, int, int]:
@@ -90,7 +90,7 @@ def plan_copies(sources: Sequence[Source], guards: Sequence[Guard], sizes: CopyS
     )
 
 
-def _runs(sources: Sequence[Source], offsets: Sequence[int], order: Sequence[int]) -> list[Copy]:
+def _runs(sources: Sequence[StateTensor], offsets: Sequence[int], order: Sequence[int]) -> list[Copy]:
     """Return one copy for each stretch of sources that lie in a storage as they lie in the shard."""
     runs: list[Copy] = []
     for index in order:

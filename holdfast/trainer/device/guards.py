@@ -20,7 +20,7 @@ HOST_SHARE_MAX = 1 / 64
 """So much of a state may lie on the host, whichever is more: counters of steps, the state of random generators."""
 
 
-class Source(NamedTuple):
+class StateTensor(NamedTuple):
     """A tensor of the state, once for all entries that share its memory."""
 
     nbytes: int
@@ -67,7 +67,9 @@ class Shadowing(NamedTuple):
     bytes_max: int
 
 
-def guards_of(sources: Sequence[Source], shadowing: Shadowing, small_bytes: int = SIZES.small_bytes) -> list[Guard]:
+def guards_of(
+    sources: Sequence[StateTensor], shadowing: Shadowing, small_bytes: int = SIZES.small_bytes
+) -> list[Guard]:
     """Return the protection of each source. Where there is memory for some shadows only, the smallest get them."""
     chosen: dict[int, Guard] = {}
     left = shadowing.bytes_max
@@ -89,7 +91,7 @@ def guards_of(sources: Sequence[Source], shadowing: Shadowing, small_bytes: int 
     return [chosen[index] for index in range(len(sources))]
 
 
-def is_of_device(sources: Sequence[Source]) -> bool:
+def is_of_device(sources: Sequence[StateTensor]) -> bool:
     """Return True if a state lies on the device but for a small part.
 
     What lies on the host is copied within the call; of more than that write protection makes a better job.

@@ -17,7 +17,7 @@ from holdfast.trainer.device.guards import (
     CopySizes,
     Guard,
     Shadowing,
-    Source,
+    StateTensor,
     guards_of,
     is_of_device,
 )
@@ -115,7 +115,7 @@ def lay_out(
 
 
 def _planned(
-    sources: Sequence[Source],
+    sources: Sequence[StateTensor],
     tensors: Sequence[torch.Tensor],
     shadowing: Shadowing,
     sizes: CopySizes,
@@ -130,10 +130,10 @@ def _planned(
         raise
 
 
-def _source(tensor: torch.Tensor, owned: Sequence[gate.Owned]) -> Source:
+def _source(tensor: torch.Tensor, owned: Sequence[gate.Owned]) -> StateTensor:
     is_host = tensor.device.type == "cpu"
     is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
     address = tensor.data_ptr() if tensor.nbytes else 0
     storage = tensor.untyped_storage().data_ptr()
     owner = None if is_host else gate.owner_of(address, tensor.nbytes, owned)
-    return Source(tensor.nbytes, address, storage, owner, is_host, is_plain)
+    return StateTensor(tensor.nbytes, address, storage, owner, is_host, is_plain)

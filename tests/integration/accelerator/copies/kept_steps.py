@@ -18,7 +18,7 @@ from holdfast.trainer.device import StepSkipped, gate, lay_out
 from holdfast.trainer.device import copies as copies_module
 from holdfast.trainer.device.copies import DeviceCopies
 from holdfast.trainer.device.follower import Follower
-from holdfast.trainer.device.guards import CopySizes, Guard, Source
+from holdfast.trainer.device.guards import CopySizes, Guard, StateTensor
 from holdfast.trainer.device.landings import Landing, Landings
 from holdfast.trainer.device.step_copy import StepCopy
 from holdfast.trainer.vault_client.client import BrokenSeal, VaultClient
@@ -139,7 +139,7 @@ def mutated(mutant: Mutant | None) -> Iterator[None]:
         queue(it, copy, *streams)
         copy.parts = ()
 
-    def guards_without_shadow(sources: Sequence[Source], *_: object) -> list[Guard]:
+    def guards_without_shadow(sources: Sequence[StateTensor], *_: object) -> list[Guard]:
         return [Guard.HOST if it.is_host else Guard.GATED if it.is_plain else Guard.SHADOWED for it in sources]
 
     patches = {

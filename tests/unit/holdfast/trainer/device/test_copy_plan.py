@@ -7,17 +7,17 @@ import random
 import pytest
 
 from holdfast.trainer.device.copy_plan import ALIGNMENT, SHADOW, Copy, CopyPlan, Mark, plan_copies
-from holdfast.trainer.device.guards import CopySizes, Guard, Source
+from holdfast.trainer.device.guards import CopySizes, Guard, StateTensor
 
 SLICE, MARK = 1024, 2048
 
 
-def planned(sources: list[Source], guards: list[Guard]) -> CopyPlan:
+def planned(sources: list[StateTensor], guards: list[Guard]) -> CopyPlan:
     return plan_copies(sources, guards, CopySizes(slice_bytes=SLICE, mark_bytes=MARK))
 
 
-def source(nbytes: int, address: int, storage: int | None = None, owner: int | None = None) -> Source:
-    return Source(nbytes, address, address if storage is None else storage, owner)
+def source(nbytes: int, address: int, storage: int | None = None, owner: int | None = None) -> StateTensor:
+    return StateTensor(nbytes, address, address if storage is None else storage, owner)
 
 
 def test_what_others_wait_for_is_copied_first_and_optimizers_order_is_kept() -> None:
@@ -66,7 +66,7 @@ def test_the_copies_of_any_state_bring_each_byte_once_in_order_and_marks_say_how
         if draw.random() < 0.5:
             address = storage = address + 10_000
         nbytes = draw.choice((0, 1, 64, 100, 128, 900, 5000))
-        sources.append(Source(nbytes, address, storage, draw.choice((None, draw.randint(0, 5)))))
+        sources.append(StateTensor(nbytes, address, storage, draw.choice((None, draw.randint(0, 5)))))
         guards.append(draw.choice(list(Guard)))
         address += nbytes if draw.random() < 0.5 else -(-nbytes // ALIGNMENT) * ALIGNMENT
     plan = planned(sources, guards)

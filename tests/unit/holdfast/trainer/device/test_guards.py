@@ -7,7 +7,7 @@ from holdfast.trainer.device.guards import (
     CopySizes,
     Guard,
     Shadowing,
-    Source,
+    StateTensor,
     WhenBusy,
     guards_of,
     is_of_device,
@@ -21,11 +21,13 @@ ROOMY = Shadowing(of_all=False, bytes_max=1 << 40)
 NO_ROOM = Shadowing(of_all=False, bytes_max=0)
 
 
-def source(nbytes: int = LARGE, owner: int | None = None, *, is_host: bool = False, is_plain: bool = True) -> Source:
-    return Source(nbytes, address=0, storage=0, owner=owner, is_host=is_host, is_plain=is_plain)
+def source(
+    nbytes: int = LARGE, owner: int | None = None, *, is_host: bool = False, is_plain: bool = True
+) -> StateTensor:
+    return StateTensor(nbytes, address=0, storage=0, owner=owner, is_host=is_host, is_plain=is_plain)
 
 
-def guard_of(one: Source, shadowing: Shadowing) -> Guard:
+def guard_of(one: StateTensor, shadowing: Shadowing) -> Guard:
     (found,) = guards_of([one], shadowing)
     return found
 
