@@ -59,7 +59,8 @@ class Landing:
             ]
             self._of_host = plan, views
         if sources:
-            torch._foreach_copy_(list(self._of_host[1]), [it.detach() for it in sources])
+            # In no stub of torch; its optimizers call it as well.
+            torch._foreach_copy_(list(self._of_host[1]), [it.detach() for it in sources])  # pyright: ignore[reportPrivateImportUsage]
 
     def pin(self, adapter: Adapter) -> None:
         """Raises NotRegistered; what was pinned is then unpinned again."""

@@ -73,7 +73,8 @@ def write(
 
 
 def _write(place: str | IO[bytes], records: tuple[FileRecord, ...], tensors: Sequence[torch.Tensor]) -> None:
-    with torch.serialization._open_zipfile_writer(place) as archive:
+    writer: Any = torch.serialization._open_zipfile_writer(place)
+    with writer as archive:
         for record in records:
             if record.tensor >= 0:
                 storage = tensors[record.tensor].untyped_storage()
