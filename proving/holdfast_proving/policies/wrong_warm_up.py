@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,14 +20,12 @@ from holdfast_proving.policies.policy import Insight, Patch, Policy
 def _believes_silence(original: Function, insight: Insight) -> Function:
     """Take nodes that do not answer for nodes that passed."""
 
-    def judge(
-        nodes: Sequence[str], results: Iterable[DiagnosticResult], newcomers: Collection[str] = ()
-    ) -> WarmUpVerdict:
+    def judge(nodes: Sequence[str], results: Iterable[DiagnosticResult], *more: Any) -> WarmUpVerdict:
         known = list(results)
         failed = [result for result in known if result.test == PATHS and result.status == "failed"]
         silent = [node for node in nodes if not any(result.node == node for result in known)]
         passed = [msgspec.structs.replace(one, node=node, status="passed") for one in failed[:1] for node in silent]
-        verdict: WarmUpVerdict = original(nodes, [*known, *passed], newcomers)
+        verdict: WarmUpVerdict = original(nodes, [*known, *passed], *more)
         return verdict
 
     return judge
@@ -35,10 +34,8 @@ def _believes_silence(original: Function, insight: Insight) -> Function:
 def _evicts_all(original: Function, insight: Insight) -> Function:
     """Hold against each node what all of them fail."""
 
-    def judge(
-        nodes: Sequence[str], results: Iterable[DiagnosticResult], newcomers: Collection[str] = ()
-    ) -> WarmUpVerdict:
-        verdict: WarmUpVerdict = original(nodes, results, newcomers)
+    def judge(nodes: Sequence[str], results: Iterable[DiagnosticResult], *more: Any) -> WarmUpVerdict:
+        verdict: WarmUpVerdict = original(nodes, results, *more)
         blamed = tuple(
             SuspectNode(node=node, symptom=found.symptom, confidence="high", reason=found.reason)
             for found in verdict.shared
