@@ -11,14 +11,26 @@ tensor of ones that becomes one of twos has the same.)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
 
+INTERVAL_VARIABLE = "HOLDFAST_DEVICE_CHECK_EVERY"
 FIRST = 4
 """Number of the first steps after a change of layout that are all checked."""
 EVERY = 64
 """Later every so many. A check reads the device's memory twice, 10 GB in some 7 ms, and what has come once."""
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+
+def interval(text: str) -> int:
+    """Return the number of steps from one check to the next, by its setting; what is no such number is logged."""
+    if text.isdecimal():
+        return int(text)
+    log.warning("%s is %r: use a number of steps, or 0 for no checks; it is %d now", INTERVAL_VARIABLE, text, EVERY)
+    return EVERY
 
 
 def is_checked(kept: int, every: int = EVERY) -> bool:

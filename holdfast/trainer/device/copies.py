@@ -30,7 +30,7 @@ from holdfast.node.vault.messages import PersistTo, ShardName
 from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.device import StepSkipped, Unfit, gate
 from holdfast.trainer.device.adapters import accelerator_type, adapter_of
-from holdfast.trainer.device.checks import EVERY, Check, is_checked
+from holdfast.trainer.device.checks import EVERY, INTERVAL_VARIABLE, Check, interval, is_checked
 from holdfast.trainer.device.copy_plan import SHADOW, Copy
 from holdfast.trainer.device.fill_link import FillLink
 from holdfast.trainer.device.follower import Follower
@@ -42,7 +42,6 @@ from holdfast.trainer.device.step_copy import StepCopy
 from holdfast.trainer.device.upload import upload
 from holdfast.trainer.vault_client.shard_layout import Leaf, OnDevice
 
-CHECKS_VARIABLE = "HOLDFAST_DEVICE_CHECK_EVERY"
 LAST_STEP_WAITS_S = 10.0
 """At its end a process waits so long for the step that is under way."""
 
@@ -69,7 +68,7 @@ class DeviceCopies:
         self._when_busy = when_busy(name.world_size)
         self._shadows_all = shadows_all
         self._sizes = sizes
-        self._check_every = int(os.environ.get(CHECKS_VARIABLE, EVERY))
+        self._check_every = interval(os.environ.get(INTERVAL_VARIABLE, str(EVERY)))
         self._adapter = adapter_of(kind)
         self._gate = gate.Gate(self._adapter)
         gate.watch()

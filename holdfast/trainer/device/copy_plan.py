@@ -12,7 +12,7 @@ from holdfast.trainer.device.guards import SIZES, CopySizes, Guard, StateTensor
 
 ALIGNMENT = 64
 SHADOW = -1
-"""StateTensor of a copy: the shadows, which lie in one piece of device memory as they lie in the shard."""
+"""Source of a copy: the shadows, which lie in one piece of device memory as they lie in the shard."""
 
 
 class Copy(NamedTuple):

@@ -16,6 +16,7 @@ from torch import nn
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.trainer.device import StepSkipped, gate, lay_out
 from holdfast.trainer.device import copies as copies_module
+from holdfast.trainer.device.checks import INTERVAL_VARIABLE
 from holdfast.trainer.device.copies import DeviceCopies
 from holdfast.trainer.device.follower import Follower
 from holdfast.trainer.device.guards import CopySizes, Guard, StateTensor
@@ -177,7 +178,7 @@ def kept(
     job = Job(how, steps, seed)
     result, truth = Result([], [], [], []), dict[tuple[Any, ...], Any]()
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.dict("os.environ", {copies_module.CHECKS_VARIABLE: str(checks)}))
+        stack.enter_context(mock.patch.dict("os.environ", {INTERVAL_VARIABLE: str(checks)}))
         if pinned == "never":
             stack.enter_context(mock.patch.object(torch.sim, "register_host", None))  # type: ignore[attr-defined]
         elif pinned == "at once":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.trainer.device.checks import EVERY, FIRST, has_words, is_checked, sum_of
+from holdfast.trainer.device.checks import EVERY, FIRST, has_words, interval, is_checked, sum_of
 
 
 def test_the_first_steps_are_checked_and_then_some() -> None:
@@ -32,3 +32,10 @@ def test_memory_that_begins_between_words_is_read_in_bytes() -> None:
     part = whole[1:9]
     assert has_words(whole[:8]) and not has_words(part)
     assert sum_of(part, in_words=False) == sum_of(part.clone(), in_words=False)
+
+
+def test_an_interval_that_is_no_number_is_named_and_the_default_counts(caplog: pytest.LogCaptureFixture) -> None:
+    assert (interval("0"), interval("16")) == (0, 16) and not caplog.records
+    for wrong in ("often", "-1", ""):
+        assert interval(wrong) == EVERY
+    assert "HOLDFAST_DEVICE_CHECK_EVERY is 'often'" in caplog.text
