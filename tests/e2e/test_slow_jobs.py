@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from cluster import JOBS, Cluster, cluster
 from job import Job
-from waiting import DEADLINE_S
 
 from holdfast.faults.registry import find_fault
 from holdfast.faults.requirements import lacking
@@ -54,8 +53,7 @@ def _named(holdfast: Cluster, job: Job) -> dict[str, Any]:
     def found() -> list[dict[str, Any]]:
         return [event for event in holdfast.events(job, "fail_slow_located") if event.get("nodes")]
 
-    # It takes a number of steps, each of which takes seconds where other tests use the processors.
-    return holdfast.until("a finding names a node", found, within_s=2 * DEADLINE_S)[0]
+    return holdfast.until("a finding names a node", found)[0]
 
 
 def _seconds(earlier: dict[str, Any], later: dict[str, Any]) -> float:
