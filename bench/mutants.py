@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
-from holdfast_proving.judging.trial import new_complaints, trials_of
+from holdfast_proving.judging.trial import first_complaints, trials_of
 from holdfast_proving.policies.named import NAMED
 from holdfast_proving.policies.wrong import WRONG
 
@@ -29,7 +29,7 @@ def caught_in(seeds: range, name: str) -> tuple[int, Counter[str]]:
     caught = 0
     for seed in seeds:
         policy = NAMED[name]
-        of_trials = ({it.wrong.value for it in new_complaints(policy, trial, seed)} for trial in trials_of(policy))
+        of_trials = ({it.wrong.value for it in first_complaints(policy, trial, seed)} for trial in trials_of(policy))
         found = next((some for some in of_trials if some), set[str]())
         kinds.update(found)
         caught += bool(found)

@@ -213,10 +213,12 @@ class Cluster:
         days: float | None = None,
         progress: Callable[[float], None] = lambda share: None,
         events_max: int = EVENTS_MAX,
+        is_enough: Callable[[], bool] = lambda: False,
     ) -> Cluster:
         """Let the scenario happen; `progress` is called with the share of its time that is over.
 
-        It ends early after `events_max` events: a policy that restarts a job without end would take as long.
+        It ends early after `events_max` events: a policy that restarts a job without end would take as long. So it does
+        when `is_enough`, which is asked `PARTS` times, says so.
         """
         until_s = (self.scenario.days if days is None else days) * DAY_S
         with self.policy.in_force(Insight(self.ledger, self.agenda, tuple(self.trainings))):
@@ -225,6 +227,8 @@ class Cluster:
                 progress(part / PARTS)
                 if len(self.log) > events_max:
                     self.is_cut_short = True
+                    break
+                if is_enough():
                     break
         for training in self.trainings:
             training.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from holdfast.events import Eviction, FailSlowLocated
+from holdfast.events import DiagnosticResult, Eviction, FailSlowLocated
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_proving.judging.complaints import Complaint, Wrong
@@ -17,6 +17,8 @@ GRACE_S = 600.0
 """A fault that ended so shortly before may still be acted on."""
 BACK_WITHIN_S = HOUR_S
 """Innocent nodes of a group are back, and nodes that were away unblocked, within this time."""
+GUESSED_S = 120.0
+"""A guess about the ends of a broken connection follows the test within this time."""
 SHOWINGS_MAX = 3
 """Times that one fault may stop a job before its machine is gone: the second is checked, the third evicts."""
 STORM_S = HOUR_S
@@ -62,9 +64,36 @@ def _wrong(history: History, at_s: float, event: Eviction) -> Wrong | None:
     ledger = history.ledger
     is_named = event.node in history.named(event.job, at_s)
     if is_named and any(_is_at_fault(history, at_s, event.job, other) for other in event.together):
-        is_kept_out = history.blocked_until_s(at_s, event) > at_s + BACK_WITHIN_S < history.end_s
-        return Wrong.INNOCENT_KEPT_OUT if is_kept_out else None
+        return _kept_too_long(history, at_s, event)
+    if is_named and event.together and _is_first_guess(history, at_s, event):
+        return _kept_too_long(history, at_s, event)
     return Wrong.BLAMED_FOR_SHARED if ledger.shared(event.node or "", at_s, GRACE_S) else Wrong.INNOCENT_EVICTED
+
+
+def _kept_too_long(history: History, at_s: float, event: Eviction) -> Wrong | None:
+    is_kept_out = history.blocked_until_s(at_s, event) > at_s + BACK_WITHIN_S < history.end_s
+    return Wrong.INNOCENT_KEPT_OUT if is_kept_out else None
+
+
+def _is_first_guess(history: History, at_s: float, event: Eviction) -> bool:
+    """Return True if the other end of a broken connection is at fault, and its job has not guessed about it before."""
+    culprits = _other_ends(history, at_s, event)
+    earlier = (
+        culprits & _other_ends(history, since_s, other)
+        for since_s, other in history.evictions
+        if other.job == event.job and since_s < at_s and other.node not in culprits
+    )
+    return bool(culprits) and not any(earlier)
+
+
+def _other_ends(history: History, at_s: float, event: Eviction) -> frozenset[str]:
+    """Return the nodes at fault that failed a test with this node alone shortly before its eviction."""
+    tests = (
+        frozenset((test.node or "", *test.peers)) - {event.node or ""}
+        for since_s, test in history.of(DiagnosticResult)
+        if test.status == "failed" and 0.0 <= at_s - since_s < GUESSED_S and event.node in (test.node, *test.peers)
+    )
+    return frozenset(other for others in tests for other in others if _is_at_fault(history, at_s, event.job, other))
 
 
 def _still_blocked(history: History, at_s: float, event: Eviction) -> Iterator[Complaint]:
@@ -100,7 +129,8 @@ def storms(history: History) -> Iterator[Complaint]:
 def exchanges(history: History) -> Iterator[Complaint]:
     """Complain about nodes that left a job without being evicted, lost or shut down."""
     for it in history.departures:
-        if not history.was_evicted(it) and not history.was_gone(it):
+        is_away = history.was_gone(it) or history.ledger.was_away(it.node, it.until_s)
+        if not history.was_evicted(it) and not is_away:
             is_bad = history.ledger.is_at_fault(it.node, it.until_s)
             text = "it is at fault, and free for the next job" if is_bad else "nothing was wrong with it"
             yield Complaint(wrong=Wrong.EXCHANGED, at_s=it.until_s, job=it.job, node=it.node, text=text)

@@ -217,10 +217,9 @@ def _over_s(history: History, showing: Showing) -> float:
     return min(
         (
             at_s
-            for at_s, event in history.of(Event)
-            if isinstance(event, GenerationStarted | ChecksStarted | JobFinished)
-            and event.job == showing.job
-            and at_s > showing.at_s
+            for kind in (GenerationStarted, ChecksStarted, JobFinished)
+            for at_s, event in history.of(kind)
+            if event.job == showing.job and at_s > showing.at_s
         ),
         default=history.end_s,
     )

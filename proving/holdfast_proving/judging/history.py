@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from holdfast.events import (
@@ -46,6 +46,9 @@ class History:
         self.scenario = cluster.scenario
         self.ledger = cluster.ledger
         self.end_s = cluster.agenda.seconds
+        self._by_kind: dict[type[Event], list[tuple[float, Event]]] = {}
+        for entry in cluster.log:
+            self._by_kind.setdefault(type(entry[1]), []).append(entry)
         self.evictions = [(at_s, it) for at_s, it in self.of(Eviction)]
         self.departures: list[Departure] = []
         self._named = [(at_s, event.job, names) for at_s, event in cluster.log if (names := _names(event))]
@@ -58,6 +61,9 @@ class History:
         scratch = {plan.name for plan in self.scenario.jobs if plan.keeps == "nothing"}
         self.without_checkpoints = {it.job for _, it in cluster.log if (it.job or "").rpartition("-")[0] in scratch}
         """Jobs that a restart may cost more than slowness does."""
+        planned = {plan.name for plan in self.scenario.jobs}
+        self.trainings = {it.job for _, it in cluster.log if it.job and it.job.rpartition("-")[0] in planned}
+        """Jobs of the scenario: others test machines."""
         self._ended = {event.job or "": at_s for at_s, event in self.of(JobFinished)}
         self._members: dict[str, list[tuple[float, tuple[str, ...]]]] = {}
         for at_s, event in cluster.log:
@@ -67,14 +73,21 @@ class History:
                     self.departures.append(Departure(known[-1][0], at_s, event.job or "", node))
                 known.append((at_s, event.nodes))
 
-    def of(self, kind: type[E]) -> Iterator[tuple[float, E]]:
-        return ((at_s, event) for at_s, event in self.cluster.log if isinstance(event, kind))
+    def of(self, kind: type[E]) -> Sequence[tuple[float, E]]:
+        """Return the events of this type, with their times."""
+        return self._by_kind.get(kind, ())  # type: ignore[return-value]
 
     def members(self, job: str, at_s: float) -> tuple[str, ...]:
         """Return the nodes of the newest generation of a job that had started by then."""
         known = self._members.get(job, [])
         place = bisect_right(known, at_s, key=lambda entry: entry[0])
         return known[place - 1][1] if place else ()
+
+    def joined(self, at_s: float, event: GenerationStarted) -> list[str]:
+        """Return the nodes that were no members before this start."""
+        known = self._members.get(event.job or "", [])
+        place = bisect_left(known, at_s, key=lambda entry: entry[0])
+        return sorted(frozenset(event.nodes) - frozenset(known[place - 1][1] if place else ()))
 
     def jobs_at(self, at_s: float) -> list[str]:
         """Return the jobs that had not ended then."""
@@ -103,6 +116,10 @@ class History:
         """Return the end of the block that began with this eviction."""
         revoked = (since_s for since_s, node in self._revoked if node == event.node and since_s >= at_s)
         return min(at_s + event.blocked_for_s, next(revoked, float("inf")))
+
+    def is_revoked(self, at_s: float, event: Eviction) -> bool:
+        """Return True if this eviction was taken back before the node left another job."""
+        return self.blocked_until_s(at_s, event) < at_s + event.blocked_for_s
 
     def named(self, job: str | None, at_s: float) -> frozenset[str]:
         """Return the nodes that any evidence about a job had named lately."""

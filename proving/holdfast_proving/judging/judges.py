@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from holdfast_proving.inside.cluster import Cluster
-from holdfast_proving.judging import blame, bounds, course, found, groups, kept_steps, restarts, versions, warnings
+from holdfast_proving.judging import (
+    blame,
+    bounds,
+    course,
+    found,
+    groups,
+    kept_steps,
+    restarts,
+    returns,
+    versions,
+    warnings,
+)
 from holdfast_proving.judging.complaints import Complaint
 from holdfast_proving.judging.history import History
 
@@ -12,6 +23,10 @@ JUDGES = (
     blame.storms,
     blame.culprits,
     blame.exchanges,
+    returns.failed_tests,
+    returns.repeated_offenders,
+    returns.slow_again,
+    returns.needless_tests,
     groups.kept_groups,
     groups.unreplaced_groups,
     warnings.certain,

@@ -16,7 +16,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import is_of_present_code
 from holdfast_controller.plan.doubt import shared_faults
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident import alerts, breaker, recovery, slow
+from holdfast_controller.plan.incident import alerts, breaker, recovery, rungs, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
 from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
 from holdfast_controller.plan.job import JobState
@@ -26,6 +26,7 @@ from holdfast_proving.policies.policy import Insight, Patch, Policy
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.training import Training
 
+AWAY_S = 60.0
 RESTART_S = 40.0
 """About the price of a restart, which slowness has to exceed before a machine is replaced for it."""
 
@@ -63,6 +64,17 @@ def _choose(_: Callable[..., Any], insight: Insight) -> Callable[..., RungChoice
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
 
     return choose
+
+
+def _blocks_the_present(original: Callable[..., float], insight: Insight) -> Callable[..., float]:
+    """Block a machine that is away until its silence shows that: it comes back by itself, as soon as it can."""
+
+    def blocked_for_s(draft: JobDraft, failure: Failure, node: str) -> float:
+        is_away = insight.ledger.was_away(node, insight.agenda.seconds)
+        blocked_s = original(draft, failure, node)
+        return min(AWAY_S, blocked_s) if is_away else blocked_s
+
+    return blocked_for_s
 
 
 def _is_lost(insight: Insight, members: Iterable[str]) -> bool:
@@ -161,6 +173,7 @@ ORACLE = Policy(
     patches=(
         Patch(recovery, "choose", _choose),
         Patch(recovery, "can_roll_back", _code_has_bug),
+        Patch(rungs, "_blocked_for_s", _blocks_the_present),
         Patch(HANDLERS, "FailSlowLocated", _rolls_slow_code_back),
         Patch(alerts, "failure", _alert_counts),
         Patch(slow, "_suspects", _slow_suspects),

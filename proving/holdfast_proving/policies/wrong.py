@@ -49,7 +49,7 @@ from holdfast_proving.policies.wrong_copies import COPIES
 from holdfast_proving.policies.wrong_course import COURSES
 from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
-from holdfast_proving.policies.wrong_record import RECORDS
+from holdfast_proving.policies.wrong_record import OFFENDERS, RECORDS
 from holdfast_proving.policies.wrong_rungs import SWAPPED
 from holdfast_proving.policies.wrong_warm_up import WARM_UPS
 
@@ -217,5 +217,6 @@ WRONG: tuple[Policy, ...] = (
     *GROUPS,
     *CODES,
     *RECORDS,
+    *OFFENDERS,
     *WARM_UPS,
 )

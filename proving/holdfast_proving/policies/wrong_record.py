@@ -1,17 +1,28 @@
-"""Wrong policies about the records of nodes: they forget, or hold against a node what is no machine's."""
+"""Wrong policies about the records of nodes: they forget, or hold against a node what is no machine's.
+
+Those of `OFFENDERS` are wrong about machines that come back: as suspects, witnesses, repeated offenders, or slow again.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
+from holdfast.engines.checks.suites import suite_for
 from holdfast.engines.record import chance
 from holdfast.engines.record.history import MarkKind
 from holdfast.settings.decisions.record import RecordPolicy
 from holdfast.settings.load import Settings
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.symptoms import Symptom
-from holdfast_controller.plan.incident import rungs
-from holdfast_controller.plan.incident.incident import Failure
+from holdfast_controller.plan.checks import suspect_test
+from holdfast_controller.plan.incident import ladder, recovery, rungs, slow
+from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
+from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
 from holdfast_controller.plan.record import finding, noting
-from holdfast_proving.policies.mutation import Function, always
+from holdfast_controller.plan.record.finding import RecordFinding
+from holdfast_proving.policies.mutation import Function, always, value
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 
 _NO_NODES = frozenset({Symptom.SERVICE_ELSEWHERE, Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
@@ -36,6 +47,27 @@ def _as(was: MarkKind, becomes: MarkKind) -> Function:
         return kind_of
 
     return make
+
+
+def _tests_all(original: Function, insight: Insight) -> Function:
+    """Stop the job for tests of all its machines where one of them could be tested beside it."""
+
+    def by_record(incident: Incident, failure: Failure, record: Any, options: LadderOptions) -> RungChoice | None:
+        choice: RungChoice | None = original(incident, failure, record, options)
+        if choice is None or not choice.asks_first:
+            return choice
+        suite = suite_for(failure.symptom_name)
+        return RungChoice(rung=Rung.CHECKS, reason=choice.reason, suite=suite, mechanism=choice.mechanism)
+
+    return by_record
+
+
+def _missed_nothing(original: Function, insight: Insight) -> Function:
+    def found(*args: Any) -> RecordFinding | None:
+        it: RecordFinding | None = original(*args)
+        return msgspec.structs.replace(it, was_missed=False) if it is not None else None
+
+    return found
 
 
 RECORDS: tuple[Policy, ...] = (
@@ -76,5 +108,33 @@ RECORDS: tuple[Policy, ...] = (
         name="ends_for_broken_nodes",
         about="takes what two broken machines show, one after the other, for a failure of the job",
         patches=(Patch(rungs, "explained_by", lambda original, insight: lambda nodes, incident: incident),),
+    ),
+)
+
+OFFENDERS: tuple[Policy, ...] = (
+    Policy(
+        name="stops_for_tests",
+        about="stops a job for tests of all machines, though one of them could be tested beside it",
+        patches=(Patch(ladder, "_by_record", _tests_all),),
+    ),
+    Policy(
+        name="repeats_tests_that_miss",
+        about="has a machine come back each time that the tests which miss its fault pass it",
+        patches=(Patch(recovery, "finding", _missed_nothing),),
+    ),
+    Policy(
+        name="forgives_witnesses",
+        about="keeps a free machine that failed a test as the witness of another one",
+        patches=(Patch(suspect_test, "_evict_witness", always(None)),),
+    ),
+    Policy(
+        name="blocks_no_longer",
+        about="blocks a machine that was evicted before for as long as at first",
+        patches=(Patch(rungs, "BLOCKS_MAX", value(1)),),
+    ),
+    Policy(
+        name="forgets_slowness",
+        about="does not remember which machine tests found slow before",
+        patches=(Patch(slow, "_slow_before", always({})),),
     ),
 )

@@ -9,11 +9,14 @@ import msgspec
 
 from holdfast.engines.checks.checks_verdict import SuspectNode
 from holdfast.engines.checks.warm_up import PATHS, WarmUpVerdict
-from holdfast.events import DiagnosticResult
+from holdfast.events import DiagnosticResult, ProcessExited
 from holdfast.settings.load import Settings
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast_controller.plan.checks import warm_up
-from holdfast_proving.policies.mutation import Function
+from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident import rungs
+from holdfast_controller.plan.incident.rank_exit import rank_exited
+from holdfast_proving.policies.mutation import Function, always
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 
 
@@ -46,6 +49,37 @@ def _evicts_all(original: Function, insight: Insight) -> Function:
     return judge
 
 
+def _knows_no_links(original: Function, insight: Insight) -> Function:
+    def judge(nodes: Sequence[str], results: Iterable[DiagnosticResult], newcomers: Any, _: Any) -> WarmUpVerdict:
+        verdict: WarmUpVerdict = original(nodes, results, newcomers)
+        return verdict
+
+    return judge
+
+
+def _is_sure(original: Function, insight: Insight) -> Function:
+    def judge(*args: Any) -> WarmUpVerdict:
+        verdict: WarmUpVerdict = original(*args)
+        suspects = tuple(msgspec.structs.replace(it, is_guess=False) for it in verdict.suspects)
+        return msgspec.structs.replace(verdict, suspects=suspects)
+
+    return judge
+
+
+def _judges_others_first(original: Function, insight: Insight) -> Function:
+    """Judge the end of a rank on a fit node while that of another one waits for the results of its node."""
+
+    def takes(draft: JobDraft, event: ProcessExited) -> bool:
+        progress = draft.state.warm_up
+        if progress is not None and progress.held and event.node in progress.over:
+            rank_exited(draft, event)
+            return True
+        taken: bool = original(draft, event)
+        return taken
+
+    return takes
+
+
 WARM_UPS: tuple[Policy, ...] = (
     Policy(
         name="never_warms_up",
@@ -61,5 +95,25 @@ WARM_UPS: tuple[Policy, ...] = (
         name="evicts_for_what_all_lack",
         about="evicts each machine for what all of them lack",
         patches=(Patch(warm_up, "judge_warm_up", _evicts_all),),
+    ),
+    Policy(
+        name="waits_for_no_warm_up",
+        about="judges the end of a rank before it is known whether its node is fit",
+        patches=(Patch(warm_up, "takes", always(False)),),
+    ),
+    Policy(
+        name="judges_ends_alone",
+        about="judges the end of a rank before that of the one which it lost",
+        patches=(Patch(warm_up, "takes", _judges_others_first),),
+    ),
+    Policy(
+        name="forgets_broken_links",
+        about="guesses anew which end of a connection is at fault, though one failed with another node before",
+        patches=(Patch(warm_up, "judge_warm_up", _knows_no_links),),
+    ),
+    Policy(
+        name="guesses_for_good",
+        about="takes its guess about a connection for proof, and none back",
+        patches=(Patch(warm_up, "judge_warm_up", _is_sure), Patch(rungs, "_exonerate", always(None))),
     ),
 )

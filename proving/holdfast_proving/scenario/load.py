@@ -63,6 +63,8 @@ def read_scenario(text: str) -> Scenario:
             raise ScenarioRefused(
                 f"fault {kind.name}: there is no check {kind.alert.check!r}; there are {_listed(CHECKS)}"
             )
+        if kind.at_start and (kind.effect, kind.place) != ("crash", "machine"):
+            raise ScenarioRefused(f"fault {kind.name}: at_start is for machines: effect = 'crash', place = 'machine'")
         if kind.same_step and kind.place != "job":
             raise ScenarioRefused(f"fault {kind.name}: same_step is for faults of a job: place = 'job'")
         if kind.lasts == "repair" and kind.place != "machine":

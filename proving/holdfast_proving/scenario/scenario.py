@@ -125,6 +125,8 @@ class FaultKind(Section, frozen=True, kw_only=True):
     """Mean training time until it shows again, while it lasts; 0: at each start."""
     prints: str = ""
     """How a rank ends by it (`last_words.py`)."""
+    at_start: bool = False
+    """Of a crash: it shows as soon as the ranks of its machine run, and not while they train."""
     same_step: bool = False
     """A fault of code or data: it shows whenever the job comes to the same step."""
     version: str = ""

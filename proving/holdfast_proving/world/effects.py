@@ -28,6 +28,8 @@ AT_START_S = (0.5, 3.0)
 """When a fault shows that does so at each start."""
 BACK_WITHIN_S = 60.0
 """Machines that lost power together come back within this time of each other."""
+AT_FORK_S = (0.7, 0.9)
+"""When a fault shows that does so before the first step, and when others notice."""
 CASCADE_S = (0.02, 3.0)
 LOOKED_PAST_S = 5.0
 
@@ -67,6 +69,7 @@ class Effects:
         self.on_power: list[Callable[[float], None]] = []
         """Called with the time at which machines went or came back."""
         for training in self._trainings:
+            training.on_join.append(partial(self._ranks_run, training))
             training.on_begin.append(partial(self._run_began, training))
             training.on_halt.append(partial(self._run_halted, training))
 
@@ -187,6 +190,18 @@ class Effects:
             and (fault.place == training.plan.name or any(machine in training.run.up for machine in fault.machines))
         ]
 
+    def _ranks_run(self, training: Training, run: Run, machine: str) -> None:
+        """Have faults show that do so before the first step."""
+        for live in self._live.values():
+            if live.fault.kind.at_start and machine in live.fault.machines:
+                after_s = live.exposure.uniform(*AT_FORK_S)
+                self._agenda.after(after_s, partial(self._show_at_start, live, training, run, machine))
+
+    def _show_at_start(self, live: Live, training: Training, run: Run, machine: str) -> None:
+        if not live.is_over and run is training.run and machine in run.up:
+            self._note(live.fault, run, machine)
+            self._crash(live.fault, run, machine, live.exposure)
+
     def _run_began(self, training: Training, run: Run) -> None:
         for live in list(self._live.values()):
             if training in self._concerned(live.fault):
@@ -199,6 +214,8 @@ class Effects:
 
     def _expose(self, live: Live, training: Training, run: Run) -> None:
         fault = live.fault
+        if fault.kind.at_start:
+            return
         if fault.kind.effect == "slow":
             training.slow_down(run, fault.number, fault.kind.slowdown)
             self._note(fault, run, fault.machines[0] if fault.machines else "")
@@ -295,7 +312,8 @@ class Effects:
         left = [node for node in run.nodes if node not in gone]
         if left:
             neighbour, fence_of = self._machines[chance.choice(left)], (run.job, run.generation)
-            self._agenda.after(chance.uniform(*CASCADE_S), partial(_lose_peer, neighbour, fence_of, chance))
+            within_s = CASCADE_S if run.is_stepping else AT_FORK_S
+            self._agenda.after(chance.uniform(*within_s), partial(_lose_peer, neighbour, fence_of, chance))
 
     def _report_last_step(self, run: Run, gone: Iterable[str]) -> None:
         """Have an agent report the last step within a second, as all of them do."""

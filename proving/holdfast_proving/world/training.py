@@ -92,6 +92,8 @@ class Training:
         self.completed_s: float | None = None
         self.starts: list[Start] = []
         self.stops: list[Stop] = []
+        self.on_join: list[Callable[[Run, str], None]] = []
+        """Called with each machine whose ranks run."""
         self.on_begin: list[Callable[[Run], None]] = []
         self.on_halt: list[Callable[[Run], None]] = []
 
@@ -120,6 +122,8 @@ class Training:
             self.run = Run(job=job, generation=generation, at_most=at_most, version=version, up={}, slowed_by={})
         run = self.run
         run.up[machine] = node_rank
+        for listener in self.on_join:
+            listener(run, machine)
         if len(run.up) == self.plan.nodes and run.halted_s is None:
             self.agenda.after(self.plan.first_step_s, lambda: self._begin(run))
 

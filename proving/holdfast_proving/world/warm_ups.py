@@ -12,6 +12,8 @@ from holdfast_proving.truth.ledger import Ledger
 from holdfast_proving.world.agenda import Agenda
 
 TAKES_S = (0.3, 1.5)
+HANGS_S = 3.0
+"""A path that does not answer is given up after this time."""
 DATA = "/data"
 SYMPTOMS = {PATHS: "filesystem_mount", DEVICES: "silent_data_corruption", SOCKETS: "network_error"}
 
@@ -25,7 +27,8 @@ class WarmUps:
 
     def takes_s(self, machine: str, order: NodeOrder) -> float:
         # A stream of its own, as that of stop-time tests.
-        return Random(f"warm-up/{machine}/{order.job}/{order.generation}").uniform(*TAKES_S)
+        takes_s = Random(f"warm-up/{machine}/{order.job}/{order.generation}").uniform(*TAKES_S)
+        return takes_s + HANGS_S if PATHS in self._found(machine) else takes_s
 
     def results(self, machine: str, order: NodeOrder) -> tuple[WarmUpResult, ...]:
         """Return what the warm-up of a machine reports; nothing if it never answers."""

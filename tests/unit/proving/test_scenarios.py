@@ -25,6 +25,7 @@ def test_shipped_scenarios_can_be_read(name: str) -> None:
         (CRASH + 'place = "planet"\n', "Invalid enum value 'planet'"),
         (CRASH + 'of = "tpu"\n', "there are gpu, train"),
         (CRASH + "same_step = true\n", "place = 'job'"),
+        (CRASH + 'at_start = true\nplace = "job"\n', "at_start is for machines"),
         (CRASH + 'place = "rack"\nlasts = "repair"\n', "only machines are repaired"),
         (CRASH + CRASH, "2 of fault 'x'"),
         ('[[faults]]\nname = "x"\neffect = "alert"\n', "needs a table alert"),
