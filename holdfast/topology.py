@@ -16,6 +16,9 @@ MEGATRON_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default order of dimensions, innermost first."""
 
 
+DATA_PARALLEL = ("dp", "data", "dp_replicate", "ddp", "dp_shard", "fsdp")
+"""Names of dimensions whose size may change when a job gets more or fewer ranks: the first one that a mesh has."""
+
 _SIZE = re.compile("[0-9]{1,9}")
 
 
@@ -73,6 +76,19 @@ class Mesh(msgspec.Struct, frozen=True):
         for size in self.sizes:
             total *= size
         return total
+
+    def resized(self, world_size: int) -> Mesh:
+        """Return the mesh with as much data parallelism as makes `world_size` ranks; raises MeshError if none does."""
+        if world_size == self.world_size:
+            return self
+        dim = next((name for name in DATA_PARALLEL if name in self.names), None)
+        if dim is None:
+            raise MeshError(f"mesh {self} keeps its size: it has no dimension named {', '.join(DATA_PARALLEL)}")
+        others = self.world_size // self.size(dim)
+        if world_size < 1 or world_size % others:
+            raise MeshError(f"{world_size} ranks are no multiple of {others}, the ranks of one {dim} replica of {self}")
+        at = self._index(dim)
+        return Mesh(self.names, (*self.sizes[:at], world_size // others, *self.sizes[at + 1 :]))
 
     def stride(self, dim: str) -> int:
         """Return the distance in rank of two neighbours along `dim`."""

@@ -18,6 +18,7 @@ from holdfast.node.vault.messages import (
     Abandon,
     Answer,
     AskCertified,
+    AskFormer,
     AskShard,
     AskSteps,
     Assign,
@@ -28,6 +29,7 @@ from holdfast.node.vault.messages import (
     Filled,
     Fills,
     Follow,
+    Former,
     Join,
     KeepOnly,
     Lay,
@@ -119,6 +121,11 @@ class LocalSession:
                 return self._save(request), None
             case AskSteps():
                 return self._steps(request.at_most), None
+            case AskFormer():
+                former = self._node.former
+                return Former(world_size=former.world_size, sealed=former.steps()) if former else Former(), None
+            case AskShard() if request.of_former:
+                return self._former_shard(request.sealed)
             case AskShard():
                 return self._shard(request)
             case Repair():
@@ -301,6 +308,15 @@ class LocalSession:
             # What was fetched just now was compared as it came.
             damaged = self._node.checks.damaged(*held) if is_here else ()
             return SealedShard(**msgspec.structs.asdict(contents), damaged=damaged), self._handed_out.descriptor
+
+    def _former_shard(self, sealed: SealedStep) -> tuple[Answer, int | None]:
+        former = self._node.former
+        found = former.segment(sealed) if former is not None else None
+        if found is None:
+            return Refused(reason=f"{sealed} of another size of the job is not here any more"), None
+        self._handed_out, contents = found
+        damaged = self._node.checks.damaged(*found)
+        return SealedShard(**msgspec.structs.asdict(contents), damaged=damaged), self._handed_out.descriptor
 
 
 def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> None:

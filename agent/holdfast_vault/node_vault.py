@@ -31,11 +31,12 @@ from holdfast_vault.peers.receptions import Receptions
 from holdfast_vault.peers.sending.senders import Senders
 from holdfast_vault.peers.trust import PeerTrust
 from holdfast_vault.rank_ledgers import RankLedgers
+from holdfast_vault.shelf.keeping import KEPT_MIN
 from holdfast_vault.shelf.pins import Pins, pins_of
 from holdfast_vault.shelf.segments import Segment
 from holdfast_vault.shelf.shard_checks import ShardChecks
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
-from holdfast_vault.shelf.shelves import Shelves
+from holdfast_vault.shelf.shelves import FormerShards, Shelves
 from holdfast_vault.succession.adoption import drop_damaged, segments_of
 from holdfast_vault.succession.handover import Handover
 from holdfast_vault.succession.records import Inheritance
@@ -116,9 +117,16 @@ class NodeVault:
     def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo | None) -> None:
         """Take a rank's sealed step: send it to the keeper, and to the disk if `to` names one."""
         log.debug("sealed", job=name.job, rank=name.rank, step=sealed.step)
+        if self._shelves.former is not None and len(self._shelves.of(name).steps()) >= KEPT_MIN:
+            self._shelves.drop_former()
         self._senders.sealed(name, sealed)
         if to is not None:
             self.persister.sealed(name, sealed, to)
+
+    @property
+    def former(self) -> FormerShards | None:
+        """What is here of the job from when it had another number of ranks."""
+        return self._shelves.former
 
     def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
         """Cut the steps of a rank that continues from `sealed` (None: no step), here and wherever it has copies."""

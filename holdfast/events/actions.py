@@ -60,6 +60,9 @@ class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
     claim: Id
     wanted: Count
     available: Count
+    at_least: Count | None = None
+    """So many do once they have been free for `last_call_s`; None: all that are wanted are needed."""
+    last_call_s: float = 0.0
     behind: Name | None = None
     """Job whose earlier claim must be met first."""
     missing: str = ""

@@ -20,6 +20,11 @@ class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """A job claims nodes from the standby service; the event's id is the id of the claim."""
 
     count: Count
+    enough: Count | None = None
+    """It waits for no more than these; None: for all. Fewer do once `at_least` have been free for `last_call_s`."""
+    at_least: Count | None = None
+    """Fewest that it accepts; None: all."""
+    last_call_s: float = 0.0
     only: tuple[Name, ...] = ()
     """These nodes and no others. For `checks`, which are short, they may be on the blocklist."""
     witnesses: Count = 0

@@ -33,6 +33,10 @@ class Timeouts(Section, frozen=True, kw_only=True):
     start_s: Annotated[float, Within(0.1, _DAY_S)] = 60.0
     """Time from an order until the node's agent reports that the ranks run."""
 
+    last_call_s: Annotated[float, Within(0, _DAY_S)] = 30.0
+    """Time for which a job on MIN to MAX nodes waits for more once it has MIN, unless it is as large as before
+    (torchrun's is the same); `--rdzv-conf last_call_timeout=N` is the job's own."""
+
     first_step_s: Annotated[float, Within(0.1, _MONTH_S)] = 900.0
     """Time from running ranks to their first completed step, while the job's step time is unknown."""
 

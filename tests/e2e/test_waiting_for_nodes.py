@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
 import pytest
-from cluster import cluster
+from cluster import Cluster, cluster
+from jobs.arithmetic import batch, folded
 from records import check_record
 
 pytestmark = pytest.mark.e2e
@@ -39,3 +41,42 @@ def test_a_job_waits_for_a_node_to_join_and_for_one_to_replace_a_lost_one(tmp_pa
         check_record(small, job)
         (incident,) = small.incidents(job)
         assert (incident["symptom"], incident["outcome"]) == ("node_lost", "recovered")
+        _runs_on_one_to_three_nodes(small)
+
+
+def _runs_on_one_to_three_nodes(small: Cluster) -> None:
+    """As torchrun's MIN:MAX: fewer after a loss, all at the next restart. Nothing is on a disk, and no step is lost."""
+    options = ("--nnodes=1:3", "--rdzv-conf=last_call_timeout=1")
+    steps = ("--keep-bytes", "8000000", "--checkpoint-every", "0", "--step-s", "0.05")
+    _await_free(small, 3)
+    job = small.run(*steps, nnodes=1, nproc=1, options=options)
+    job.until_step(20)
+    lost = small.members(job)[-1]
+    small.power_off(lost)
+    # The wait for more nodes uses up a generation.
+    job.until_step(job.step() + 5, generation=3)
+    small.power_on(lost)
+    _await_free(small, 1)
+    killed = job.kill_rank(0)
+    job.until_step(killed.step + 5, generation=killed.generation + 1)
+    (job.scratch / "finish").touch()
+    assert job.exit_code() == 0
+    check_record(small, job)
+
+    started = {event["generation"]: event["world_size"] for event in small.events(job, "generation_started")}
+    # A rank that notices the loss first has the same nodes tried once more.
+    assert [size for size, _ in groupby(started.values())] == [3, 2, 3]
+    states, newest = {0: 1}, {0: 0}
+    for note in job.trained(0):
+        batches = sum(batch(note.step - 1, rank) for rank in range(started[note.generation]))
+        assert note.folded == folded(states[note.step - 1], batches), f"rank 0 went astray: {note}"
+        states[note.step] = note.folded
+        if note.generation not in newest:
+            # At most the step after which it was ended before it could keep it.
+            assert note.step >= max(newest.values())
+        newest[note.generation] = note.step
+
+
+def _await_free(small: Cluster, nodes: int) -> None:
+    free = "select count(*) as free from standby.nodes where state = 'standby'"
+    small.until(f"{nodes} nodes are free", lambda: small.query(free)[0]["free"] >= nodes)

@@ -77,6 +77,9 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 cwd="/",
                 directory="/jobs/job",
             )
+            if "min" in given.fields:
+                most = int(given.fields.get("max", nnodes))
+                spec = msgspec.structs.replace(spec, nnodes_min=int(given.fields["min"]), nnodes_max=most)
             if "max_restarts" in given.fields:
                 launch = Launch(max_restarts=int(given.fields["max_restarts"]))
                 spec = msgspec.structs.replace(spec, launch=launch)
@@ -135,7 +138,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             lines.append(f"= remembered: {learned.key}: {learned.digest}, as {', '.join(learned.nodes)} reported")
         return [*lines, f"= {summary(state)}"]
 
-    play(path, step, request.config.getoption("--rewrite"))
+    play(path, step, bool(request.config.getoption("--rewrite")))
 
 
 def _suspect_test(given: Input) -> JobDecision:

@@ -53,4 +53,4 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
         note = [f"= answered: {outcome.note}"] if outcome.note else []
         return [*(told(event) for event in outcome.events), *note, f"= {nodes}{'; ' + claims if claims else ''}"]
 
-    play(path, step, request.config.getoption("--rewrite"))
+    play(path, step, bool(request.config.getoption("--rewrite")))

@@ -74,7 +74,7 @@ FACTS = NodeFacts(
 )
 
 
-def event_of(given: Input, **defaults: Any) -> Event:
+def event_of(given: Input, **defaults: Any) -> Any:
     """The event that an input line describes; what it leaves out comes from `defaults`."""
     kind = EVENT_TYPES[given.kind]
     fields: dict[str, Any] = {"id": given.id, "at": given.at, "source": "trace", **defaults, **given.fields}
@@ -193,6 +193,9 @@ def told(event: Event) -> str:
     if extra:
         value = getattr(event, extra)
         parts.append("[" + (" ".join(value) if isinstance(value, tuple) else str(value)) + "]")
+    if (at_least := getattr(event, "at_least", None)) is not None:
+        enough = f"{event.enough} at once, " if event.type == "nodes_requested" else ""  # type: ignore[attr-defined]
+        parts.append(f"({enough}{at_least} after {event.last_call_s:g} s)")  # type: ignore[attr-defined]
     if event.type == "nodes_requested" and event.only:  # type: ignore[attr-defined]
         parts.append("only " + " ".join(event.only))  # type: ignore[attr-defined]
     if witnesses := getattr(event, "witnesses", 0):

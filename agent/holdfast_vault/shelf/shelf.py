@@ -187,6 +187,12 @@ class Shelf:
         with self._lock:
             return any(_sealed_of(each) == sealed and not each.absent for each in self._segments)
 
+    def whole(self) -> list[Segment]:
+        """Return the segments with all of a step, newest first."""
+        with self._lock:
+            there = {sealed: each for each in self._segments if (sealed := _sealed_of(each)) and not each.absent}
+            return [there[sealed] for sealed in sorted(there, reverse=True)]
+
     def hold(self, sealed: SealedStep) -> Segment | None:
         """Return the segment of this step, which stays what it is until it is let go; None if it is not here."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast_vault.assignments import JobId, job_of
@@ -12,8 +13,36 @@ from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf.keeping import KEPT_MIN
 from holdfast_vault.shelf.memory_budget import MemoryBudget
 from holdfast_vault.shelf.pins import Pins
-from holdfast_vault.shelf.segments import Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
+
+
+class FormerShards(NamedTuple):
+    """What one rank kept while the job had another number of ranks. Where ranks are replicas, any rank's state serves.
+
+    One rank's is little beside the memory that all of them took. It goes once the ranks of today keep steps of their
+    own, or when their memory is needed for these.
+    """
+
+    world_size: int
+    segments: tuple[Segment, ...]
+    """Newest first."""
+
+    @property
+    def newest(self) -> SealedStep:
+        return _contents(self.segments[0]).sealed
+
+    def steps(self) -> tuple[SealedStep, ...]:
+        return tuple(_contents(segment).sealed for segment in self.segments)
+
+    def segment(self, sealed: SealedStep) -> tuple[Segment, SealedContents] | None:
+        there = ((segment, _contents(segment)) for segment in self.segments)
+        return next((found for found in there if found[1].sealed == sealed), None)
+
+
+def _contents(segment: Segment) -> SealedContents:
+    assert segment.contents is not None, "no shelf has it any more that could empty it"
+    return segment.contents
 
 
 class Shelves:
@@ -40,15 +69,28 @@ class Shelves:
         self._on_change = on_change
         self._on_overwrite = on_overwrite
         self._room = MemoryBudget(nbytes_max, self._all)
+        self._former: FormerShards | None = None
 
     def serve(self, job: JobId) -> bool:
         """Give this node's memory to a job; return True if another job had it, whose shards are then dropped."""
         with self._lock:
             if self._job == job:
                 return False
+            self._former = self._of_other_size(job)
             self._job = job
             self._clear()
             return True
+
+    @property
+    def former(self) -> FormerShards | None:
+        """What is here of the job from when it had another number of ranks."""
+        return self._former
+
+    def drop_former(self) -> bool:
+        """Give that memory back; return False if there was none."""
+        with self._lock:
+            had, self._former = self._former, None
+            return had is not None
 
     def of(self, name: ShardName) -> Shelf:
         """Return the shelf of a rank. One of another job than this node serves is closed from the beginning."""
@@ -57,7 +99,7 @@ class Shelves:
             if shelf is None:
                 memory_name = f"holdfast-{name.job}-{name.rank}"
                 on_change, on_overwrite = partial(self._on_change, name), partial(self._on_overwrite, name)
-                shelf = Shelf(memory_name, self._room.make, self._steps_wanted, on_change, on_overwrite)
+                shelf = Shelf(memory_name, self._make, self._steps_wanted, on_change, on_overwrite)
                 shelf.pin(self._pins)
                 if job_of(name) == self._job:
                     self._shelves[name] = shelf
@@ -83,6 +125,22 @@ class Shelves:
         with self._lock:
             self._job = None
             self._clear()
+
+    def _make(self, name: str, nbytes: int, absent: frozenset[int], *, is_fresh: bool) -> Segment:
+        try:
+            return self._room.make(name, nbytes, absent, is_fresh=is_fresh)
+        except OSError:
+            if not self.drop_former():
+                raise
+            return self._room.make(name, nbytes, absent, is_fresh=is_fresh)
+
+    def _of_other_size(self, job: JobId) -> FormerShards | None:
+        """Return the newest that is here of the same job in another size."""
+        if self._job is None or self._job[:2] != job[:2]:
+            return None
+        whole = ((self._job.world_size, tuple(shelf.whole()[:KEPT_MIN])) for shelf in self._shelves.values())
+        found = [FormerShards(*each) for each in (*whole, *filter(None, [self._former])) if each[1]]
+        return max(found, key=lambda each: each.newest, default=None)
 
     def _all(self) -> list[tuple[Shelf, bool]]:
         with self._lock:

@@ -63,7 +63,7 @@ class StatusLine:
                 if self.expects_nodes:
                     self._state = "starting nodes"
                 else:
-                    self.print(f"{self._job}: {self._state}; it continues when one registers")
+                    self.print(f"{self._job}: {self._state}; {_what_follows(event)}")
             case GenerationStarted():
                 self.expects_nodes = False
                 self._generation = event.generation or 0
@@ -136,6 +136,12 @@ class StatusLine:
             )
             self._live.start()
         self._live.update(Text(printable(text), no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def _what_follows(event: NodesAwaited) -> str:
+    if event.at_least is None or event.behind or event.available < event.at_least:
+        return f"it continues when {event.at_least} are" if event.at_least else "it continues when one registers"
+    return f"it goes on with these if no more come within {event.last_call_s:g} s"
 
 
 def _start_in_words(event: FirstStep) -> str:

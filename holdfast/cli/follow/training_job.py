@@ -150,6 +150,7 @@ class TrainingJobFollower(JobFollower[int]):
         self.line.take(event)
         if isinstance(event, GenerationStarted):
             self.nodes = event.nodes
+            self._failures.ranks = event.world_size
         if isinstance(event, RanksStarted):
             self._show_user(event)
         # Before the controller accepts, the event is of another job that has this name already.

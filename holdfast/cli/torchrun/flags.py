@@ -40,7 +40,7 @@ FLAGS = (
         name="nnodes",
         default="1",
         metavar="N|MIN:MAX",
-        meaning="Nodes to run on. MIN:MAX: as many as are free at the start, at least MIN.",
+        meaning="Nodes to run on. MIN:MAX: as many as there are; fewer after a loss, more at a later restart.",
     ),
     Flag(
         name="nproc-per-node",
@@ -51,7 +51,12 @@ FLAGS = (
     Flag(name="rdzv-backend", default="static", meaning="Rendezvous backend.", instead=_RENDEZVOUS),
     Flag(name="rdzv-endpoint", default="", meaning="Rendezvous endpoint.", instead=_RENDEZVOUS),
     Flag(name="rdzv-id", default="none", meaning="The run's id: TORCHELASTIC_RUN_ID, and in names of log directories."),
-    Flag(name="rdzv-conf", default="", meaning="Rendezvous configuration.", instead=_RENDEZVOUS),
+    Flag(
+        name="rdzv-conf",
+        default="",
+        meaning="Rendezvous configuration; last_call_timeout=N: seconds to wait for more than the minimum of nodes.",
+        instead=f"{_RENDEZVOUS}; of the configuration, last_call_timeout counts",
+    ),
     Flag(
         name="standalone",
         kind="switch",

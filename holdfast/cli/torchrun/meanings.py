@@ -64,6 +64,7 @@ def launch_of(flags: Mapping[str, Any], given: Set[str], job: str) -> Launch:
     try:
         return Launch(
             run_id=run_id,
+            last_call_s=_last_call_s(flags["rdzv_conf"]),
             role=flags["role"],
             max_restarts=flags["max_restarts"] if "max_restarts" in given else None,
             signals=flags["signals_to_handle"],
@@ -75,7 +76,7 @@ def launch_of(flags: Mapping[str, Any], given: Set[str], job: str) -> Launch:
             shown_ranks=_shown_ranks(flags["local_ranks_filter"]),
         )
     except ValueError as error:
-        raise click.UsageError(f"--tee or --redirects: {error}") from error
+        raise click.UsageError(f"--tee, --redirects or --rdzv-conf: {error}") from error
 
 
 def started_elsewhere(flags: Mapping[str, Any], environment: Mapping[str, str]) -> str:
@@ -97,6 +98,18 @@ def notices(given: Set[str]) -> list[str]:
         if flag.parameter in given and flag.instead:
             named.setdefault(flag.instead, []).append(f"--{flag.name}")
     return [f"{', '.join(names)}: {instead}" for instead, names in named.items()]
+
+
+def _last_call_s(rdzv_conf: str) -> float | None:
+    """Return torchrun's `last_call_timeout`, None if it is not given. Raises ValueError if it is no number."""
+    pairs = (entry.partition("=") for entry in rdzv_conf.split(","))
+    given = {key.strip(): value.strip() for key, _, value in pairs}.get("last_call_timeout")
+    if given is None:
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        raise ValueError(f"last_call_timeout={given} is no number of seconds") from None
 
 
 def _log_dir(flags: Mapping[str, Any], run_id: str) -> str:

@@ -32,6 +32,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     args: tuple[str, ...] = ()
     is_module: bool = False
     nnodes: Count = 1
+    """As many as it is to run on. In an elastic job it is what the present generation has."""
+    nnodes_min: Count = 0
+    """An elastic job runs on any number of nodes from this one to `nnodes_max`; both 0: `nnodes` never changes."""
+    nnodes_max: Count = 0
     nproc_per_node: Count = 1
     mesh: str | None = None
     env: dict[str, str] = {}
@@ -72,6 +76,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("a job needs at least one node and one rank per node")
         if self.nnodes * self.nproc_per_node > RANKS_MAX:
             raise ValueError(f"a job of {self.nnodes} x {self.nproc_per_node} ranks is over the limit of {RANKS_MAX:,}")
+        if self.is_elastic and not 1 <= self.nnodes_min <= self.nnodes <= self.nnodes_max:
+            raise ValueError(f"{self.nnodes} nodes are not from {self.nnodes_min} to {self.nnodes_max}")
+        if self.is_elastic and (self.only_nodes or self.witnesses):
+            raise ValueError("a job on named nodes cannot have a variable number of them")
         if self.start not in ("fork", "exec"):
             raise ValueError(f"start {self.start!r} is unknown: use fork or exec")
         wanted = self.nnodes - self.witnesses
@@ -81,6 +89,21 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             PersistEvery.parse(self.persist_every)
         named_tags(self.tags)
         self.topology()
+
+    @property
+    def is_elastic(self) -> bool:
+        return bool(self.nnodes_min or self.nnodes_max)
+
+    def on(self, nnodes: int) -> JobSpec:
+        """Return an elastic job on this many nodes; the data-parallel dimension of its mesh follows.
+
+        Raises:
+            ValueError: it does not run on so many, or its mesh does not fit them.
+        """
+        mesh = self.mesh
+        if mesh:
+            mesh = str(Mesh.parse(mesh).resized(nnodes * self.nproc_per_node))
+        return msgspec.structs.replace(self, nnodes=nnodes, mesh=mesh)
 
     def topology(self) -> Topology:
         """Return the layout of the job's ranks on its nodes.

@@ -13,6 +13,8 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 RESTARTS_UNBOUNDED = 2**31 - 1
 """What a script reads as the maximum number of restarts if the user gave none."""
 
+LAST_CALL_S_MAX = 24 * 3600.0
+
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 
 
@@ -46,6 +48,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str = "default"
     max_restarts: Count | None = None
     """The job ends instead of restarting more often for failures; None: only the ladder decides."""
+    last_call_s: float | None = None
+    """How long an elastic job waits for more nodes once it has its minimum; None: the setting of the cluster."""
     signals: str = SIGNALS
     virtual_local_rank: bool = False
     """Each rank sees its own GPU only, and is local rank 0."""
@@ -63,6 +67,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         streams_of(self.redirects, 0)
         streams_of(self.tee, 0)
+        if self.last_call_s is not None and not 0 <= self.last_call_s <= LAST_CALL_S_MAX:
+            raise ValueError(f"last_call_timeout={self.last_call_s:g} is not from 0 to {LAST_CALL_S_MAX:g} seconds")
 
     def copied(self, local_rank: int) -> Streams:
         """Return the streams of a rank that go to files."""

@@ -75,10 +75,17 @@ class AskSteps(_VaultMessage, frozen=True, kw_only=True, tag="ask_steps"):
     at_most: int | None = None
 
 
+class AskFormer(_VaultMessage, frozen=True, kw_only=True, tag="ask_former"):
+    """Request for the steps that one rank kept on this node while the job had another number of ranks. Answered by
+    `Former`."""
+
+
 class AskShard(_VaultMessage, frozen=True, kw_only=True, tag="ask_shard"):
     """Request for the shard of this step. Answered by `Shard`, its memory beside it, or `Refused`."""
 
     sealed: SealedStep
+    of_former: bool = False
+    """It is one of those that `Former` names."""
 
 
 class Repair(_VaultMessage, frozen=True, kw_only=True, tag="repair"):
@@ -178,7 +185,8 @@ class End(_VaultMessage, frozen=True, kw_only=True, tag="end"):
 
 OfAgent = Assign | Serve | Follow | End
 OfFilling = Fills | Fill | Filled | Abandon
-Request = Join | Lay | Save | AskSteps | AskShard | Repair | KeepOnly | PersistTo | AskCertified | OfFilling | OfAgent
+OfRestoring = AskSteps | AskFormer | AskShard | Repair
+Request = Join | Lay | Save | OfRestoring | KeepOnly | PersistTo | AskCertified | OfFilling | OfAgent
 
 
 class Done(_VaultMessage, frozen=True, kw_only=True, tag="done"):
@@ -195,6 +203,14 @@ class Steps(_VaultMessage, frozen=True, kw_only=True, tag="steps"):
     """Sealed steps, newest first."""
 
     sealed: tuple[SealedStep, ...]
+
+
+class Former(_VaultMessage, frozen=True, kw_only=True, tag="former"):
+    """Sealed steps of a rank of the job when it had another number of ranks, newest first."""
+
+    world_size: int = 0
+    """The number of ranks then; 0: there are no such steps."""
+    sealed: tuple[SealedStep, ...] = ()
 
 
 class Certified(_VaultMessage, frozen=True, kw_only=True, tag="certified"):
@@ -295,7 +311,7 @@ class CopiesRefusal(_VaultMessage, frozen=True, kw_only=True, tag="copies_refuse
 
 
 Notice = BackedUp | DamageNotice | Fetched | Persisted | NotPersisted | NotKept | CopiesRefusal
-Answer = Done | Refused | Steps | Certified | Room | SealedShard | Notice
+Answer = Done | Refused | Steps | Former | Certified | Room | SealedShard | Notice
 
 requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

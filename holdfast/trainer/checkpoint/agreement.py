@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
+
+CHUNK_BYTES = 64 << 20
+"""Sent by one collective."""
 
 
 class Readability(IntEnum):
@@ -28,13 +33,24 @@ class RankGroup:
         self.rank = dist.get_rank(group) if distributed else 0
         self.size = dist.get_world_size(group) if distributed else 1
 
-    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return rank 0's tensor on all ranks; the others give one of the same shape."""
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """Return the tensor of rank 0, or of `source`, on all ranks; the others give one of the same shape."""
         if self.size == 1:
             return tensor
         tensor = tensor.to(self._device)
-        dist.broadcast(tensor, group=self._group, group_src=0)
+        dist.broadcast(tensor, group=self._group, group_src=source)
         return tensor
+
+    def broadcast_bytes(self, data: Bytes | None, source: int) -> Bytes:
+        """Return the bytes that `source` gives on all ranks; the others give None."""
+        size = int(self.broadcast(torch.tensor([0 if data is None else data.size]), source).item())
+        memory = np.empty(size, np.uint8) if data is None else data
+        for begin in range(0, size, CHUNK_BYTES):
+            part = torch.from_numpy(memory[begin : begin + CHUNK_BYTES])
+            sent = self.broadcast(part if self.rank == source else torch.empty_like(part), source)
+            if data is None:
+                part.copy_(sent)
+        return memory
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's tensor, all of the same shape."""

@@ -44,6 +44,7 @@ from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, Chec
 from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
+from holdfast.trainer.checkpoint.other_size import OtherSize
 from holdfast.trainer.checkpoint.restore_choice import ReadOnlyChoice, RestoreChoice
 from holdfast.trainer.checkpoint.saved import SavedCheckpoint, report_saved
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Storage, decode_part
@@ -210,15 +211,20 @@ class Checkpointer:
         at_most = self._ranks.agree_on_bound(environment.restore_step() if self._rank == 0 else None)
         in_memory, unusable = self._memory.common(self._ranks.all_gather, at_most), list[SealedStep]()
         newest = partial(self._choice.newest, newer_in_memory=self._memory.has_newer)
-        manifest = newest(any_in_memory=bool(in_memory))
+        former = OtherSize(self._memory, self._ranks, at_most) if not in_memory else None
+        manifest = newest(any_in_memory=bool(in_memory or (former and former.steps)))
         on_disk = manifest.step if manifest is not None else 0
+        if former and (kept := former.restore(keyed, None if manifest is None else _sealed(manifest))):
+            self._log_restored(kept.step, f"memory, kept by {former.world_size} ranks,", started)
+            self._memory.report_restored(kept.step, "memory", on_disk)
+            self._memory.go_on_from(kept)
+            return kept.step
         while in_memory or manifest is not None:
             if manifest is not None and not (in_memory and in_memory[0].step >= manifest.step):
                 if self._restore_saved(manifest, keyed):
                     self._log_restored(manifest.step, "disk", started)
                     self._memory.report_restored(manifest.step, "disk", on_disk)
-                    saved = SealedStep(generation=manifest.generation, step=manifest.step)
-                    self._memory.go_on_from(saved, from_disk=True)
+                    self._memory.go_on_from(_sealed(manifest), from_disk=True)
                     return manifest.step
                 manifest = newest(any_in_memory=bool(in_memory))
                 continue
@@ -232,7 +238,7 @@ class Checkpointer:
             if not in_memory and manifest is None:
                 manifest = newest()
         if at_most != 0:
-            self._memory.start_over(unusable, environment.scratch())
+            self._memory.start_over(unusable, environment.scratch(), former.why_not if former else "")
         self._memory.report_restored(0, "nothing", on_disk)
         self._memory.go_on_from(None)
         return 0
@@ -375,6 +381,10 @@ class Checkpointer:
 
     def _shape(self, manifest: CheckpointManifest) -> str:
         return f"with {environment.shape_words(manifest.world_size, manifest.mesh)}"
+
+
+def _sealed(manifest: CheckpointManifest) -> SealedStep:
+    return SealedStep(generation=manifest.generation, step=manifest.step)
 
 
 @contextmanager

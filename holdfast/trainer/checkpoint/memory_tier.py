@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from holdfast.node.frames import WireError
-from holdfast.node.vault.messages import PersistTo, SealedStep, ShardName
+from holdfast.node.vault.messages import Former, PersistTo, SealedStep, ShardName
 from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.errors import CheckpointError
@@ -24,7 +24,7 @@ from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.device import BESIDE, MODE_VARIABLE, SHADOWS, WITHIN, StepSkipped, has_accelerator
 from holdfast.trainer.phases import phase
 from holdfast.trainer.report import CHECKPOINT_RESTORED, STEPS_KEPT, ReportTooLong, ReportValue, report
-from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, VaultClient
+from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, Shard, VaultClient
 
 if TYPE_CHECKING:
     from holdfast.trainer.device.copies import DeviceCopies
@@ -134,13 +134,18 @@ class MemoryTier:
         """Return this rank's own steps, newest first, also those on other nodes; None if the vault does not answer."""
         return self._sealed(None)
 
-    def start_over(self, unusable: Sequence[SealedStep], scratch: Scratch = Scratch.UNLESS_WHOLE) -> None:
-        """Start from scratch: `unusable` are steps that all ranks have, some of which cannot be used.
+    def start_over(
+        self, unusable: Sequence[SealedStep], scratch: Scratch = Scratch.UNLESS_WHOLE, former: str = ""
+    ) -> None:
+        """Start from scratch: `unusable` are steps that all ranks have, some of which cannot be used. `former`: why
+        those that were kept with another number of ranks are no use.
 
         Raises CheckpointError on all ranks if that would throw away what may still be had, or what the job once had.
         """
         steps = sorted(sealed.step for sealed in self._of_some)
-        why = ""
+        why = former
+        if former:
+            steps = []
         if unusable:
             why = f"steps {steps} are in memory, but they cannot be used, the logs of the ranks say why"
         elif steps and not self._all_answered:
@@ -168,6 +173,20 @@ class MemoryTier:
             # The next vault of this node has it from another one.
             self._lose(error)
             return self._awaited().restore(sealed, to_device=to_device)
+
+    def former(self) -> Former:
+        """Return what this node has of the job from when it had another number of ranks."""
+        if self._directory is None or self._generation <= 1:
+            return Former()
+        try:
+            return self._awaited().former()
+        except (WireError, MemoryRefused) as error:
+            self._warn_once(f"no step of another number of ranks can be had from memory: {error}")
+            return Former()
+
+    def former_shard(self, sealed: SealedStep) -> Shard:
+        """Return such a step; raises BrokenSeal, MemoryRefused or WireError without it."""
+        return self._awaited().former_shard(sealed)
 
     def report_restored(self, step: int, tier: Literal["memory", "disk", "nothing"], on_disk: int = 0) -> None:
         """Report the step that the job goes on from, and what there was; `on_disk` is the newest step on a disk."""

@@ -16,7 +16,7 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,9 +27,11 @@ from holdfast.node.vault import messages, seals, userfaultfd, vault_socket
 from holdfast.node.vault.huge_pages import collapse
 from holdfast.node.vault.messages import (
     AskCertified,
+    AskFormer,
     AskShard,
     AskSteps,
     Certified,
+    Former,
     Join,
     KeepOnly,
     Lay,
@@ -43,7 +45,7 @@ from holdfast.node.vault.messages import (
     Steps,
 )
 from holdfast.node.vault.mmap_file import map_file
-from holdfast.node.vault.seals import BrokenSeal
+from holdfast.node.vault.seals import BrokenSeal, Bytes
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.device import FillRefused, Unfit
 from holdfast.trainer.vault_client.shard_layout import (
@@ -66,6 +68,14 @@ DIRECT_BYTES = 1 << 20
 
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
+
+
+class Shard(NamedTuple):
+    """The bytes of a rank's state, and what describes them: the index, and what is no tensor."""
+
+    layout: bytes
+    objects: bytes
+    memory: Bytes
 
 
 class MemoryRefused(RuntimeError):
@@ -187,9 +197,19 @@ class VaultClient:
             return self._read(sealed, to_device)
 
     def _read(self, sealed: SealedStep, to_device: bool) -> dict[str, Any]:
-        shard, descriptor = self._ask(AskShard(sealed=sealed))
-        assert isinstance(shard, SealedShard) and descriptor is not None
         what = f"step {sealed.step} of rank {self._join.name.rank}"
+        shard, memory = self._mapped(AskShard(sealed=sealed), what)
+        try:
+            copies = self._copies if to_device else None
+            on_device = copies.upload(shard.index, memory) if copies is not None else None
+            return put_together(shard.index, shard.objects, memory, on_device)
+        except Exception as error:
+            # Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.
+            raise MemoryRefused(f"{what} cannot be read by this code: {type(error).__name__}: {error}") from error
+
+    def _mapped(self, request: AskShard, what: str) -> tuple[SealedShard, Bytes]:
+        shard, descriptor = self._ask(request)
+        assert isinstance(shard, SealedShard) and descriptor is not None
         try:
             memory = map_file(descriptor, shard.seal.nbytes, private=True)
         except OSError as error:
@@ -199,13 +219,18 @@ class VaultClient:
         seals.check_notes(shard.seal, (shard.index, shard.objects), what)
         if shard.damaged:
             raise seals.broken(shard.seal, shard.damaged, what)
-        try:
-            copies = self._copies if to_device else None
-            on_device = copies.upload(shard.index, memory) if copies is not None else None
-            return put_together(shard.index, shard.objects, memory, on_device)
-        except Exception as error:
-            # Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.
-            raise MemoryRefused(f"{what} cannot be read by this code: {type(error).__name__}: {error}") from error
+        return shard, memory
+
+    def former(self) -> Former:
+        """Return what this node has of the job from when it had another number of ranks."""
+        answer, _ = self._ask(AskFormer())
+        assert isinstance(answer, Former)
+        return answer
+
+    def former_shard(self, sealed: SealedStep) -> Shard:
+        """Return such a step, of some rank. Raises MemoryRefused or BrokenSeal without it."""
+        shard, memory = self._mapped(AskShard(sealed=sealed, of_former=True), f"step {sealed.step} of another size")
+        return Shard(shard.index, shard.objects, memory)
 
     def close(self) -> None:
         """End the connection; what is sealed stays."""

@@ -25,6 +25,9 @@ def requested(draft: InventoryDraft, event: NodesRequested) -> None:
         id=event.id,
         job=event.job,
         count=event.count,
+        enough=event.enough,
+        at_least=event.at_least,
+        last_call_s=event.last_call_s,
         requested_at=event.at,
         replaces=(event.generation or 0) > 0,
         incident=event.incident,
@@ -54,7 +57,8 @@ def withdrawn(draft: InventoryDraft, event: NodesReleased) -> None:
 
 
 def grant(draft: InventoryDraft, pool_policy: PoolPolicy) -> None:
-    """Serve waiting claims: those of running jobs first, then by time. A claim is met as a whole or waits.
+    """Serve waiting claims: those of running jobs first, then by time. A claim is met as a whole or waits; an elastic
+    job's may be met with fewer nodes, if no more come while it waits.
 
     Small claims must not starve a large one, so later claims wait behind an earlier one, except behind a claim for more
     nodes than exist: it may never be served. Claims for named nodes neither wait for other claims nor block them, but
@@ -75,13 +79,27 @@ def grant(draft: InventoryDraft, pool_policy: PoolPolicy) -> None:
             _grant_named(draft, claim, nodes_watched if is_short else reserved)
             continue
         pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
-        if behind or len(pool) - reserved < claim.count:
+        free = max(0, len(pool) - reserved)
+        if not _is_met(draft, claim, 0 if behind else free):
             is_short = True
-            _announce(draft, claim, max(0, len(pool) - reserved), behind)
-            if not behind and claim.count + reserved <= nodes_watched:
+            _announce(draft, draft.claims[claim.job], free, behind)
+            if not behind and claim.fewest + reserved <= nodes_watched:
                 behind = claim.job
             continue
-        _hand_over(draft, claim, _preferred(claim, pool)[: claim.count])
+        _hand_over(draft, claim, _preferred(claim, pool)[: 0 if behind else min(claim.count, free)])
+
+
+def _is_met(draft: InventoryDraft, claim: Claim, free: int) -> bool:
+    """Return True if the claim gets what is free: that is enough, or its last call is over, whose begin is noted."""
+    if free >= (claim.count if claim.enough is None else claim.enough):
+        return True
+    if claim.at_least is None or free < claim.at_least:
+        if claim.last_call_at is not None:
+            draft.claims[claim.job] = msgspec.structs.replace(claim, last_call_at=None)
+        return False
+    began = claim.last_call_at or draft.now
+    draft.claims[claim.job] = msgspec.structs.replace(claim, last_call_at=began)
+    return (draft.now - began).total_seconds() >= claim.last_call_s
 
 
 def _grant_named(draft: InventoryDraft, claim: Claim, reserved: int) -> None:
@@ -142,8 +160,10 @@ def _announce(
         job=claim.job,
         incident=claim.incident,
         claim=claim.id,
-        wanted=claim.count,
+        wanted=claim.count if claim.enough is None else claim.enough,
         available=available,
+        at_least=claim.at_least,
+        last_call_s=claim.last_call_s,
         behind=behind,
         missing=missing,
         missing_nodes=missing_nodes,

@@ -87,6 +87,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     job: str
     count: int
+    enough: int | None = None
+    """It waits for no more than these; None: for all."""
+    at_least: int | None = None
+    """It takes so few once they have been free for `last_call_s`; None: it waits for enough."""
+    last_call_s: float = 0.0
+    last_call_at: datetime | None = None
+    """Since when at least so few have been free."""
     requested_at: datetime
     replaces: bool
     announced: str = ""
@@ -104,6 +111,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Racks from which it gets nodes only if no others are free, the worst first."""
     is_for_checks: bool = False
     """The named nodes may be on the blocklist."""
+
+    @property
+    def fewest(self) -> int:
+        """The number of free nodes without which it gets none."""
+        return min(self.count if it is None else it for it in (self.enough, self.at_least))
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

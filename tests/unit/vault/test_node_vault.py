@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.node.vault import seals
@@ -108,3 +109,27 @@ def test_what_is_half_here_of_them_is_dropped_unless_it_is_just_coming(node: Nod
     assert node._left([named(1)]) == [named(1)]
     assert node._receptions.partial(named(1)) is None
     assert len(shelf.spares(is_left=True)) == 1
+
+
+def test_what_one_rank_kept_outlives_a_change_of_size_until_ranks_of_today_keep_their_own(node: NodeVault) -> None:
+    assign(node, 1)
+    for rank, last in ((0, 8), (1, 9)):
+        shelf = node.join(named(rank))
+        for step in range(last - 2, last + 1):
+            fill(shelf, step, 1)
+    smaller = msgspec.structs.replace(named(0), world_size=2)
+    shelf = node.join(smaller)
+    assert shelf.steps() == []
+    assert node.former is not None and node.former.world_size == 3
+    assert node.former.steps() == (SealedStep(generation=1, step=9), SealedStep(generation=1, step=8))
+    # A size in which nothing was kept leaves nothing better behind.
+    node.join(msgspec.structs.replace(named(0), world_size=1))
+    shelf = node.join(smaller)
+    assert node.former is not None and node.former.newest == SealedStep(generation=1, step=9)
+    for step, is_there in ((9, True), (10, False)):
+        fill(shelf, step, 2)
+        node.sealed(smaller, SealedStep(generation=2, step=step), None)
+        assert (node.former is not None) == is_there
+    # Another job finds nothing of it.
+    node.join(msgspec.structs.replace(named(0), submitted_ms=2))
+    assert node.former is None

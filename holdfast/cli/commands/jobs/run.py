@@ -23,7 +23,6 @@ from holdfast.cli.follow.lost_saves import lost_saves
 from holdfast.cli.follow.training_job import follow
 from holdfast.cli.hidden_arguments import hide_values
 from holdfast.cli.names import require_name
-from holdfast.cli.torchrun.free_nodes import on_free_nodes
 from holdfast.cli.torchrun.meanings import launch_of, node_range, notices, ranks_per_node, started_elsewhere
 from holdfast.cli.torchrun.options import RunCommand, flags_given, torchrun_options
 from holdfast.cli.values import FilePath, NonEmptyText
@@ -210,13 +209,17 @@ def run(
     job_directory = (job_dir or directory / "jobs" / name).resolve()
     found = _code(code or ("none" if launch.no_python else None), place, directory, job_directory)
     fewest, most = node_range(flags["nnodes"])
+    is_own = flags["standalone"] or (not detach and is_missing(directory, nats_url, database_url))
+    is_elastic = most > fewest and not is_own
     try:
         spec = JobSpec(
             name=name,
             script=script,
             args=args,
             is_module=is_module,
-            nnodes=fewest,
+            nnodes=fewest if is_own else most,
+            nnodes_min=fewest if is_elastic else 0,
+            nnodes_max=most if is_elastic else 0,
             nproc_per_node=ranks_per_node(flags["nproc_per_node"]),
             mesh=mesh,
             env=ranks_environment(env, env_files, os.environ, none=env_none)
@@ -238,7 +241,6 @@ def run(
         )
     except ValueError as error:
         raise click.ClickException(str(error)) from error
-    is_own = flags["standalone"] or (not detach and is_missing(directory, nats_url, database_url))
     if is_own and detach:
         raise click.UsageError("--standalone and --detach exclude each other: the cluster ends with this command")
     if job_dir is not None and (is_own or both_elsewhere(nats_url, database_url) is None):
@@ -255,8 +257,6 @@ def run(
         _report_lost(job_directory)
         sys.exit(ended)
     address, database = both_urls(directory, nats_url, database_url)
-    if most > fewest:
-        spec = on_free_nodes(spec, most, database)
     ended = asyncio.run(follow(spec, address, database, detach=detach, code=found))
     if not detach:
         _report_lost(job_directory)

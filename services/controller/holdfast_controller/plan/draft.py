@@ -25,6 +25,7 @@ from holdfast.settings.decisions.warm_up import WarmUpPolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.timeouts import Timeouts
+from holdfast_controller.plan import elastic
 from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.incident.incident import ClosedIncident, Incident
 from holdfast_controller.plan.job import JobState
@@ -170,6 +171,7 @@ class JobDraft:
             NodesRequested,
             at=self._after_last_claim(),
             count=self.state.vacancies + more,
+            **self._elastic(more),
             only=tuple(node for node in spec.only_nodes if node not in self.state.nodes),
             witnesses=self.state.witnesses_missing,
             purpose=self.state.purpose,
@@ -184,6 +186,14 @@ class JobDraft:
         if isinstance(self.state.phase, Claiming):
             self.update_phase(claim=request.id)
         return request
+
+    def _elastic(self, more: int) -> dict[str, float]:
+        """Return how few nodes an elastic job accepts; nothing if it is none, or replaces nodes that it holds."""
+        if more or not self.state.spec.is_elastic:
+            return {}
+        wanted, own_s = elastic.wanted(self.state), self.state.spec.launch.last_call_s
+        last_call_s = self.rules.timeouts.last_call_s if own_s is None else own_s
+        return {"enough": wanted.enough, "at_least": wanted.at_least, "last_call_s": last_call_s}
 
     def _avoided(self) -> tuple[str, ...]:
         if self.rules.mechanisms.record == "observe":

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.events import AnyEvent, NodeDeparted, NodeLost, NodesAwaited, NodesGranted, OrderRefused, Suspension
+from holdfast.events import (
+    AnyEvent,
+    DeadlinePassed,
+    NodeDeparted,
+    NodeLost,
+    NodesAwaited,
+    NodesGranted,
+    OrderRefused,
+    Suspension,
+)
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan import elastic
 from holdfast_controller.plan.doubt import replacement, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
@@ -42,14 +52,43 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
         draft.release(tuple(new), "more nodes were granted than are needed")
     if not isinstance(state.phase, Claiming):
         return
+    names = ", ".join(grant.node for grant in event.grants)
     if draft.state.vacancies:
+        is_answer = event.claim == state.claim
+        if is_answer and _goes_on_with_fewer(draft, f"{names} joined" if names else "no other node is free"):
+            return
         # Nodes that an earlier claim brought are not requested again by the present one.
         if event.claim == state.claim or draft.state.vacancies < missing:
             draft.request_nodes("fewer nodes were granted than are missing")
         return
-    names = ", ".join(grant.node for grant in event.grants)
     count = state.spec.nnodes
-    become_starting(draft, f"{names} joined" + (f"; all {count} nodes are present" if count > 1 else ""))
+    _start(draft, f"{names} joined" + (f"; all {count} nodes are present" if count > 1 else ""))
+
+
+def _goes_on_with_fewer(draft: JobDraft, reason: str) -> bool:
+    """Start an elastic job on the nodes at hand; return False if it is none, or they are too few."""
+    held = tuple(member for member in draft.state.members if member)
+    size = elastic.size_for(draft.state.spec, len(held)) if draft.state.spec.is_elastic else 0
+    if not size:
+        return False
+    if held[size:]:
+        draft.release(held[size:], f"the mesh {draft.state.spec.mesh} has no use for {len(held)} nodes")
+    newcomers = draft.state.newcomers & {member.node for member in held[:size]}
+    draft.update(spec=draft.state.spec.on(size), members=held[:size], newcomers=newcomers)
+    _start(draft, f"{reason}; the job runs on {elastic.in_words(draft.state)}")
+    return True
+
+
+def _start(draft: JobDraft, reason: str) -> None:
+    assert isinstance(draft.state.phase, Claiming)
+    become_starting(draft, "; ".join(filter(None, (draft.state.phase.restart_reason, reason))))
+
+
+def unanswered(draft: JobDraft, _: DeadlinePassed) -> None:
+    """Go on without the standby service, which has not answered."""
+    draft.update_phase(deadline=None)
+    draft.release((), "the standby service has not answered", withdraws_claim=True)
+    _goes_on_with_fewer(draft, "it is not known whether other nodes are free")
 
 
 def usable(state: JobState, event: NodesGranted) -> list[Grant]:
@@ -78,9 +117,18 @@ def nodes_awaited(draft: JobDraft, event: NodesAwaited) -> None:
         return
     if state.is_suspended or state.generation == 0:
         return
-    draft.emit(Suspension, reason=f"{event.wanted} nodes are needed, {event.available} are free: waiting for more")
+    draft.emit(Suspension, reason=_why_suspended(state, event))
     draft.update_phase(is_suspended=True)
     draft.order_idle()
+
+
+def _why_suspended(state: JobState, event: NodesAwaited) -> str:
+    counts = f"{event.wanted} node{' is' if event.wanted == 1 else 's are'} needed, {event.available} are free"
+    if event.at_least is None:
+        return f"{counts}: waiting for more"
+    if event.available < event.at_least:
+        return f"{counts}: waiting for at least {event.at_least}"
+    return f"{counts}: waiting {event.last_call_s:g} s for more, then the job goes on with {elastic.in_words(state)}"
 
 
 def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:

@@ -129,7 +129,9 @@ class Claiming(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
     is_suspended: bool = False
     """True once the job's other nodes were ordered to run nothing."""
     deadline: Deadline | None = None
-    """Only a test of suspects stops waiting for nodes."""
+    """Only a test of suspects and an elastic job stop waiting for nodes."""
+    restart_reason: str = ""
+    """Why it starts again, if not for a lack of nodes."""
 
 
 class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="starting"):

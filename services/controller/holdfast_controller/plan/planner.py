@@ -151,6 +151,7 @@ TRAINING = JobKind(
         FailSlowRelieved: slow.fail_slow_relieved,
     },
     deadlines={
+        Claiming: members.unanswered,
         Starting: generation.start_overdue,
         Checking: checks.overdue,
         Replaying: replays.overdue,

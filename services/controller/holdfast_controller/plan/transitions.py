@@ -8,6 +8,7 @@ from datetime import timedelta
 from holdfast.engines.checks.suites import deadline_s
 from holdfast.events import ChecksStarted, GenerationStarted, JobFinished, JobStopping, ReplayStarted, Suspension
 from holdfast.events.parts.job import Grant
+from holdfast_controller.plan import elastic
 from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import judge_outage
@@ -34,6 +35,9 @@ from holdfast_controller.plan.phase import (
     WarmUpProgress,
 )
 
+POOL_ANSWERS_S = 5.0
+"""Time for which a job that can go on as it is waits for the standby service to answer whether nodes are free."""
+
 WARM_UP_ANSWER_S = 5.0
 """Time for the results of a warm-up to arrive, beyond its limit."""
 
@@ -46,12 +50,24 @@ def become_claiming(draft: JobDraft, leaving: Iterable[str], reason: str) -> Non
         if member:
             draft.order([leaving_order(state.update(ordered_by=draft.cause), member)])
         draft.update(members=tuple(None if held is member else held for held in state.members))
-    is_suspended = draft.state.is_suspended
     if draft.state.vacancies and len(draft.state.spares) >= draft.state.vacancies:
         _fill_with_spares(draft, reason)
         return
+    _claim(draft, reason)
+
+
+def _claim(draft: JobDraft, reason: str, restart_reason: str = "") -> None:
+    is_suspended = draft.state.is_suspended
+    if draft.state.spec.is_elastic:
+        draft.state = elastic.with_places(draft.state)
     request = draft.request_nodes(reason)
-    draft.state = draft.state.enter(Claiming(claim=request.id, is_suspended=is_suspended))
+    deadline = None
+    if request.at_least == 0:
+        # It can go on as it is, also without the standby service.
+        waits_s = request.last_call_s if request.enough else 0.0
+        deadline = draft.deadline(Awaited.NODES, waits_s + POOL_ANSWERS_S)
+    claiming = Claiming(claim=request.id, is_suspended=is_suspended, deadline=deadline, restart_reason=restart_reason)
+    draft.state = draft.state.enter(claiming)
 
 
 def fill(state: JobState, members: tuple[Grant | None, ...]) -> dict[str, object]:
@@ -68,11 +84,15 @@ def _fill_with_spares(draft: JobDraft, reason: str) -> None:
 
 
 def become_starting(draft: JobDraft, restart_reason: str) -> None:
-    """Start the next generation on all members, with the code that waits for a restart.
+    """Start the next generation on all members, with the code that waits for a restart. An elastic job first takes in
+    what is free.
 
     The ranks choose the newest complete checkpoint themselves: the disk may have a newer one than the catalogue. A
     limit holds until a generation has trained past it.
     """
+    if elastic.may_grow(draft.state) and not isinstance(draft.state.phase, Claiming):
+        _claim(draft, f"the job may have more nodes, and starts again anyway: {restart_reason}", restart_reason)
+        return
     apply_pending(draft, restart_reason)
     state = draft.state
     limit = state.next_limit
@@ -85,6 +105,7 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         Starting(deadline=deadline, ordered_at=draft.now, warm_up=_begun(draft, ordered) if ordered else None),
         ordered_warm_up=ordered,
         generation=state.next_generation,
+        nodes_before=len(state.nodes),
         restore_at_most=limit,
         next_restore_at_most=None,
         is_past_limit=False,

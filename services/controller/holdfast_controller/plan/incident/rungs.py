@@ -35,6 +35,7 @@ from holdfast_controller.plan.record.accusations import ACCUSATIONS, accused_max
 from holdfast_controller.plan.record.finding import earlier_evictions
 from holdfast_controller.plan.record.noting import note, note_cleared, record_of, strike_incident
 from holdfast_controller.plan.transitions import (
+    POOL_ANSWERS_S,
     become_checking,
     become_claiming,
     become_replaying,
@@ -45,9 +46,6 @@ from holdfast_controller.plan.transitions import (
 
 ABSENT = frozenset({Symptom.NODE_LOST, Symptom.START_TIMEOUT})
 """Symptoms of a node that is lost or does not answer: it is replaced in any case, as the job cannot train without."""
-
-POOL_ANSWERS_S = 5.0
-"""Time for which a job that hangs waits for the standby service to answer whether nodes are free."""
 
 BLOCKS_MAX = 3
 """Times `block_s` for which a node is blocked that was evicted before: what is broken was not repaired meanwhile."""

@@ -149,6 +149,17 @@ def test_where_a_script_calls_the_launcher_on_each_node_one_command_starts_the_j
     assert started_elsewhere(one, {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}) == ""
 
 
+def test_of_the_rendezvous_configuration_the_last_call_counts() -> None:
+    def last_call_s(conf: str) -> float | None:
+        context = ours(f"--nnodes 1:4 --rdzv-conf {conf} t.py")
+        return launch_of(context.params, flags_given(context), "job").last_call_s
+
+    assert (last_call_s("timeout=60,last_call_timeout=5"), last_call_s("timeout=60")) == (5, None)
+    for wrong in ("last_call_timeout=x", "last_call_timeout=-1"):
+        with pytest.raises(click.UsageError, match="--rdzv-conf: last_call_timeout="):
+            last_call_s(wrong)
+
+
 def test_streams_are_named_as_for_torchrun() -> None:
     from torch.distributed.elastic.multiprocessing import Std
     from torch.distributed.elastic.multiprocessing.api import to_map

@@ -7,16 +7,26 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from holdfast.node.frames import WireError
-from holdfast.node.vault.messages import SealedStep, ShardName
+from holdfast.node.vault.messages import Former, SealedStep, ShardName
 from holdfast.node.vault.seals import BrokenSeal
-from holdfast.trainer.checkpoint import Checkpointer, CheckpointError, CheckpointMismatch, memory_tier
+from holdfast.trainer.checkpoint import (
+    Checkpointer,
+    CheckpointError,
+    CheckpointMismatch,
+    PerRank,
+    RngState,
+    memory_tier,
+)
 from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.memory_tier import VAULT_VARIABLE, FoundSteps, MemoryRefused, MemoryTier, found_steps
+from holdfast.trainer.vault_client.client import Shard
+from holdfast.trainer.vault_client.shard_layout import entries_of, lay, place, take_apart
 
 NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
 
@@ -28,6 +38,8 @@ class Vault:
         self.states: dict[SealedStep, dict[str, Any]] = {
             SealedStep(generation=1, step=step): {"x": step} for step in steps
         }
+        self.of_four: dict[SealedStep, dict[str, Any]] = {}
+        """What is here of the job from when it had four ranks."""
         self.cuts: list[SealedStep | None] = []
         self.from_disk = False
         self.certified: int | None = None
@@ -51,6 +63,17 @@ class Vault:
         if self.broken:
             raise BrokenSeal("flipped")
         return self.states[sealed]
+
+    def former(self) -> Former:
+        return Former(world_size=4, sealed=tuple(sorted(self.of_four, reverse=True))) if self.of_four else Former()
+
+    def former_shard(self, sealed: SealedStep) -> Shard:
+        leaves, objects = take_apart(self.of_four[sealed])
+        layout, _, nbytes = lay([place(leaf, leaf.tensor.data_ptr()) for leaf in leaves])
+        memory = np.zeros(nbytes, np.uint8)
+        for entry, leaf in zip(entries_of(layout), leaves, strict=True):
+            memory[entry.offset : entry.offset + leaf.tensor.nbytes] = leaf.tensor.numpy().view(np.uint8)
+        return Shard(layout, objects, memory)
 
     def certified_up_to(self) -> int | None:
         if self.calls_lost:
@@ -370,3 +393,33 @@ def test_what_was_restored_and_first_kept_is_reported_once(tmp_path: Path, monke
         ("checkpoint_restored", restored),
         ("steps_kept", {"step": 7}),
     ]
+
+
+def test_what_a_rank_of_another_size_kept_serves_if_all_ranks_have_the_same_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = serve(Vault(), monkeypatch)
+    vault.of_four = {at(step): {"x": step, "w": torch.full((3,), float(step))} for step in (24, 25)}
+    checkpointer = Checkpointer(tmp_path)
+    state: dict[str, Any] = {"x": 0, "w": torch.zeros(3)}
+    assert checkpointer.restore(state) == 25
+    assert (state["x"], state["w"].tolist(), vault.cuts) == (25, [25.0] * 3, [at(25)])
+    # What a later generation has on the disk is newer, whatever its number.
+    saved(tmp_path, 10)
+    assert checkpointer.restore({"x": 0}) == 10
+    monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "24")
+    for step in tmp_path.glob("step-*"):
+        step.rename(step.with_suffix(".gone"))
+    assert checkpointer.restore(state) == 24
+
+
+def test_state_that_differs_between_ranks_is_not_taken_from_one_of_another_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = serve(Vault(), monkeypatch)
+    vault.of_four = {at(25): {"x": 25}}
+    state = {"x": PerRank(RngState())}
+    with pytest.raises(CheckpointError, match="kept by 4 ranks, but the state has entries marked PerRank"):
+        Checkpointer(tmp_path).restore(state)
+    checkpointer = saved(tmp_path, 10)
+    assert checkpointer.restore({"x": 0}) == 10
