@@ -239,7 +239,8 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at,
                              where e.type = 'generation_started' and e.incident = o.incident and e.job = o.job))
            as attempts,
        coalesce(c.outcome, 'open') as outcome,
-       (select case when bool_or(g.fault_at is not null and g.is_start_known is not null and g.lost_steps is null)
+       (select case when bool_or(g.fault_at is not null and g.lost_steps is null
+                                 and (g.is_start_known is not null or g.outcome in ('starting', 'completed')))
                then null else coalesce(sum(g.lost_steps), 0)::bigint end
         from historian.generations g where g.job = o.job and g.incident = o.incident) as lost_steps,
        case when c.outcome = 'recovered' then
@@ -406,7 +407,8 @@ select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'ru
             where e.type in ('first_step', 'checkpoint_saved', 'process_exited') and e.job = s.job)), -1) as last_step,
        (select count(*) from historian.events e
         where e.type = 'incident_opened' and e.job = s.job) as incidents,
-       (select case when bool_or(g.fault_at is not null and g.is_start_known is not null and g.lost_steps is null)
+       (select case when bool_or(g.fault_at is not null and g.lost_steps is null
+                                 and (g.is_start_known is not null or g.outcome in ('starting', 'completed')))
                then null else coalesce(sum(g.lost_steps), 0) end
         from historian.generations g where g.job = s.job) as lost_steps,
        s.body->'spec'->>'script' as script,
@@ -429,14 +431,18 @@ returns table (job text, began_at timestamptz, ended_at timestamptz, wall_s doub
                training_s double precision, redone_s double precision, productive_s double precision,
                ettr double precision)
 language sql stable parallel safe as $$
-    with trained as (
+    with known as (
+        select g.job, g.generation, g.first_step_at, g.ended_at, g.restore_step, g.lost_steps, g.is_start_known,
+               g.fault_at, g.outcome
+        from historian.generations g
+    ), trained as (
         select g.job, g.first_step_at as began_at, coalesce(g.ended_at, least(until, now())) as ended_at,
                coalesce(g.restore_step, -1) as restored,
                -- The last step before the end, as the next generation that trains shows it.
                lead(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached,
                max(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached_before,
                not g.is_start_known or g.fault_at is not null and g.lost_steps is null as is_unknown
-        from historian.generations g
+        from known g
         where g.first_step_at is not null
         window w as (partition by g.job order by g.generation)
     ), paced as (
@@ -461,7 +467,10 @@ language sql stable parallel safe as $$
                least(coalesce(s.finished_at, now()), until) as ended_at,
                historian.seconds(greatest(s.submitted_at, since), least(coalesce(s.finished_at, now()), until))
                    as wall_s,
-               not exists (select from trained t where t.job = s.job and t.is_unknown) as is_numbered
+               not exists (select from trained t where t.job = s.job and t.is_unknown)
+                   -- It trained without steps that could be seen.
+                   and not exists (select from known g where g.job = s.job and g.first_step_at is null
+                                   and g.outcome = 'completed') as is_numbered
         from historian.jobs s
     ) j
     cross join lateral (

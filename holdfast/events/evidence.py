@@ -151,8 +151,8 @@ class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def step(self) -> int:
-        """The step that all ranks of the node have completed."""
-        return min((rank.step for rank in self.ranks), default=-1)
+        """The step that all ranks of the node have completed that make steps."""
+        return min((rank.step for rank in self.ranks if rank.step >= 0), default=-1)
 
 
 class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):

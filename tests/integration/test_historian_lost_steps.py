@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.events import (
     FirstStep,
+    JobFinished,
     NodeLost,
     StepsNumbered,
 )
@@ -112,6 +113,24 @@ async def test_steps_that_no_script_reports(
     assert (await one(urls, INCIDENTS, story.job))["lost_steps"] == lost
     ettr = await one(urls, ETTR, story.job)
     assert (ettr["ettr"] is None) == (lost is None)
+
+
+async def test_what_a_job_lost_is_unknown_if_its_last_generation_ended_without_a_step_that_was_seen(
+    urls: dict[str, str],
+) -> None:
+    """As of a script that applies gradients by hand."""
+    story = Story("by-hand")
+    story.submit()
+    story.start(0.001, 0.5)
+    died = story.kill(10.0, step=-1)
+    story.open(10.1, died, failed_step=-1)
+    story.start(10.2, 11.0)
+    story.close(20.0)
+    story.say(JobFinished, 20.0, outcome="completed", exit_code=0, reason="every rank exited with code 0")
+    await record(urls["historian"], [event for event in story.events if event.type != "first_step"])
+    assert (await one(urls, JOBS, story.job))["lost_steps"] is None
+    assert (await one(urls, INCIDENTS, story.job))["lost_steps"] is None
+    assert (await one(urls, ETTR, story.job))["ettr"] is None
 
 
 async def test_a_lost_node_costs_all_steps_that_were_made(urls: dict[str, str]) -> None:

@@ -99,6 +99,11 @@ class FailingJob:
         progress = RankProgress(rank=0, step=step + 1, phase="forward")
         self._of(Progress, state.nodes[0], job, ranks=(progress,))
 
+    def pass_time(self, seconds: float) -> None:
+        """Let the time pass; no event comes meanwhile."""
+        began, self.now = self.now, self.now + timedelta(seconds=seconds)
+        self._adopt(self.controller.on_time(self.now, began - timedelta(hours=1)))
+
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 

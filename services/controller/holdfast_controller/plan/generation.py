@@ -21,6 +21,7 @@ from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.lost_steps import note_redone, note_start
 from holdfast_controller.plan.phase import LIVE, Awaited, Running, Starting, Stopping
+from holdfast_controller.plan.stepless import go_on_without_steps
 from holdfast_controller.plan.transitions import become_completed, become_running, become_stopped, end_when_gone
 
 STEP_RECORD_S = 10.0
@@ -52,7 +53,7 @@ def first_step(draft: JobDraft, event: FirstStep) -> None:
     phase = draft.state.phase
     if not _is_present(draft, event) or not isinstance(phase, LIVE):
         return
-    if isinstance(phase, Starting) and not phase.stepped:
+    if phase.makes_no_steps if isinstance(phase, Running) else not phase.stepped:
         note_redone(draft, event)
         if event.is_start_known:
             note_start(draft, event.step)
@@ -63,7 +64,7 @@ def first_step(draft: JobDraft, event: FirstStep) -> None:
         is_start_unknown=not event.is_start_known,
     )
     if isinstance(phase, Running):
-        draft.update_phase(step_seen_at=draft.now)
+        draft.update_phase(step_seen_at=draft.now, makes_no_steps=False)
     else:
         stepped = phase.stepped | {event.node}
         draft.update_phase(stepped=stepped)
@@ -76,7 +77,17 @@ def first_step(draft: JobDraft, event: FirstStep) -> None:
 def progress(draft: JobDraft, event: Progress) -> None:
     """Record a step of the running job, if an incident or a code version depends on it or the last record is old."""
     state, phase = draft.state, draft.state.phase
-    if event.generation != state.generation or not isinstance(phase, Running) or event.step <= state.step:
+    if event.generation != state.generation:
+        return
+    if isinstance(phase, Starting):
+        go_on_without_steps(draft, phase, event)
+        return
+    if not isinstance(phase, Running):
+        return
+    if phase.makes_no_steps and (draft.now - phase.step_seen_at).total_seconds() >= STEP_RECORD_S:
+        draft.update_phase(step_seen_at=draft.now)
+        close_when_settled(draft)
+    if event.step <= state.step:
         return
     idle_s = (draft.now - phase.step_seen_at).total_seconds()
     if state.incident or updates.is_on_trial(state) or idle_s >= STEP_RECORD_S:

@@ -141,6 +141,10 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
     """Nodes whose ranks run."""
     stepped: GrowingSet = NO_NODES
     """Nodes whose ranks have made a step."""
+    is_ahead: bool = False
+    """A node's ranks have made so many steps that ranks elsewhere without a step make none."""
+    moving: GrowingSet = NO_NODES
+    """Nodes whose ranks go on without making steps."""
     finished: GrowingSet = NO_NODES
     """Nodes whose ranks have all exited with 0."""
     ordered_at: datetime | None = None
@@ -152,11 +156,13 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="running"):
-    """Every node has made a step of this generation."""
+    """Every node has made a step of this generation, or goes on without making any."""
 
     since: datetime
     step_seen_at: datetime
     """When the last step was recorded."""
+    makes_no_steps: bool = False
+    """The job goes on, and none of its ranks has made a step in this generation."""
     finished: GrowingSet = NO_NODES
     warm_up: WarmUpProgress | None = None
     """Set if the first step was faster than the warm-up."""

@@ -148,15 +148,21 @@ def _begun(draft: JobDraft, ordered: OrderedWarmUp) -> WarmUpProgress:
     return WarmUpProgress(since=draft.now, until=until)
 
 
-def become_running(draft: JobDraft, starting: Starting) -> None:
-    """Note that every node has made a step, and how long that took from running ranks."""
+def become_running(draft: JobDraft, starting: Starting, *, makes_no_steps: bool = False) -> None:
+    """Note that every node has made a step or goes on without, and how long that took from running ranks."""
     took_s = (draft.now - starting.started_at).total_seconds() if starting.started_at else 0.0
     if draft.state.has_run and starting.ordered_at:
         draft.update(restart_s=(draft.now - starting.ordered_at).total_seconds())
     if draft.state.incident:
         draft.update(incident=judge_outage(draft.incident, draft.state.nodes.as_set))
     draft.state = draft.state.enter(
-        Running(since=draft.now, step_seen_at=draft.now, finished=starting.finished, warm_up=_left(starting.warm_up)),
+        Running(
+            since=draft.now,
+            step_seen_at=draft.now,
+            makes_no_steps=makes_no_steps,
+            finished=starting.finished,
+            warm_up=_left(starting.warm_up),
+        ),
         first_step_s=max(took_s, draft.state.first_step_s or 0.0),
         has_run=True,
         newcomers=frozenset(),

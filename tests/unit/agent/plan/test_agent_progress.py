@@ -64,6 +64,20 @@ def test_the_first_step_is_that_of_the_rank_that_knows_most(
     assert (first.step, first.step_source, first.is_start_known) == (step, source, is_known)
 
 
+def test_a_rank_that_only_serves_others_has_no_first_step_of_its_own() -> None:
+    scene = running()
+    served = RankStatus(step=28, steps_done=20, first=9, step_source="restored", first_step_at=START)
+
+    def seen(of_server: RankStatus) -> list[FirstStep]:
+        scene.see(Observed, statuses={0: served, 1: of_server}, cut_off_s=None)
+        return scene.said(FirstStep)
+
+    assert seen(RankStatus(collectives=0, changed_at=scene.now)) == [], "it may be loading its data"
+    assert seen(RankStatus(collectives=7, changed_at=scene.now - timedelta(seconds=30))) == []
+    (first,) = seen(RankStatus(collectives=40, changed_at=scene.now, is_start_known=False))
+    assert (first.step, first.step_source, first.is_start_known) == (9, "restored", True)
+
+
 def test_progress_is_said_about_once_a_second() -> None:
     scene = running()
     said = 0
