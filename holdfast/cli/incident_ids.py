@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import click
 
-from holdfast.cli.connect.database import Connection
+from holdfast.cli.connect.database import Connection, as_dicts
 
 LAST = "last"
 
@@ -19,6 +20,17 @@ select key, row_number() over (order by coalesce(min(opened_at), min(at)), key) 
 """
 """All incidents, numbered from the oldest that is still recorded."""
 
+_RECENT = f"""
+with numbered as ({NUMBERED})
+select n.number, c.key as incident, c.job, c.opened_at, c.closed_at, c.symptom, c.summary,
+       h.node, h.rank, h.nodes_evicted, c.attempts, coalesce(c.outcome, 'open') as outcome, h.lost_steps,
+       h.seconds_to_recover, h.incident is not null as has_record
+from (select * from controller.incidents where $1::text is null or job = $1 order by opened_at desc limit $2) c
+join numbered n on n.key = c.key
+left join lateral (select * from historian.incidents h where h.incident = c.key::uuid limit 1) h on true
+order by c.opened_at desc
+"""
+
 _MATCHING = f"""
 with known as ({NUMBERED})
 select key from known
@@ -27,6 +39,11 @@ where case when $1 = '{LAST}' then number = (select max(number) from known)
            else key like $1 || '%' end
 order by key limit 10
 """
+
+
+async def recent_incidents(connection: Connection, job: str | None, limit: int) -> list[dict[str, Any]]:
+    """Return the newest incidents, newest first: those of `job`, None for all."""
+    return as_dicts(await connection.fetch(_RECENT, job, limit))
 
 
 def checked_incident(incident: str) -> str:

@@ -18,6 +18,7 @@ COMMANDS = {
         "up": "Start a whole cluster on this machine.",
         "down": "Stop the cluster on this machine.",
         "status": "Show the cluster: its processes, nodes, jobs and dead letters.",
+        "top": "Watch the cluster: jobs, nodes, incidents and complaints, each second.",
         "doctor": "Look for what is wrong with the cluster, and name cause and cure.",
         "nodes": "List nodes; release one from the blocklist.",
         "connect": "Print addresses and the reader's passwords, for tools.",

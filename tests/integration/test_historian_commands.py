@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import fcntl
 import io
+import os
+import pty
 import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -322,6 +332,60 @@ def test_the_overview(scene: Scene, embedded_nats: str) -> None:
         *("controller", "holdfast.v1.x", "not JSON", 5),
     )
     assert [rejection.error for rejection in after.rejections] == ["not JSON"]
+
+
+def test_top_has_jobs_incidents_and_nodes_as_status_and_doctor_have_them(scene: Scene, embedded_nats: str) -> None:
+    found = data(holdfast(scene, "top", "--json", "--nats-url", embedded_nats))
+    jobs = {job["job"]: (job["phase"], job["last_step"]) for job in found["overview"]["jobs"]}
+    assert jobs["gpt"] == ("running", 12)
+    assert found["details"]["jobs"]["gpt"]["lost_steps"] == 2
+    listed = data(holdfast(scene, "incidents", "--json"))
+    assert [it["number"] for it in found["details"]["incidents"]] == [it["number"] for it in listed][:20]
+    recovered = next(it for it in listed if it["seconds_to_recover"])
+    phases = next(it for it in found["details"]["incidents"] if it["number"] == recovered["number"])["phases"]
+    assert sum(phases.values()) == pytest.approx(recovered["seconds_to_recover"])
+    assert [it["state"] for it in found["details"]["nodes"]] == ["evicted", "active", "standby"]
+    assert "controller" in {it["about"] for it in found["findings"]}
+    plain = holdfast(scene, "top", "--nats-url", embedded_nats).stdout
+    assert re.search(r"^gpt +running +12 ", plain, re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_top_is_drawn_on_a_terminal_and_leaves_it_as_it_was(scene: Scene, embedded_nats: str, key: bytes) -> None:
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+    before = termios.tcgetattr(its)
+    command = [sys.executable, "-m", "holdfast.cli", "top", "--nats-url", embedded_nats]
+    process = subprocess.Popen(
+        [*command, "--database-url", scene.urls["reader"]],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=os.environ | {"TERM": "xterm-256color"},
+        preexec_fn=partial(_takes_terminal, its),
+    )
+    screen, is_pressed, until = b"", False, time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < until:
+        if select.select([ours], [], [], 0.05)[0]:
+            screen += os.read(ours, 1 << 16)
+        if not is_pressed and b"gpt" in screen and b"n1" in screen:
+            is_pressed = True
+            assert not termios.tcgetattr(its)[3] & termios.ICANON
+            os.write(ours, key)
+    while select.select([ours], [], [], 0)[0]:
+        screen += os.read(ours, 1 << 16)
+    assert is_pressed, screen.decode()[-2000:]
+    assert (process.wait(1), termios.tcgetattr(its)) == (0, before)
+    # It was drawn on a screen of its own, and that and the cursor are put back.
+    assert b"\x1b[?1049h" in screen and screen.index(b"\x1b[?1049h") < screen.rindex(b"\x1b[?1049l")
+    assert screen.rindex(b"\x1b[?25h") > screen.rindex(b"\x1b[?25l")
+    os.close(ours)
+    os.close(its)
+
+
+def _takes_terminal(terminal: int) -> None:
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def test_the_overview_names_what_the_bus_lost(scene: Scene, embedded_nats: str) -> None:

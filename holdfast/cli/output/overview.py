@@ -154,7 +154,7 @@ def overview_section(overview: Overview) -> str:
 async def _from_database(database_url: str) -> Overview:
     try:
         async with reading(database_url) as connection:
-            return await _truth(connection)
+            return await database_overview(connection)
     except DatabaseUnreachable as error:
         return Overview(problems=(error.message,))
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
@@ -163,7 +163,8 @@ async def _from_database(database_url: str) -> Overview:
         return Overview(problems=(f"the connection to the database was lost: {error}",))
 
 
-async def _truth(connection: Connection) -> Overview:
+async def database_overview(connection: Connection) -> Overview:
+    """Read the part that is in the database."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         nodes = {row["state"]: row["nodes"] for row in await connection.fetch(_NODES)}
         claims = await open_claims(connection)
