@@ -325,6 +325,8 @@ with bounds as not materialized (
     from historian.events e
     where e.type in ('checks_started', 'checks_ended', 'replay_started', 'replay_ended', 'suspension')
       and e.incident is not null
+      -- A job that is suspended because nodes are missing waits for them: that phase has begun.
+      and (e.type <> 'suspension' or e.body->>'pause_s' is not null)
 ), spans as (
     select b.incident, b.job, m.generation, m.phase, c.at as began_at,
            coalesce(lead(c.at) over w, b.until) as ended_at

@@ -19,6 +19,7 @@ from holdfast.events import (
     RanksStarted,
     RanksStopped,
     StepsMeasured,
+    Suspension,
 )
 from holdfast.events.parts.job import Grant
 from holdfast.events.parts.ranks import RankProcess
@@ -283,6 +284,8 @@ async def test_waiting_and_training_between_attempts_are_phases_of_their_own(url
     for node in ("n1", "n2"):
         story.say(RanksStopped, 11.5, node=node, generation=1, ranks=(0,), killed=0, took_s=0)
     story.say(NodesRequested, 12.0, count=1, incident=story.incident, reason="one is lost")
+    # Its other ranks end when the standby service answers that none is free.
+    story.say(Suspension, 12.1, generation=1, incident=story.incident, reason="waiting for more")
     before = len(story.events)
     story.start(172.0, 180.0, restore=10)
     # The old ranks were stopped before there were new nodes, not after it.
