@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -31,6 +32,8 @@ left join lateral (select * from historian.incidents h where h.incident = c.key:
 order by c.opened_at desc
 """
 
+_NUMBERS = f"select key, number from ({NUMBERED}) n where key = any($1::text[])"
+
 _MATCHING = f"""
 with known as ({NUMBERED})
 select key from known
@@ -55,6 +58,16 @@ def checked_incident(incident: str) -> str:
     return name
 
 
+async def numbers_of(connection: Connection, keys: Iterable[str]) -> dict[str, int]:
+    """Return the numbers of incidents, by their ids."""
+    return {row["key"]: row["number"] for row in await connection.fetch(_NUMBERS, sorted(set(keys)))}
+
+
+def number_or_id(incident: str, number: int | None) -> str:
+    """Return what a person types for an incident: its number, or its id where no number is known."""
+    return incident if number is None else str(number)
+
+
 async def full_id(connection: Connection, name: str) -> str:
     """Return the id of the incident with this name. Raises click.ClickException unless there is exactly one."""
     keys = [row["key"] for row in await connection.fetch(_MATCHING, name)]
@@ -62,6 +75,8 @@ async def full_id(connection: Connection, name: str) -> str:
         what = "there is no incident yet" if name == LAST else f"no incident has the number or begins with {name}"
         raise click.ClickException(f"{what}; `holdfast incidents` lists them")
     if len(keys) > 1:
-        raise click.ClickException(f"{name} matches {', '.join(keys)}: give more of the id, or the incident's number")
+        numbers = await numbers_of(connection, keys)
+        named = ", ".join(f"{key} ({numbers[key]})" for key in keys)
+        raise click.ClickException(f"{name} matches {named}: give more of the id, or the incident's number")
     key: str = keys[0]
     return key

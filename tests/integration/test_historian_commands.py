@@ -19,16 +19,20 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from holdfast.bus import event_message
+from holdfast.bus.in_memory import MemoryBroker
 from holdfast.bus.nats import connect
+from holdfast.cli.follow.training_job import TrainingJobFollower, follow
 from holdfast.cli.main import main
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
-from holdfast.events import BusWentBack, Eviction, MessageRejected, RanksStarted, SuspectsTested
+from holdfast.events import BusWentBack, Eviction, IncidentOpened, MessageRejected, RanksStarted, SuspectsTested
+from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.ranks import Suspect
 from holdfast.fresh_ids import uuid7
 from tests.integration.commands_scene import NOT_RECORDED, Scene, data, holdfast
@@ -189,7 +193,7 @@ def test_attach_to_a_job_that_is_over_says_why_and_ends_with_its_code(scene: Sce
 
 def test_incidents(scene: Scene) -> None:
     lines = holdfast(scene, "incidents").stdout.splitlines()
-    assert [line.split()[1] for line in lines[1:]] == [scene.open[:13], scene.recovered[:13]]
+    assert [line.split()[:2] for line in lines[1:]] == [["2", "broken"], ["1", "gpt"]]
     assert "0.150" in lines[2]
     (row,) = data(holdfast(scene, "incidents", "--job", "gpt", "--json"))
     assert (row["incident"], row["outcome"], row["nodes_evicted"]) == (scene.recovered, "recovered", [])
@@ -199,7 +203,7 @@ def test_incidents(scene: Scene) -> None:
 def test_show_a_recovered_incident_by_the_beginning_of_its_id(scene: Scene) -> None:
     result = holdfast(scene, "show", scene.recovered[:-1])
     assert result.exit_code == 0, result.output
-    assert f"Incident {scene.recovered} of job gpt: recovered" in result.stdout
+    assert f"Incident 1 ({scene.recovered}) of job gpt: recovered" in result.stdout
     assert re.search(
         r"^ +2 +0\.002 +0\.004 +0\.011 +0\.020 +0\.113 +0\.150 +2 +training +n1, n2$", result.stdout, re.MULTILINE
     )
@@ -237,6 +241,34 @@ def test_show_says_when_an_id_is_unknown_ambiguous_or_none(scene: Scene) -> None
     ambiguous = holdfast(scene, "show", "0").stderr
     assert scene.open in ambiguous and scene.recovered in ambiguous
     assert "is not the id of an incident" in holdfast(scene, "show", "100%").stderr
+
+
+async def test_a_job_that_is_followed_shows_the_number_of_its_incident(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = IncidentOpened(
+        id=uuid7(),
+        at=datetime.now(UTC),
+        source="controller",
+        job="gpt",
+        incident=scene.recovered,
+        reason="killed",
+        symptom="killed_by_signal",
+        failed_step=7,
+    )
+    for url, name in ((scene.urls["reader"], "1"), (f"postgresql://x@127.0.0.1:{free_port()}/x", scene.recovered)):
+        follower = TrainingJobFollower("gpt", MemoryBroker().client("run"), url)
+        await follower.prepare(opened)
+        follower.take(opened)
+        assert f"[holdfast] gpt: incident {name}: killed\n" in capsys.readouterr().err
+
+
+async def test_a_name_that_is_taken_is_refused_before_the_code_is_sent(scene: Scene) -> None:
+    nowhere = f"nats://127.0.0.1:{free_port()}"
+    for job, why in (("gpt", "exists already"), ("old", "was forgotten")):
+        spec = JobSpec(name=job, script="t.py", cwd="/", directory="/jobs")
+        with pytest.raises(click.ClickException, match=f"a job named {job} .*{why}; choose another --name"):
+            await follow(spec, nowhere, scene.urls["reader"])
 
 
 def test_explain_has_each_rung_its_evidence_and_what_would_have_come_next(scene: Scene) -> None:
@@ -325,6 +357,7 @@ def test_the_overview(scene: Scene, embedded_nats: str) -> None:
     ]
     assert f"Job late {WAITS}" in overview_section(after)
     assert [(line.incident, line.symptom) for line in after.open_incidents] == [(scene.open, "user_exception")]
+    assert "Open incident 2 of job broken: " in overview_section(after)
     assert after.dead_letters == (before.dead_letters or 0) + 1
     newest = after.newest_dead_letter
     assert newest is not None

@@ -41,6 +41,9 @@ class JobFollower(ABC, Generic[R]):
     def take(self, event: AnyEvent) -> None:
         """Handle an event of the job."""
 
+    async def prepare(self, event: AnyEvent) -> None:
+        """Read what `take` needs to show of the event; later events wait for it."""
+
     async def interrupt(self) -> None:
         """Handle SIGINT and SIGTERM. By default they end the command."""
         self._fail(click.exceptions.Exit(INTERRUPTED))
@@ -104,6 +107,7 @@ class JobFollower(ABC, Generic[R]):
                 continue
             # Every service rejects an event on another subject than its own, so it has no effect.
             if event_subject(event) == subject:
+                await self.prepare(event)
                 self.take(event)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:

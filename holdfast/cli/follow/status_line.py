@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from holdfast.cli.follow.live_numbers import LiveNumbers
+from holdfast.cli.incident_ids import number_or_id
 from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import short
 from holdfast.events import (
@@ -45,6 +46,8 @@ class StatusLine:
         self.numbers = LiveNumbers()
         self._nodes = 0
         self._incident_at: float | None = None
+        self.incident_numbers: dict[str, int] = {}
+        """Numbers of incidents, by their ids, as far as they are known."""
         self.expects_nodes = False
         """The nodes of the job are about to start."""
 
@@ -79,13 +82,12 @@ class StatusLine:
                     self.print(f"{self._job}: training again after {seconds:.2f} s, {where}")
             case IncidentOpened():
                 self._incident_at = self._incident_at or time.monotonic()
-                self.print(f"{self._job}: incident {event.incident}: {event.reason}")
-            case Eviction() | Suspension() | IncidentClosed():
-                words = {
-                    Eviction: f"{event.node} is evicted",
-                    Suspension: "suspended",
-                    IncidentClosed: "incident closed",
-                }
+                self.print(f"{self._job}: incident {self._incident(event.incident)}: {event.reason}")
+            case IncidentClosed():
+                name = self._incident(event.incident)
+                self.print(f"{self._job}: incident {name} closed: {event.reason} (`holdfast show {name}`)")
+            case Eviction() | Suspension():
+                words = {Eviction: f"{event.node} is evicted", Suspension: "suspended"}
                 self.print(f"{self._job}: {words[type(event)]}: {event.reason}")
             case HotUpdate() | Rollback():
                 self.print(f"{self._job}: code version {event.number} ({short(event.version)}): {event.reason}")
@@ -99,6 +101,9 @@ class StatusLine:
                 self.print(f"{self._job}: {event.outcome}: {event.reason}")
             case _:
                 pass
+
+    def _incident(self, incident: str | None) -> str:
+        return number_or_id(incident or "", self.incident_numbers.get(incident or ""))
 
     def print(self, text: str, keep: str = "") -> None:
         """Print a line; control characters are escaped, except those in `keep`."""

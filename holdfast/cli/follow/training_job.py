@@ -9,14 +9,17 @@ import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import asyncpg
 import click
 import msgspec
 
 from holdfast.bus import Bus
 from holdfast.cli.connect.bus import connected
+from holdfast.cli.connect.database import DatabaseUnreachable, reading, working
 from holdfast.cli.follow.failures import LINES_MAX, RankFailures
 from holdfast.cli.follow.follower import JobFollower, submit
 from holdfast.cli.follow.status_line import StatusLine
+from holdfast.cli.incident_ids import numbers_of
 from holdfast.cli.output.tables import coloured
 from holdfast.code.snapshot import Snapshot
 from holdfast.decoding import UNREADABLE
@@ -24,6 +27,7 @@ from holdfast.events import (
     AnyEvent,
     CheckpointSaved,
     GenerationStarted,
+    IncidentOpened,
     JobFinished,
     ProcessExited,
     RanksStarted,
@@ -37,6 +41,9 @@ from holdfast.subjects import log_subject
 READ_EVERY_S = 2.0
 """Interval of reads of the exit code from the database, in case the bus lost the event."""
 
+NUMBER_WITHIN_S = 1.0
+"""Longest wait for the number of a new incident; without it the incident is shown by its id."""
+
 POOL_EVERY_S = 5.0
 """Interval of reads of the pool, on a terminal."""
 _POOL = "select count(*) as free from standby.nodes where state = 'standby'"
@@ -47,6 +54,11 @@ CURE = (
 
 OUTPUT_CLOSED = 141
 """Exit code of a command whose output is no longer read: 128 + SIGPIPE, as in a shell."""
+
+_NAME_TAKEN = """
+select null::timestamptz as ended_at from controller.jobs where key = $1
+union all select ended_at from controller.used_names where key = $1 limit 1
+"""
 
 _END = """
 select exit_code from controller.jobs where key = $1 and exit_code is not null
@@ -81,6 +93,8 @@ async def follow(
     `own_cluster_ended` is given for a cluster that ends with the command, and the job with it: it waits until that
     cluster has ended before, and returns why.
     """
+    if own_cluster_ended is None:
+        await _refuse_taken_name(spec.name, database_url)
     async with connected(nats_url, "run") as bus:
         if detach:
             await submit(bus, spec, code)
@@ -91,6 +105,18 @@ async def follow(
         follower.own_cluster_ended = own_cluster_ended
         follower.line.expects_nodes = own_cluster_ended is not None
         return await follower.run()
+
+
+async def _refuse_taken_name(job: str, database_url: str) -> None:
+    """Raise click.ClickException if a job has the name, before its code is sent. The controller has the last word."""
+    try:
+        async with reading(database_url) as connection, working(database_url):
+            row = await connection.fetchrow(_NAME_TAKEN, job)
+    except (DatabaseUnreachable, asyncpg.InternalClientError):
+        return
+    if row is not None:
+        what = f"ended on {row['ended_at']:%Y-%m-%d} and was forgotten" if row["ended_at"] else "exists already"
+        raise click.ClickException(f"a job named {job} {what}; choose another --name")
 
 
 async def attach(status: JobStatus, nats_url: str, database_url: str) -> int:
@@ -136,6 +162,15 @@ class TrainingJobFollower(JobFollower[int]):
         finally:
             self.line.clear()
             self._show_what_is_lost()
+
+    async def prepare(self, event: AnyEvent) -> None:
+        """Find the number of a new incident, by which people name it."""
+        if not isinstance(event, IncidentOpened) or event.incident is None:
+            return
+        url = self._database_url
+        with contextlib.suppress(click.ClickException, asyncpg.InternalClientError, TimeoutError):
+            async with asyncio.timeout(NUMBER_WITHIN_S), reading(url) as connection, working(url):
+                self.line.incident_numbers |= await numbers_of(connection, [event.incident])
 
     def take(self, event: AnyEvent) -> None:
         """Show the event; a job that has ended ends the command."""

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
+from holdfast.cli.incident_ids import number_or_id, numbers_of
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, render
 from holdfast.engines.record.history import NodeRecord
@@ -47,12 +48,12 @@ def show(node: str, directory: Path, database_url: str | None, as_json: bool) ->
     """
     require_name(node, "node name")
 
-    async def fetch(connection: Connection) -> tuple[list[asyncpg.Record], ...]:
-        return (
-            await connection.fetch(_NODE, node),
-            await connection.fetch(_HISTORY, node),
-            await connection.fetch(_RECORDS),
-        )
+    async def fetch(connection: Connection) -> tuple[list[asyncpg.Record], list[dict[str, Any]], list[asyncpg.Record]]:
+        history = as_dicts(await connection.fetch(_HISTORY, node))
+        numbers = await numbers_of(connection, [row["incident"] for row in history if row["incident"]])
+        for row in history:
+            row["incident_number"] = numbers.get(row["incident"])
+        return await connection.fetch(_NODE, node), history, await connection.fetch(_RECORDS)
 
     about, history, records = read(reader_url(directory, database_url), fetch)
     if not about:
@@ -60,7 +61,7 @@ def show(node: str, directory: Path, database_url: str | None, as_json: bool) ->
     (known,) = as_dicts(about)
     rack = _suspicion_of(known["rack"], [msgspec.convert(row["body"], NodeRecord) for row in records])
     if as_json:
-        click.echo(json_text(known | {"node": node, "rack_finding": rack, "history": as_dicts(history)}, indent=2))
+        click.echo(json_text(known | {"node": node, "rack_finding": rack, "history": history}, indent=2))
         return
     click.echo(_described(node, known))
     if rack:
@@ -70,7 +71,15 @@ def show(node: str, directory: Path, database_url: str | None, as_json: bool) ->
             render(
                 ["AT", "ENTRY", "COUNTS", "JOB", "INCIDENT", "DEVICE", "TEXT"],
                 [
-                    (row["at"], row["kind"], row["counts"], row["job"], row["incident"], row["device"], row["text"])
+                    (
+                        row["at"],
+                        row["kind"],
+                        row["counts"],
+                        row["job"],
+                        number_or_id(row["incident"] or "", row["incident_number"]),
+                        row["device"],
+                        row["text"],
+                    )
                     for row in history
                 ],
             )

@@ -13,6 +13,7 @@ from holdfast.bus.nats import connect
 from holdfast.cli.connect.bus import require_addresses
 from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading
 from holdfast.cli.connect.network import network_policy
+from holdfast.cli.incident_ids import number_or_id, numbers_of
 from holdfast.cli.output.open_claims import OpenClaim, open_claims
 from holdfast.cli.output.pace import pace_text
 from holdfast.cli.output.tables import printable, render
@@ -48,6 +49,8 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     generation: int
     incident: str | None
+    incident_number: int | None = None
+    """Its number in `holdfast incidents`."""
     last_step: int | None
     """None before the first step."""
     step_s: float | None = None
@@ -57,12 +60,19 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     waits: OpenClaim | None = None
 
     @property
+    def open_incident(self) -> str | None:
+        """What a person types to see it."""
+        return number_or_id(self.incident, self.incident_number) if self.incident else None
+
+    @property
     def pace(self) -> str | None:
         return pace_text(self.step_s, self.tokens_per_s, self.mfu)
 
 
 class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
     incident: str
+    number: int | None = None
+    """Its number in `holdfast incidents`."""
     job: str
     opened_at: datetime
     symptom: str
@@ -127,15 +137,16 @@ def overview_section(overview: Overview) -> str:
     nodes = printable(", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items()))) or "none yet"
     parts = [f"Nodes: {nodes}"]
     if overview.jobs:
-        rows = [[job.job, job.phase, job.generation, job.last_step, job.pace, job.incident] for job in overview.jobs]
+        rows = [
+            [job.job, job.phase, job.generation, job.last_step, job.pace, job.open_incident] for job in overview.jobs
+        ]
         parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "PACE", "INCIDENT"], rows))
         parts += [printable(f"Job {job.job} {job.waits}") for job in overview.jobs if job.waits]
     else:
         parts.append("Jobs: none running")
-    parts += [
-        printable(f"Open incident {incident.incident} of job {incident.job}: {incident.summary}")
-        for incident in overview.open_incidents
-    ]
+    for incident in overview.open_incidents:
+        name = number_or_id(incident.incident, incident.number)
+        parts.append(printable(f"Open incident {name} of job {incident.job}: {incident.summary}"))
     if overview.dead_letters:
         newest = overview.newest_dead_letter
         about = f"; newest: from {newest.subject}, rejected by {newest.consumer}: {newest.error}" if newest else ""
@@ -168,11 +179,19 @@ async def database_overview(connection: Connection) -> Overview:
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         nodes = {row["state"]: row["nodes"] for row in await connection.fetch(_NODES)}
         claims = await open_claims(connection)
+        job_rows, incident_rows = await connection.fetch(_JOBS), await connection.fetch(_INCIDENTS)
+        open_ids = [row["incident"] for row in (*job_rows, *incident_rows) if row["incident"]]
+        # They are numbered among all incidents that are known: not for nothing.
+        numbers = await numbers_of(connection, open_ids) if open_ids else {}
         jobs = [
-            msgspec.convert(dict(row) | {"waits": claims.get(row["job"])}, JobLine)
-            for row in await connection.fetch(_JOBS)
+            msgspec.convert(
+                dict(row) | {"waits": claims.get(row["job"]), "incident_number": numbers.get(row["incident"])}, JobLine
+            )
+            for row in job_rows
         ]
-        incidents = [msgspec.convert(dict(row), IncidentLine) for row in await connection.fetch(_INCIDENTS)]
+        incidents = [
+            msgspec.convert(dict(row) | {"number": numbers.get(row["incident"])}, IncidentLine) for row in incident_rows
+        ]
         losses = [msgspec.convert(dict(row), LossOfBus) for row in await connection.fetch(_WENT_BACK)]
         rejected = [msgspec.convert(dict(row), Rejection) for row in await connection.fetch(_REJECTED)]
     return Overview(

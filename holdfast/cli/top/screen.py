@@ -96,7 +96,6 @@ def _problems(snapshot: Snapshot) -> Section:
 
 def _jobs(snapshot: Snapshot) -> Section:
     rows = []
-    numbers = {it.incident: it.number for it in snapshot.details.incidents}
     for job in snapshot.overview.jobs:
         detail = snapshot.detail(job)
         lost = steps_lost(detail.lost_steps) if detail.incidents else None
@@ -110,16 +109,12 @@ def _jobs(snapshot: Snapshot) -> Section:
                 None if detail.ettr is None else f"{100 * detail.ettr:.1f} %",
                 lost,
                 detail.nodes or None,
-                _named(job.incident, numbers),
+                job.open_incident,
                 str(job.waits) if job.waits else None,
             )
         )
     headers = ("JOB", "PHASE", "STEP", "PACE", "LOSS", "ETTR", "LOST STEPS", "NODES", "INCIDENT", "WHY")
     return Section("jobs", headers, tuple(rows))
-
-
-def _named(incident: str | None, numbers: dict[str, int]) -> str | None:
-    return None if incident is None else str(numbers.get(incident, "new"))
 
 
 def _incidents(snapshot: Snapshot) -> Section:

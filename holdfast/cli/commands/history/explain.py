@@ -10,7 +10,7 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.incident_ids import checked_incident, full_id
+from holdfast.cli.incident_ids import checked_incident, full_id, numbers_of
 from holdfast.cli.output.tables import cell, json_text
 
 _RECORD = """
@@ -70,6 +70,7 @@ async def _fetch(connection: Connection, name: str) -> dict[str, Any]:
     withheld = [dict(row) for row in await connection.fetch(_WITHHELD, about["key"])]
     for rung in taken:
         rung["evidence"] = [_shown(evidence[id]) if id in evidence else {"id": id} for id in rung.get("evidence", ())]
+    about["number"] = (await numbers_of(connection, [key])).get(key)
     return {"incident": about, "rungs": taken, "withheld": withheld}
 
 
@@ -84,7 +85,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 def _in_words(found: dict[str, Any]) -> list[str]:
     about = found["incident"]
     lines = [
-        f"Incident {about['key']} of job {cell(about['job'])}: {cell(about['outcome'] or 'open')}",
+        f"Incident {about['number']} ({about['key']}) of job {cell(about['job'])}: {cell(about['outcome'] or 'open')}",
         f"  {cell(about['symptom'])}: {cell(about['summary'])}",
     ]
     if not found["rungs"]:

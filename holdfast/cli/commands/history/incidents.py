@@ -14,13 +14,6 @@ from holdfast.cli.output.step_words import steps_lost
 from holdfast.cli.output.tables import cell, json_text, render, seconds
 from holdfast.cli.values import WholeNumber
 
-SHORT_ID_CHARS = 13
-
-
-def short_id(incident: str) -> str:
-    """Return enough of an id to distinguish incidents: the time to the millisecond."""
-    return incident[:SHORT_ID_CHARS]
-
 
 @click.command()
 @reading_options
@@ -45,7 +38,6 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
             render(
                 [
                     "NUMBER",
-                    "INCIDENT",
                     "JOB",
                     "OPENED",
                     "SYMPTOM",
@@ -59,7 +51,6 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
                 [
                     (
                         row["number"],
-                        short_id(row["incident"]),
                         row["job"],
                         row["opened_at"],
                         row["symptom"],

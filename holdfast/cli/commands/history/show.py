@@ -10,7 +10,7 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.incident_ids import checked_incident, full_id
+from holdfast.cli.incident_ids import checked_incident, full_id, numbers_of
 from holdfast.cli.output.phases import TRAINING, phases_table
 from holdfast.cli.output.step_words import steps_from, steps_lost
 from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
@@ -82,8 +82,9 @@ async def _fetch(connection: Connection, name: str) -> dict[str, Any]:
         groups = await connection.fetch(_GROUPS, key)
         evidence = await connection.fetch(_EVIDENCE, key)
         diagnosis = await connection.fetchrow(_DIAGNOSIS, key)
+        number = (await numbers_of(connection, [key])).get(key)
     return {
-        "incident": about | {"incident": key},
+        "incident": about | {"incident": key, "number": number},
         "diagnosis": dict(diagnosis) if diagnosis else None,
         "generations": as_dicts(generations),
         "phases": as_dicts(phases),
@@ -101,7 +102,7 @@ def _columns_of_truth(row: dict[str, Any]) -> dict[str, Any]:
 def _in_words(found: dict[str, Any], full: bool) -> list[str]:
     about = found["incident"]
     lines = [
-        f"Incident {about['incident']} of job {cell(about['job'])}: {cell(about['outcome'])}",
+        f"Incident {about['number']} ({about['incident']}) of job {cell(about['job'])}: {cell(about['outcome'])}",
         f"  {cell(about['symptom'])}: {cell(about.get('summary'))}",
         f"  opened {cell(about['opened_at'])}, closed {cell(about['closed_at'])}, attempts {about['attempts']}, "
         f"nodes evicted {cell(about.get('nodes_evicted'))}",

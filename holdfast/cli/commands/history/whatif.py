@@ -16,7 +16,7 @@ from holdfast.cli.connect.addresses import as_of_now, reader_url
 from holdfast.cli.connect.database import Connection, read
 from holdfast.cli.connect.network import private_url
 from holdfast.cli.connect.options import reading_options
-from holdfast.cli.incident_ids import checked_incident, full_id
+from holdfast.cli.incident_ids import checked_incident, full_id, number_or_id, numbers_of
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.step_words import steps_lost
 from holdfast.cli.output.tables import cell, json_text
@@ -94,6 +94,11 @@ def whatif(
     for tested in found["jobs"]:
         if only:
             tested["partings"] = [parting for parting in tested["partings"] if parting["incident"] == only]
+    partings = [parting for tested in found["jobs"] for parting in tested["partings"] if parting["incident"]]
+    if partings:
+        numbers = read(url, lambda connection: numbers_of(connection, [parting["incident"] for parting in partings]))
+        for parting in partings:
+            parting["incident_number"] = numbers.get(parting["incident"])
     click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found, policy, only)))
     if any(tested["not_reproduced"] for tested in found["jobs"]):
         sys.exit(3)
@@ -180,7 +185,9 @@ def _job(tested: dict[str, Any], compares: bool) -> list[str]:
 
 def _parting(number: int, parting: dict[str, Any]) -> list[str]:
     cost = parting["cost"]
-    incident = f"incident {parting['incident'][:13]}" if parting["incident"] else "no incident"
+    incident = "no incident"
+    if parting["incident"]:
+        incident = f"incident {number_or_id(parting['incident'], parting['incident_number'])}"
     recorded = f"{cost['recorded_s']:.1f} s" if cost["recorded_s"] is not None else "the incident did not end"
     recorded += f", {cost['recorded_machines']} machines, steps lost: {steps_lost(cost['lost_steps'])}"
     other = f"{cost['estimated_machines']} machines"
