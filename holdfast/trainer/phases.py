@@ -33,6 +33,8 @@ class _Binding:
         self.framework = ""
         self.start = StepStart()
         self.is_begun = False
+        self.is_start_known = True
+        """It is known at which step of the job this process began to count."""
 
     def settle(self) -> None:
         """Complete the first optimizer step if the script does not count by itself: it was a step of the job."""
@@ -49,7 +51,19 @@ class _Binding:
         start = self.start.decide()
         counted = source or start.source
         kind = start.source if start.source is Source.RESTORED else counted
+        self.is_start_known = start.is_known
         self.ledger.begin_steps(start.done, kind, start.name, is_known=start.is_known)
+
+    def steps_completed(self) -> int | None:
+        """Return the number of steps that the job has completed, where optimizers count them; None if that is not
+        known, or a better source counts.
+        """
+        if self.ledger is None or self.explicit or self.framework:
+            return None
+        if self.ledger.steps_done:
+            return self.ledger.step + 1 if self.is_start_known else None
+        start = self.start.decide()
+        return start.done + (self.unsettled_ns is not None) if start.is_known else None
 
     def begin_counting(self, framework: str, done: int, name: str) -> None:
         """Let a framework count from now on: optimizers are not asked any more."""
@@ -65,6 +79,7 @@ def bind(ledger: LedgerWriter, ring: RingWriter | None = None) -> None:
     binding.ledger = ledger
     binding.ring = ring
     binding.explicit = binding.is_begun = False
+    binding.is_start_known = True
     binding.unsettled_ns = None
     binding.framework = ""
     binding.start = StepStart()

@@ -25,7 +25,7 @@ from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import make_deterministic
-from holdfast.trainer.steps import frameworks, loads
+from holdfast.trainer.steps import frameworks, loads, saves
 from holdfast.trainer.steps.guard import harmless
 
 COLLECTIVES = (
@@ -231,6 +231,7 @@ def _patch_torch(module: ModuleType) -> None:
     if binding.recorder is not None:
         make_deterministic(module)
     harmless(loads.patch_torch_load)(module)
+    harmless(saves.patch_torch_save)(module)
     keep_checkpoints(torch_is_there=True)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
+from holdfast.trainer.steps.saves import step_of
+from holdfast.trainer.steps.start import path_of
 
 _NUMBERED_FOLDER = re.compile(r"(?:global_?)?(?:step|iter)[-_]?(\d+)", re.IGNORECASE)
 
@@ -68,7 +70,8 @@ def _noting(original: Callable[..., Any], place: str, at: int = 0) -> Callable[.
 @harmless
 def _note(value: object, place: object) -> None:
     if binding.ledger is not None:
-        binding.start.note_loaded(value, place)
+        path = path_of(place)
+        binding.start.note_loaded(value, place, None if path is None else step_of(path))
 
 
 @harmless

@@ -37,6 +37,8 @@ ENTRIES_MAX = 256
 PARAMETERS_READ = 64
 
 OPTIMIZER_STATE = "the optimizer's restored state"
+SAVED = "the save"
+"""Stands for a number that was noted when a file was saved."""
 
 
 class Start(NamedTuple):
@@ -62,14 +64,19 @@ class StepStart:
         self._number: _Number | None = None
         self._unnumbered = ""
 
-    def note_loaded(self, value: object, place: object) -> None:
-        """Note what the script has loaded, and the file or directory that it was in."""
+    def note_loaded(self, value: object, place: object, saved_at: int | None = None) -> None:
+        """Note what the script has loaded, and the file or directory that it was in.
+
+        `saved_at`: the number of steps that the job had completed when it saved that, if this was noted.
+        """
         is_of_job, file = _is_of_job(place), _name_of(place)
         found = number_in(value)
+        if found is None and saved_at is not None:
+            found = SAVED, saved_at
         if found is not None:
             name, number = found
             if self._number is None or is_of_job >= self._number.is_of_job:
-                self._number = _Number(number, f"{name} in {file}", is_of_job)
+                self._number = _Number(number, f"{name} {'of' if name == SAVED else 'in'} {file}", is_of_job)
         elif is_of_job:
             self._unnumbered = file
 
@@ -90,7 +97,8 @@ class StepStart:
         # An optimizer that begins at 0 beside an older file: these are weights to begin with, not the job's progress.
         if number is not None and (number.is_of_job or self._own_count is None):
             return Start(number.done, Source.RESTORED, number.name)
-        if self._unnumbered:
+        # What the first generation has written itself, before its first step, is no step of the job.
+        if self._unnumbered and _generation() > 1:
             return Start(0, Source.OPTIMIZER, f"no step in {self._unnumbered}", is_known=False)
         # There are more ways to restore than are hooked: only an optimizer's own count shows that nothing was.
         if self._own_count is None and _generation() > 1:
@@ -150,7 +158,7 @@ def _whole(value: Any) -> int | None:
 
 def _is_of_job(place: object) -> bool:
     """Return True if this job may have written what lies there: it is not older than the job."""
-    path = _path_of(place)
+    path = path_of(place)
     if path is None:
         return _generation() > 1
     try:
@@ -171,12 +179,13 @@ def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
             yield from entries
 
 
-def _path_of(place: object) -> Path | None:
+def path_of(place: object) -> Path | None:
+    """Return the path that something was loaded from; None if it is no file."""
     if not isinstance(place, str | os.PathLike):
         place = getattr(place, "name", None) or getattr(place, "path", None)
     return Path(place) if isinstance(place, str | os.PathLike) and isinstance(os.fspath(place), str) else None
 
 
 def _name_of(place: object) -> str:
-    path = _path_of(place)
+    path = path_of(place)
     return "a stream" if path is None else path.name

@@ -1,0 +1,70 @@
+"""A file that does not say its step: what was noted when it was saved does, whatever its name is by then."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.node.ledger.ledger_layout import Source
+from holdfast.trainer.steps import saves
+from holdfast.trainer.steps.start import GENERATION_VARIABLE, StepStart
+
+SNAPSHOT = {"epoch": 2, "weights": torch.ones(3)}
+
+
+@pytest.fixture
+def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Torch, as far as the hook knows it, in the rank of a job that has made 60 steps."""
+    monkeypatch.setenv("HOLDFAST_JOB_DIR", str(tmp_path / "job"))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv(GENERATION_VARIABLE, "2")
+    monkeypatch.setattr(saves, "_notes", deque(maxlen=saves.NOTES_MAX))
+    monkeypatch.setattr(saves.binding, "steps_completed", lambda: 60)
+    module: Any = SimpleNamespace(save=torch.save, serialization=SimpleNamespace())
+    saves.patch_torch_save(module)
+    return module
+
+
+def test_a_snapshot_that_was_renamed_is_known(hooked: Any, tmp_path: Path) -> None:
+    part, path = tmp_path / "snapshot.tmp", tmp_path / "snapshot.pt"
+    hooked.save(SNAPSHOT, part)
+    part.rename(path)
+    start = StepStart()
+    start.note_loaded(torch.load(path), path, saves.step_of(path))
+    assert start.decide() == (60, Source.RESTORED, "the save of snapshot.pt", True)
+
+
+def test_so_is_one_that_the_script_opened(hooked: Any, tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pt"
+    with path.open("wb") as file:
+        hooked.save(SNAPSHOT, file)
+    assert saves.step_of(path) == 60
+
+
+def test_a_file_that_took_over_an_inode_is_not_taken_for_the_one_before(
+    hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "snapshot.pt"
+    for done in (20, 40):
+        monkeypatch.setattr(saves.binding, "steps_completed", lambda done=done: done)
+        hooked.save(SNAPSHOT, path)
+        time.sleep(0.01)
+    assert saves.step_of(path) == 40
+
+
+def test_other_files_are_not(hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "snapshot.pt"
+    hooked.save(SNAPSHOT, path)
+    os.utime(path, (1.0, 1.0))
+    assert saves.step_of(path) is None, "it was written again"
+    assert saves.step_of(tmp_path / "missing") is None
+    monkeypatch.setattr(saves.binding, "steps_completed", lambda: 0)
+    hooked.save(SNAPSHOT, tmp_path / "vocabulary.pt")
+    assert saves.step_of(tmp_path / "vocabulary.pt") is None, "nothing was trained yet"
