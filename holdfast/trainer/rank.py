@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 import msgspec
@@ -36,6 +36,8 @@ ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 LEDGER_VARIABLE = "HOLDFAST_LEDGER"
 GENERATION_VARIABLE = "HOLDFAST_GENERATION"
 MESSAGE_CHARS_MAX = 4_096
+_HOOKS = (f"{Path(install_hooks.__file__).parent}{os.sep}", f"{Path(log_lines.__file__).parent}{os.sep}")
+"""Directories of what is called between a script and torch."""
 TRACEBACK_CHARS_MAX = 65_536
 
 
@@ -171,12 +173,32 @@ def _exit_code(request: SystemExit) -> int:
 
 
 def _trim(error: BaseException) -> None:
-    """Let the traceback begin at the script's own first line."""
+    """Let the traceback begin at the script's own first line, and leave out the calls that hooks have put between."""
     part = error.__traceback__
     while part is not None and part.tb_frame.f_code.co_filename == __file__:
         part = part.tb_next
     if part is not None:
         error.__traceback__ = part
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        _leave_out_hooks(one.__traceback__)
+        one = one.__cause__ or one.__context__
+
+
+def _leave_out_hooks(part: TracebackType | None) -> None:
+    while part is not None:
+        following = part.tb_next
+        # The last one stays: what a hook itself raises is to be seen.
+        while following is not None and following.tb_next is not None and _is_of_hook(following):
+            following = following.tb_next
+        part.tb_next = following
+        part = following
+
+
+def _is_of_hook(part: TracebackType) -> bool:
+    return part.tb_frame.f_code.co_filename.startswith(_HOOKS)
 
 
 def _show(error: BaseException) -> None:

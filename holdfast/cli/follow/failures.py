@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 
 from holdfast.events import ProcessExited
+from holdfast.events.parts.ranks import RankException
 
 GATHER_S = 0.3
 """Time after a failure in which others count as part of it: ranks that run the same code fail at the same moment."""
@@ -54,7 +55,7 @@ class RankFailures:
         for event in events:
             groups.setdefault(_kind(event), []).append(event)
         for number, group in enumerate(groups.values()):
-            text = f"{self._job}: {self._who(group)} failed: {_what(group[0])}"
+            text = f"{self._job}: {self._who(group)} {_what(group[0])}"
             lines = last_lines(group[0])
             # Those that failed later, in another way, are as a rule the ones that lost their peer.
             if number == 0 and not self.has_shown(lines) and not any(self._is_shown(event.rank) for event in group):
@@ -95,15 +96,28 @@ def _kind(event: ProcessExited) -> tuple[str, str]:
 
 
 def _what(event: ProcessExited) -> str:
+    """Return what became of a rank, with the verb."""
     if event.exception is not None:
+        if _lost_its_peer(event.exception):
+            return f"lost the connection to another rank ({event.exception.type})"
         message = event.exception.message.strip()
-        return f"{event.exception.type}: {message}" if message else event.exception.type
+        return f"failed: {event.exception.type}: {message}" if message else f"failed: {event.exception.type}"
     if event.signal is not None:
         try:
-            return f"killed by {signal.Signals(event.signal).name}"
+            return f"failed: killed by {signal.Signals(event.signal).name}"
         except ValueError:
-            return f"killed by signal {event.signal}"
-    return event.detail or "its process is gone" if event.exit_code is None else f"exit code {event.exit_code}"
+            return f"failed: killed by signal {event.signal}"
+    how = event.detail or "its process is gone" if event.exit_code is None else f"exit code {event.exit_code}"
+    return f"failed: {how}"
+
+
+def _lost_its_peer(exception: RankException) -> bool:
+    """Return True if an exception only shows that another rank is gone."""
+    # The rules are read once a rank has failed: most runs need none.
+    from holdfast.engines.crash import rule_of_exception
+
+    rule = rule_of_exception(exception.type, exception.message)
+    return rule is not None and rule.hand == "cascade"
 
 
 def _spans(numbers: Iterable[int]) -> str:

@@ -1,12 +1,14 @@
-"""What the end of a rank leaves out: work for a process that goes on, which the kernel does away with anyway."""
+"""What the end of a rank leaves out: work for a process that goes on, and the calls of hooks in its traceback."""
 
 from __future__ import annotations
 
+import traceback
 import weakref
 
 import torch
 
-from holdfast.trainer.rank import _keep_operators
+from holdfast.trainer.rank import _keep_operators, _trim
+from holdfast.trainer.steps.loads import _noting
 
 
 def test_operators_stay_registered_and_what_a_script_wants_done_is_done() -> None:
@@ -20,3 +22,21 @@ def test_operators_stay_registered_and_what_a_script_wants_done_is_done() -> Non
     assert not deregister.atexit
     assert wanted.atexit
     wanted.detach()
+
+
+def _of_torch(_: str) -> None:
+    raise ValueError("of torch")
+
+
+def test_a_traceback_has_the_scripts_calls_and_torchs_and_no_hooks_between() -> None:
+    hooked = _noting(_noting(_of_torch, "f"), "f")
+    try:
+        try:
+            hooked("weights.pt")
+        except ValueError as first:
+            raise RuntimeError("of the script") from first
+    except RuntimeError as error:
+        _trim(error)
+        names = [entry.name for one in (error, error.__cause__) for entry in traceback.extract_tb(one.__traceback__)]  # type: ignore[union-attr]
+        own = "test_a_traceback_has_the_scripts_calls_and_torchs_and_no_hooks_between"
+        assert names == [own, own, "_of_torch"]

@@ -84,6 +84,9 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
             return Symptom.USER_EXCEPTION if alone else Symptom.PEER_LOST
         if rule.symptom in _OF_SERVICE:
             return Symptom.SERVICE_ELSEWHERE
+        if rule.symptom is Symptom.KILLED:
+            # A process that the script has started was killed, and the script only reports that.
+            return Symptom.KILLED_BY_SIGNAL
         return Symptom.INFRASTRUCTURE_ERROR if rule.symptom in _OF_NODE else Symptom.USER_EXCEPTION
     if exited.signal is not None:
         # A library that loses a partner in its own thread aborts the process; so does one that finds a device broken.

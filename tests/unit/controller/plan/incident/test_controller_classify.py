@@ -41,6 +41,7 @@ def ended(error: str = "", *, signal: int | None = None, code: int | None = None
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Symptom.USER_EXCEPTION),
         ("RuntimeError: CUDA error: device-side assert triggered", Symptom.USER_EXCEPTION),
         ("MemoryError: ", Symptom.USER_EXCEPTION),
+        ("ProcessExitedException: process 1 terminated with signal SIGKILL", Symptom.KILLED_BY_SIGNAL),
         ("RuntimeError: Connection closed by peer [10.0.0.1]:1", Symptom.PEER_LOST),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", Symptom.PEER_LOST),
         (
