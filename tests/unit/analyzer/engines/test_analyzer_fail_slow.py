@@ -302,6 +302,16 @@ def test_nodes_that_do_not_report_measurements_are_not_waited_for() -> None:
     assert found.unanswered == ("node-0", "node-1", "node-2")
 
 
+def test_a_slow_node_answers_slowly_and_silence_is_reported() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    scene.tell((0.99, 0.99), nodes=2)
+    scene.pass_s(3.0)
+    assert len(scene.emitted) == 1, "a job that is twice as slow waits twice as long"
+    scene.pass_s(3.0)
+    assert scene.located.summary.endswith("1 of 3 nodes did not report in time: node rank 2")
+
+
 def test_a_person_may_ask_at_any_time() -> None:
     scene = Scene(SlowPolicy(test=False))
     assert "no agent reports a job job" in scene.ask()
@@ -387,7 +397,7 @@ def test_measurements_of_other_ranks_are_ignored() -> None:
         (2, {"transfers": ((2, 99, 0.1),)}),
         (2, {"node_rank": 1, "compute_s": ((1, 9.0),)}),
     ):
-        about = {"asked": wanted.id, "node_rank": node} | fields
+        about: dict[str, Any] = {"asked": wanted.id, "node_rank": node} | fields
         scene.receive(SlownessTested(**scene.common(node), **about))
     scene.pass_s(1000)
     assert not scene.located.is_validated and not scene.located.nodes

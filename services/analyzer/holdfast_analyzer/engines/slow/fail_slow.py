@@ -15,6 +15,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from holdfast.engines.slow.calls import IterationTime
 from holdfast.engines.slow.sent_profiles import ITERATIONS_MAX
 from holdfast.engines.slow.slow_findings import PaceChange, SlowSuspects
@@ -59,6 +61,11 @@ FINER_THAN_STEPS = 1.5
 
 OLD = timedelta(seconds=30)
 """Older iterations show nothing of the present."""
+
+PATIENCE_MAX = 5.0
+"""Multiple of `answer_s` for which nodes of a job that became much slower are waited for at most."""
+
+SILENT_SHOWN = 8
 
 IMBALANCES = ("stage_imbalance", "sequence_imbalance")
 """Causes that are no machine's fault."""
@@ -238,7 +245,10 @@ class SlowJob:
     def _ask(
         self, asked: str, now: datetime, *, iterations: int = ITERATIONS_MAX, tests: bool = True, **known: Any
     ) -> None:
-        until = now + timedelta(seconds=self._policy.answer_s)
+        after_s, healthy_s = known.get("slow") or (0.0, 0.0)
+        # The node that is looked for answers as slowly as it trains.
+        patience = min(PATIENCE_MAX, max(1.0, after_s / healthy_s if healthy_s else 1.0))
+        until = now + timedelta(seconds=self._policy.answer_s * patience)
         wanted = SlowOrder(id=asked, job=self.job, generation=self._generation, until=until, iterations=iterations)
         may_test = tests and (self._policy.test or bool(known.get("asked_by")))
         self.analysis = Analysis(wanted, now, tests=may_test, by_steps=self._by_steps, **known)
@@ -278,7 +288,12 @@ class SlowJob:
         may_test = analysis.may_test and len(profiled) == nnodes and bool(analysis.located.suspicions)
         hold = hold_of(profiles, analysis.located, self._policy, now) if may_test else None
         if hold is None:
-            self._end(analysis, by_collectives(profiles, analysis.located), now)
+            judged = by_collectives(profiles, analysis.located)
+            if silent := [str(rank) for rank in range(nnodes) if rank not in profiled]:
+                shown = ", ".join((*silent[:SILENT_SHOWN], *(["..."] if len(silent) > SILENT_SHOWN else [])))
+                text = f"{judged.summary}; {len(silent)} of {nnodes} nodes did not report in time: node rank {shown}"
+                judged = msgspec.structs.replace(judged, summary=text)
+            self._end(analysis, judged, now)
             return
         analysis.tests, analysis.passes = hold
         self._pending.append(self._wanted(analysis, analysis.tests.until, tests=analysis.tests))
