@@ -24,6 +24,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The kernel's log is the machine's: what one test writes into it, the agents of all others would read as well.
 os.environ.setdefault("HOLDFAST_INSPECTIONS_DISABLED", "kernel")
 
+# As `holdfast up` gives it to its agents: one nursery serves them and those that tests start (tests/nursery.py).
+os.environ["PYTHONUNBUFFERED"] = "1"
+
 # How long an example takes says how busy the machine is, and nothing about the code.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")

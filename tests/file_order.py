@@ -13,6 +13,7 @@ from xdist.workermanage import WorkerController
 FOLDERS = ("e2e", "integration", "sim", "golden", "unit")
 WAITING = ("e2e", "integration")
 COMPUTES_FIRST = "gw0"
+ACCELERATOR = "tests/integration/accelerator/"
 MEASURING = ("test_slow_jobs.py",)
 """What compares the pace of a job with its pace before: not while each worker starts its first cluster."""
 
@@ -32,6 +33,11 @@ def place(test: pytest.Item) -> tuple[int, bool, int]:
 
 class FileOrder(LoadFileScheduling):
     """Gives each worker that has nearly done its files the next one in order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        # One worker has the processes with a device, which all its files use.
+        path: str = super()._split_scope(nodeid)
+        return ACCELERATOR if path.startswith(ACCELERATOR) else path
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if node.gateway.id == COMPUTES_FIRST:

@@ -1,14 +1,19 @@
 """A nursery for the agents that tests start: torch is imported once per worker instead of once per zygote.
 
-A test that is about how an agent starts its zygote itself takes `HOLDFAST_NURSERY` out of the environment.
+Clusters of tests share it too. A test that is about how an agent starts its zygote itself takes `HOLDFAST_NURSERY` out
+of the environment.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -45,19 +50,35 @@ def start_nursery(socket: Path, log: Path, given: Mapping[str, str]) -> subproce
     return process
 
 
-@pytest.fixture(scope="session", autouse=True)
-def environment_at_start() -> dict[str, str]:
-    """The environment before any test or other fixture of this kind has changed it."""
-    return public_environment()
+_AT_IMPORT = public_environment()
+"""The environment before any test or fixture has changed it."""
+
+
+@functools.cache
+def worker_nursery() -> Path:
+    """Return the socket of the nursery of this worker, which ends with it. It is started when it is first needed."""
+    place = Path(tempfile.mkdtemp(prefix="holdfast-nursery-"))
+    process = start_nursery(place / "nursery.sock", place / "nursery.log", _AT_IMPORT)
+    atexit.register(_end, process, place)
+    return place / "nursery.sock"
+
+
+def _end(process: subprocess.Popen[bytes], place: Path) -> None:
+    process.kill()
+    process.wait()
+    shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory, environment_at_start: dict[str, str]) -> Iterator[Path]:
+def environment_at_start() -> dict[str, str]:
+    """The environment before any test or other fixture of this kind has changed it."""
+    return dict(_AT_IMPORT)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Path]:
     """The log of a nursery that all agents started by this worker ask."""
-    place = tmp_path_factory.mktemp("nursery")
-    process = start_nursery(place / "nursery.sock", place / "nursery.log", environment_at_start)
+    socket = worker_nursery()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(NURSERY_VARIABLE, str(place / "nursery.sock"))
-        yield place / "nursery.log"
-    process.kill()
-    process.wait()
+        patched.setenv(NURSERY_VARIABLE, str(socket))
+        yield socket.with_suffix(".log")

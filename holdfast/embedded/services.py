@@ -79,7 +79,7 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
     """
     prefix: tuple[str, ...] = ()
     flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))
-    network = {NURSERY_VARIABLE: str(layout.nursery_socket)}
+    network = {NURSERY_VARIABLE: _given_nursery() or str(layout.nursery_socket)}
     if info.fabric is not None:
         # Everything of the node is started by its agent, and so in its namespace; /sys shows its devices there.
         prefix = ("ip", "netns", "exec", info.fabric.namespace(node))
@@ -108,6 +108,11 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
         # If the supervisor dies, the agents stop their ranks instead of leaving them unsupervised.
         death_signal=signal.SIGTERM,
     )
+
+
+def _given_nursery() -> str:
+    """Return the socket of a nursery that runs on this machine already and is shared; "": this cluster has its own."""
+    return os.environ.get(NURSERY_VARIABLE, "")
 
 
 def base_environment() -> dict[str, str]:
@@ -158,7 +163,8 @@ def cluster_plan(configuration: Configuration, *, for_one_run: bool = False) -> 
 
     def early(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
         # Agents in networks of their own would all be declined.
-        return [nursery_spec(configuration, layout, for_one_run=for_one_run)] if info.fabric is None else []
+        needs_nursery = info.fabric is None and not _given_nursery()
+        return [nursery_spec(configuration, layout, for_one_run=for_one_run)] if needs_nursery else []
 
     return ClusterPlan(
         migrate=_migrate,

@@ -16,10 +16,12 @@ from job import Job
 from reader import Reader
 from waiting import DEADLINE_S, until
 
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.embedded.control import AddNode, AnyRequest, ChildStatus, PowerOff, PowerOn, Reply, Status, ask
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.proctree import kill_all, node_processes
+from tests.nursery import public_environment, worker_nursery
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 JOBS = Path(__file__).with_name("jobs")
@@ -34,13 +36,20 @@ T = TypeVar("T")
 class Cluster:
     """One cluster in one directory."""
 
-    def __init__(self, directory: Path, environment: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
-        """`prefix`: a command that runs `holdfast up` (`tests/open_python.py`)."""
+    def __init__(
+        self,
+        directory: Path,
+        environment: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        *,
+        has_own_nursery: bool = False,
+    ) -> None:
+        """`prefix`: a command that runs `holdfast up` (`tests/open_python.py`), as another user than the nursery."""
         self.directory = directory
         self._prefix = prefix
         self.layout = ClusterLayout(directory)
         self.jobs: list[Job] = []
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        clean = {key: value for key, value in public_environment().items() if not key.startswith("HOLDFAST_")}
         self._reader = Reader()
         # The kernel's log is the machine's: what one test writes into it, the agents of all others would read as well.
         own = {"PYTHONUNBUFFERED": "1", "HOLDFAST_INSPECTIONS_DISABLED": "kernel"}
@@ -50,6 +59,8 @@ class Cluster:
         own["HOLDFAST_SLOW_VOTE_EVERY_S"] = "1"
         # Many tests break the same few nodes: what one did must not decide what happens in another.
         own["HOLDFAST_MECHANISMS_RECORD"] = "observe"
+        if not (has_own_nursery or prefix):
+            own[NURSERY_VARIABLE] = str(worker_nursery())
         self._environment = clean | own | (environment or {})
 
     # --- commands -------------------------------------------------------------------------------
@@ -255,10 +266,11 @@ def cluster(
     *,
     namespaces: bool = False,
     prefix: Sequence[str] = (),
+    has_own_nursery: bool = False,
     before: Callable[[Cluster], object] = lambda made: None,
 ) -> Iterator[Cluster]:
     """A cluster that is up; whatever happens, nothing of it stays behind. `before`: what is done before it is up."""
-    made = Cluster(directory, environment, prefix)
+    made = Cluster(directory, environment, prefix, has_own_nursery=has_own_nursery or namespaces)
     try:
         before(made)
         made.up(nodes, namespaces=namespaces)

@@ -18,9 +18,12 @@ pytestmark = pytest.mark.e2e
 
 @pytest.mark.timeout(300)
 def test_a_job_survives_the_end_of_the_cluster_however_it_ends(tmp_path: Path) -> None:
-    with cluster(tmp_path, nodes=2) as running:
+    with cluster(tmp_path, nodes=2, has_own_nursery=True) as running:
         job = running.run()
+        job.until_step(15)
+        running.until_mended("nursery", running.kill("nursery"))
         job.until_step(25)
+        assert job.generation() == 1, "the end of the nursery was noticed"
         ends = (_down, _interrupt, _kill_supervisor) if "HOLDFAST_LONG" in os.environ else (_down, _kill_supervisor)
         for end in ends:
             generation, at = job.generation(), job.step()

@@ -9,7 +9,7 @@ from records import check_record, check_steps
 
 pytestmark = pytest.mark.e2e
 
-PARTS = ("controller", "standby", "historian", "analyzer", "ckpt", "nursery", "nats", "postgres")
+PARTS = ("controller", "standby", "historian", "analyzer", "ckpt", "nats", "postgres")
 DECIDING = ("controller", "standby", "historian", "nats", "postgres")
 
 

@@ -32,7 +32,6 @@ REASONS = {
     "preload": "variable LD_PRELOAD",
     "limit": "Max open files",
     "umask": "Umask",
-    "directory": "cwd",
     "priority": "priority",
     "processors": "Cpus_allowed",
     "oom": "OOM score",

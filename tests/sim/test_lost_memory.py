@@ -20,7 +20,7 @@ from tests.sim.memory_job import Job
 from tests.sim.memory_topologies import groups_of
 from tests.sim.memory_vaults import LeftBehind
 
-HISTORIES = 100
+HISTORIES = 400 if "HOLDFAST_LONG" in os.environ else 50
 STRATEGIES = (*[BackupStrategy.CROSS_GROUP] * 6, BackupStrategy.RING, BackupStrategy.PAIRS)
 
 

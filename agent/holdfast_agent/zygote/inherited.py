@@ -51,9 +51,8 @@ def inherited(pid: int) -> dict[str, str]:
     }
     for name in os.listdir(f"{proc}/ns"):
         found[f"namespace {name}"] = os.readlink(f"{proc}/ns/{name}")
-    for name in ("cwd", "root"):
-        place = os.stat(f"{proc}/{name}")
-        found[name] = f"{place.st_dev}:{place.st_ino}"
+    root = os.stat(f"{proc}/root")
+    found["root"] = f"{root.st_dev}:{root.st_ino}"
     for line in _text(f"{proc}/status").splitlines():
         name, _, value = line.partition(":")
         if name in _STATUS:

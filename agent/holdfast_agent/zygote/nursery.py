@@ -102,6 +102,9 @@ class Nursery:
             if reason is None:
                 placed = inherited.fit(_shown_arguments(request), request.environment)
                 preload.check_single_threaded()
+                agent, _ = _peer(connection)
+                directory = os.open(f"/proc/{agent}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                received.append(directory)
                 pid = _fork(partial(_become_zygote, request, received, placed, began))
                 log.info("a zygote is born", pid=pid, state_dir=request.state_dir)
                 return Born(pid=pid), [os.pidfd_open(pid)]
@@ -177,7 +180,8 @@ def _become_zygote(request: BirthRequest, received: list[int], placed: Sequence[
     """Turn this fork into what `python -P -m holdfast_agent.zygote` would be."""
     from holdfast_agent.zygote.fork_rank import reset_signals, take_streams
 
-    output, ready = received
+    output, ready, directory = received
+    os.fchdir(directory)
     os.setsid()
     ready = take_streams(output, output, ready)
     reset_signals()

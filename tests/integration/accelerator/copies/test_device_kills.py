@@ -40,13 +40,13 @@ def kills(what: str, directory: Path, count: int) -> list[dict[str, object]]:
 
 
 def test_a_rank_is_killed(directory: Path) -> None:
-    for it in kills("rank", directory, 200 if LONG else 30):
+    for it in kills("rank", directory, 200 if LONG else 10):
         assert it["values"] == [it["restored"]], it
         # A step that it had asked for may have been sealed before it could see the answer.
         assert it["restored"] in (it["sealed"], it["asked"]), it
 
 
 def test_its_vault_is_killed(directory: Path) -> None:
-    for it in kills("vault", directory, 200 if LONG else 10):
+    for it in kills("vault", directory, 200 if LONG else 4):
         assert it["values"] == [it["restored"]], it
         assert it["restored"] >= it["sealed"], it  # type: ignore[operator]
