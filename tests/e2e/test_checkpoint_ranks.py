@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm_python import run_warm
 
 WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
 
 
 def run_worker(ranks: int, what: str, directory: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, WARM_RANKS, str(ranks), WORKER, what, directory],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_warm([sys.executable, WARM_RANKS, ranks, WORKER, what, directory], timeout=200)
 
 
 @pytest.mark.e2e

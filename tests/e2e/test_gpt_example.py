@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm_python import WarmPython
+
 WARM = (str(Path(__file__).parents[1] / "warm_ranks.py"), "{ranks}")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node={ranks}")
 TRAIN = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"
@@ -23,7 +25,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 @contextmanager
 def training(ranks: int, *arguments: str, launcher: Sequence[str] = WARM) -> Iterator[subprocess.Popen[str]]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
-    process = subprocess.Popen(
+    starts = WarmPython if launcher is WARM else subprocess.Popen[str]
+    process = starts(
         [sys.executable, *(word.format(ranks=ranks) for word in launcher), str(TRAIN), "--log-every=1", *arguments],
         env={**environment, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         stdout=subprocess.PIPE,

@@ -27,6 +27,7 @@ from holdfast.trainer.checkpoint.exchange import export
 from holdfast.trainer.checkpoint.layout.manifest import decode_manifest
 from holdfast.trainer.checkpoint.layout.manifest_checks import decode_index
 from tests.integration.historian_scene import new_database
+from tests.warm_python import run_warm
 
 pytestmark = pytest.mark.integration
 
@@ -35,14 +36,7 @@ RANKS = Path(__file__).with_name("ckpt_ranks.py")
 
 
 def run_ranks(what: str, directory: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, WARM_RANKS, "2", RANKS, what, directory],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_warm([sys.executable, WARM_RANKS, "2", RANKS, what, directory], timeout=100)
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from holdfast.engines.hang.dumps.flight_recorder import read_flight_recorder
+from tests.warm_python import run_warm
 
 SCRIPT = """
 import sys
@@ -23,7 +23,7 @@ open(sys.argv[1] + "/trace_rank_0.json", "wb").write(json if isinstance(json, by
 
 
 def test_both_forms_of_a_real_dump(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True, timeout=60)
+    run_warm([sys.executable, "-c", SCRIPT, tmp_path], timeout=60)
     from_pickle, from_json = (
         read_flight_recorder((tmp_path / name).read_bytes(), name)[0] for name in ("trace_rank_0", "trace_rank_0.json")
     )

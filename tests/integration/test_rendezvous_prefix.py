@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from holdfast.node.rank_variables import STORE_PREFIX
+from tests.warm_python import run_warm
 
 pytestmark = pytest.mark.integration
 
@@ -41,8 +41,4 @@ def test_the_job_reads_only_keys_with_its_secret(tmp_path: Path, prefix: str) ->
         STORE_PREFIX: prefix,
     }
     command = [sys.executable, "-m", "holdfast.trainer.rank", "train.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"read {not prefix}" in done.stdout
+    assert f"read {not prefix}" in run_warm(command, cwd=tmp_path, env=environment, timeout=120).stdout

@@ -10,15 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from holdfast.node.ledger.ledger_file import LedgerReader, LedgerSnapshot
 from holdfast.node.ledger.ledger_layout import Source
-from tests.integration.warm_starts import Start
+from tests.warm_python import WarmPython
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -117,41 +115,13 @@ trainer.fit(Net(), data, ckpt_path=last if os.path.exists(last) else None)
 """
 
 
-Launch = Callable[[Start], int]
-"""Runs a rank; returns its exit code."""
-
-
-def executed(start: Start) -> int:
-    """Run a rank in a process that imports torch for itself."""
-    command = [sys.executable, "-m", "holdfast.trainer.rank", start.script, *start.arguments]
-    with open(start.output, "ab") as output:
-        done = subprocess.run(
-            command, env=start.environment, cwd=start.directory, check=False, stdout=output, stderr=output
-        )
-    return done.returncode
-
-
-@pytest.fixture(scope="module")
-def forked() -> Iterator[Launch]:
-    """Runs a rank as a zygote does: importing torch takes ten times as long as all that the rank does."""
-    command = [sys.executable, str(Path(__file__).with_name("warm_starts.py"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as warm:
-        assert warm.stdin is not None and warm.stdout is not None
-        asks, answers = warm.stdin, warm.stdout
-
-        def run_forked(start: Start) -> int:
-            asks.write(msgspec.json.encode(start) + b"\n")
-            asks.flush()
-            return int(answers.readline())
-
-        yield run_forked
-        asks.close()
-
-
 def run(
-    folder: Path, script: str, generation: int, *arguments: str, by: Launch = executed
+    folder: Path, script: str, generation: int, *arguments: str, is_forked: bool = False
 ) -> tuple[LedgerSnapshot, int]:
-    """Run the script as the only rank of a generation; return its ledger and its exit code."""
+    """Run the script as the only rank of a generation; return its ledger and its exit code.
+
+    `is_forked`: as by a zygote, otherwise in a process that imports torch for itself.
+    """
     (folder / "script.py").write_text(script.format(truth=TRUTH, steps=STEPS))
     submitted_ms = folder / "submitted"
     if not submitted_ms.exists():
@@ -166,15 +136,11 @@ def run(
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    start = Start(
-        environment=environment,
-        directory=str(folder),
-        script=str(folder / "script.py"),
-        arguments=[str(folder), *arguments],
-        output=str(folder / f"{generation}.output"),
-    )
-    code = by(start)
-    assert code in (0, -signal.SIGKILL), Path(start.output).read_text()
+    command = [sys.executable, "-m", "holdfast.trainer.rank", str(folder / "script.py"), str(folder), *arguments]
+    starts = WarmPython if is_forked else subprocess.Popen[str]
+    with (folder / f"{generation}.output").open("a") as output:
+        code = starts(command, env=environment, cwd=folder, stdout=output, stderr=output).wait()
+    assert code in (0, -signal.SIGKILL), Path(output.name).read_text()
     reader = LedgerReader(folder / f"{generation}.ledger")
     try:
         return reader.snapshot(), code
@@ -200,14 +166,12 @@ def truth(folder: Path) -> tuple[int, int]:
         ("SGD", "pickle, prints", Source.LOG, True),
     ],
 )
-def test_a_loop_of_its_own(
-    tmp_path: Path, forked: Launch, optimizer: str, restores: str, source: Source, is_known: bool
-) -> None:
-    first, code = run(tmp_path, LOOP, 1, optimizer, restores, by=forked)
+def test_a_loop_of_its_own(tmp_path: Path, optimizer: str, restores: str, source: Source, is_known: bool) -> None:
+    first, code = run(tmp_path, LOOP, 1, optimizer, restores, is_forked=True)
     # Numbers of output are the script's own, from 1.
     by_log = source is Source.LOG
     assert (code, first.first, first.is_start_known) == (-signal.SIGKILL, int(by_log), True)
-    second, _ = run(tmp_path, LOOP, 2, optimizer, restores, by=forked)
+    second, _ = run(tmp_path, LOOP, 2, optimizer, restores, is_forked=True)
     reached, resumed = truth(tmp_path)
     assert reached == KILLED_AT and (resumed == 0) == (restores == "nothing")
     # Counted steps begin at 0; the step of the kill was made as well.

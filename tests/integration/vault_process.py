@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.warm_python import WarmPython
+
 SUBMITTED_MS = 1
 WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 
@@ -57,7 +59,7 @@ class Ranks:
         }
         pipes = [os.pipe() for _ in range(size)]
         outputs = [writing for _, writing in pipes]
-        self._process = subprocess.Popen(
+        self._process = WarmPython(
             [sys.executable, WARM_RANKS, *(f"--stdout={output}" for output in outputs), str(size), script, *args],
             env=environment,
             pass_fds=outputs,

@@ -180,8 +180,8 @@ def _become_zygote(request: BirthRequest, received: list[int], placed: Sequence[
     """Turn this fork into what `python -P -m holdfast_agent.zygote` would be."""
     from holdfast_agent.zygote.fork_rank import reset_signals, take_streams
 
-    output, ready, directory = received
-    os.fchdir(directory)
+    output, ready, agents_directory = received
+    os.fchdir(agents_directory)
     os.setsid()
     ready = take_streams(output, output, ready)
     reset_signals()

@@ -1,0 +1,131 @@
+"""Forks Python processes from one that has torch, for `tests/warm_python.py`: ``warm_server.py SOCKET``
+
+A fork does what `python ARGUMENT...` would do, in its own environment and directory, and ends as an interpreter ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.node import kernel
+from holdfast_agent.zygote import preload
+
+FILES_MOST = 64
+_ASIDE = 512
+"""Descriptors from here on are used by no process of a test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A process that somebody asked for; `files` maps its descriptors to ours."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    directory: str
+    has_session: bool
+    files: dict[int, int]
+
+
+def receive(connection: socket.socket) -> Asked:
+    data, files = b"", list[int]()
+    while not data.endswith(b"\n"):
+        part, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, FILES_MOST)
+        assert part, "the test left before it had asked"
+        data += part
+        files += descriptors
+    asked: dict[str, Any] = json.loads(data)
+    return Asked(**asked | {"files": dict(zip(asked["files"], files, strict=True))})
+
+
+def become(asked: Asked, parent: int) -> None:
+    """Be such a process from here on, but for what it runs."""
+    from holdfast_agent.zygote.fork_rank import reset_signals  # Imports torch: not before its threads are held.
+
+    kernel.die_with_parent(parent)
+    if asked.has_session:
+        os.setsid()
+    aside = {target: os.dup2(source, _ASIDE + target) for target, source in asked.files.items()}
+    os.closerange(3, _ASIDE)
+    for target, source in aside.items():
+        os.dup2(source, target)
+    os.closerange(_ASIDE, _ASIDE + max(aside) + 1)
+    reset_signals()
+    os.chdir(asked.directory)
+    os.environ.clear()
+    os.environ.update(asked.environment)
+    path = [place for place in asked.environment.get("PYTHONPATH", "").split(os.pathsep) if place]
+    sys.path[:0] = path
+
+
+def run(arguments: list[str]) -> None:
+    """Run what `python` would run with these arguments: a module, a line of code, or a script."""
+    while arguments[0] in ("-P", "-u"):
+        arguments = arguments[1:]
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        sys.path.insert(0, "")
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - of a test, as `python -c`
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def serve(listener: socket.socket) -> Asked:
+    """Fork for whoever asks; return in each fork, with what it is to be."""
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    asking = dict[int, socket.socket]()
+    while True:
+        ready, _, _ = select.select([listener, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+        for pid, connection in list(asking.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+                asking.pop(pid).close()
+        if listener in ready:
+            connection, _ = listener.accept()
+            asked = receive(connection)
+            parent, pid = os.getpid(), os.fork()
+            if pid == 0:
+                for ours in (listener, connection, *asking.values()):
+                    ours.detach()
+                become(asked, parent)
+                return asked
+            for descriptor in asked.files.values():
+                os.close(descriptor)
+            asking[pid] = connection
+            connection.sendall(b"%d\n" % pid)
+
+
+if __name__ == "__main__":
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(sys.argv[1])
+    listening.listen()
+    preload.hold_threads()
+    preload.preload()
+    importlib.import_module("holdfast_agent.zygote.fork_rank")
+    gc.collect()
+    gc.freeze()
+    run(serve(listening).arguments)
