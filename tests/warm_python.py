@@ -23,6 +23,8 @@ from typing import Any
 from holdfast.embedded.processes.child_process import start
 from holdfast.embedded.servers.identity import Identity
 
+WARM_RANKS = Path(__file__).with_name("warm_ranks.py")
+"""`WARM_RANKS RANKS SCRIPT ARGUMENT...` runs ranks of one process group."""
 SERVER = Path(__file__).with_name("warm_server.py")
 STARTS_WITHIN_S = 60.0
 
@@ -120,13 +122,14 @@ def run_warm(
 ) -> subprocess.CompletedProcess[str]:
     """`subprocess.run(args, capture_output=True, text=True)` by a `WarmPython`."""
     pipe = subprocess.PIPE
-    with WarmPython([str(word) for word in args], cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+    command = [str(word) for word in args]
+    with WarmPython(command, cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             output, errors = process.communicate(timeout=timeout)
         except BaseException:
             process.kill()
             raise
-    done = subprocess.CompletedProcess(args, process.returncode, output, errors)
+    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
     if check and done.returncode:
         raise AssertionError(f"it ended with {done.returncode}:\n{output}{errors}")
     return done

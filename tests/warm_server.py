@@ -46,7 +46,8 @@ def receive(connection: socket.socket) -> Asked:
         data += part
         files += descriptors
     asked: dict[str, Any] = json.loads(data)
-    return Asked(**asked | {"files": dict(zip(asked["files"], files, strict=True))})
+    asked["files"] = dict(zip(asked["files"], files, strict=True))
+    return Asked(**asked)
 
 
 def become(asked: Asked, parent: int) -> None:

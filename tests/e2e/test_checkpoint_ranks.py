@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm_python import run_warm
+from tests.warm_python import WARM_RANKS, run_warm
 
-WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm_python import WarmPython
+from tests.warm_python import WARM_RANKS, WarmPython
 
-WARM = (str(Path(__file__).parents[1] / "warm_ranks.py"), "{ranks}")
+WARM = (str(WARM_RANKS), "{ranks}")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node={ranks}")
 TRAIN = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"
 

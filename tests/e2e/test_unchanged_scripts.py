@@ -15,7 +15,7 @@ from records import check_record
 pytestmark = pytest.mark.e2e
 
 MINIMAL = Path(__file__).parents[2] / "examples" / "minimal_ddp.py"
-STEPS = 200
+STEPS = 100
 LOSS = re.compile(r" step (\d+) loss (\S+)$", re.MULTILINE)
 
 

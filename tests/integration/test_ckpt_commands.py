@@ -27,11 +27,10 @@ from holdfast.trainer.checkpoint.exchange import export
 from holdfast.trainer.checkpoint.layout.manifest import decode_manifest
 from holdfast.trainer.checkpoint.layout.manifest_checks import decode_index
 from tests.integration.historian_scene import new_database
-from tests.warm_python import run_warm
+from tests.warm_python import WARM_RANKS, run_warm
 
 pytestmark = pytest.mark.integration
 
-WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 RANKS = Path(__file__).with_name("ckpt_ranks.py")
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.warm_python import WarmPython
+from tests.warm_python import WARM_RANKS, WarmPython
 
 SUBMITTED_MS = 1
-WARM_RANKS = Path(__file__).parents[1] / "warm_ranks.py"
 
 
 @contextmanager
