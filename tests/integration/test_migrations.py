@@ -174,6 +174,7 @@ async def test_the_reader_reads_all_but_secrets_and_writes_nothing(server: Postg
             if (schema, table) not in SECRET:
                 await reader.fetch(f'select * from {schema}."{table}" limit 1')
         assert await reader.fetchval("show statement_timeout") == "30s"
+        assert await reader.fetchval("show jit") == "off"
         with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
             await reader.execute("delete from controller.later")
         await reader.execute("set default_transaction_read_only = off")
