@@ -17,10 +17,7 @@ PROGRESS_EVERY_S = 0.9
 """Slightly less than the interval between two reads of the ledgers, so that no read is skipped."""
 
 STEPS_AHEAD = 20
-"""Steps of other ranks after which a rank without a step makes none."""
-
-MOVED_WITHIN_S = 5.0
-"""Time since a rank passed a phase or a collective, within which it counts as going on."""
+"""Steps of other ranks after which a rank without a step makes none: those that train together differ by one or two."""
 
 _CERTAIN = ("script", "framework", "restored", "", "optimizer")
 """Sources of step numbers, the best first; "" stands for those that tell nothing of the start."""
@@ -34,7 +31,7 @@ def observed(draft: PlanDraft, seen: Observed) -> None:
     steps = tuple(seen.statuses[rank].steps_done if rank in seen.statuses else 0 for rank in crew.ranks)
     if steps != draft.state.progress:
         draft.update(progress=steps, progress_at=draft.now)
-    if crew.trains and not crew.stepped and _all_step_or_go_on(crew, seen, draft.now):
+    if crew.trains and not crew.stepped and _all_step_but_others(crew, seen):
         _first_step(draft, crew, seen)
     elif crew.stepped and not crew.numbered:
         _note_numbers(draft, crew, seen)
@@ -55,21 +52,12 @@ def observed(draft: PlanDraft, seen: Observed) -> None:
     end_ranks_after_lease(draft, seen.cut_off_s)
 
 
-def _all_step_or_go_on(crew: Crew, seen: Observed, now: datetime) -> bool:
-    """Return True once all ranks have made a step, apart from those that make none.
-
-    These go on, in collectives and phases, while others make steps: ranks that train together differ by one or two.
-    """
-    statuses = [seen.statuses[rank] for rank in crew.ranks if rank in seen.statuses]
-    without = [status for status in statuses if not status.steps_done]
-    if not without:
-        return len(statuses) == len(crew.ranks)
-    is_ahead = max(status.steps_done for status in statuses) >= STEPS_AHEAD
-    return (
-        is_ahead
-        and len(statuses) == len(crew.ranks)
-        and all(status.collectives and _since_s(status.changed_at, now) <= MOVED_WITHIN_S for status in without)
-    )
+def _all_step_but_others(crew: Crew, seen: Observed) -> bool:
+    """Return True once all ranks have made a step, apart from those that make none: others are far ahead of them."""
+    if any(rank not in seen.statuses for rank in crew.ranks):
+        return False
+    steps = [seen.statuses[rank].steps_done for rank in crew.ranks]
+    return all(steps) or max(steps, default=0) >= STEPS_AHEAD
 
 
 def _first_step(draft: PlanDraft, crew: Crew, seen: Observed) -> None:

@@ -1,7 +1,7 @@
 """Ranks that make no steps: servers of parameters, evaluators, scripts that apply gradients by hand.
 
-Such ranks show that they train only by what they pass: phases and collectives. A generation runs once each of its nodes
-has made a step or goes on like this; a job that trains is not restarted because no step of it is seen.
+A generation runs once each of its nodes has made a step, apart from those that others are far ahead of. A job without
+any steps shows that it trains only by the collectives that it passes; it is not restarted because no step is seen.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def go_on_without_steps(draft: JobDraft, phase: Starting, event: Progress) -> No
         if not phase.is_ahead and max(rank.steps_done for rank in event.ranks) >= STEPS_AHEAD:
             draft.update_phase(is_ahead=True)
         return
-    if node is None or node in phase.moving or not _may_count(draft, phase) or not _goes_on(event):
+    is_served = phase.is_ahead and not any(rank.steps_done for rank in event.ranks)
+    if node is None or node in phase.moving or not (is_served or (_may_count(draft, phase) and _goes_on(event))):
         return
     moving = phase.moving | {node}
     draft.update_phase(moving=moving)
@@ -44,9 +45,7 @@ def go_on_without_steps(draft: JobDraft, phase: Starting, event: Progress) -> No
 
 
 def _may_count(draft: JobDraft, phase: Starting) -> bool:
-    """Return True if a node without a step may be one that makes none."""
-    if phase.is_ahead:
-        return True
+    """Return True if the job may be one that makes no steps."""
     if phase.stepped or phase.started_at is None:
         return False
     if not draft.state.has_stepped and draft.state.incident is not None:

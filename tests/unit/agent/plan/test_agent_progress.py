@@ -66,15 +66,17 @@ def test_the_first_step_is_that_of_the_rank_that_knows_most(
 
 def test_a_rank_that_only_serves_others_has_no_first_step_of_its_own() -> None:
     scene = running()
-    served = RankStatus(step=28, steps_done=20, first=9, step_source="restored", first_step_at=START)
+    serves = RankStatus(is_start_known=False)
 
-    def seen(of_server: RankStatus) -> list[FirstStep]:
-        scene.see(Observed, statuses={0: served, 1: of_server}, cut_off_s=None)
+    def seen(steps: int) -> list[FirstStep]:
+        served = RankStatus(
+            step=steps + 8, steps_done=steps, first=9, step_source="restored", first_step_at=START if steps else None
+        )
+        scene.see(Observed, statuses={0: served, 1: serves}, cut_off_s=None)
         return scene.said(FirstStep)
 
-    assert seen(RankStatus(collectives=0, changed_at=scene.now)) == [], "it may be loading its data"
-    assert seen(RankStatus(collectives=7, changed_at=scene.now - timedelta(seconds=30))) == []
-    (first,) = seen(RankStatus(collectives=40, changed_at=scene.now, is_start_known=False))
+    assert seen(19) == []
+    (first,) = seen(20)
     assert (first.step, first.step_source, first.is_start_known) == (9, "restored", True)
 
 
