@@ -22,6 +22,7 @@ from holdfast.events import (
     IncidentOpened,
     JobFinished,
     NodesAwaited,
+    Progress,
     Rollback,
     StepNotPersisted,
     Suspension,
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 DRAW_EVERY_S = 0.5
+
+STEPLESS_AFTER_S = 10.0
+"""Time after its start from which a generation that passes collectives, and makes no steps, is said to train."""
 
 
 class StatusLine:
@@ -46,6 +50,8 @@ class StatusLine:
         self.numbers = LiveNumbers()
         self._nodes = 0
         self._incident_at: float | None = None
+        self._started_at: datetime | None = None
+        """When the present generation was started."""
         self.incident_numbers: dict[str, int] = {}
         """Numbers of incidents, by their ids, as far as they are known."""
         self.expects_nodes = False
@@ -72,6 +78,7 @@ class StatusLine:
                 self._generation = event.generation or 0
                 self._nodes = len(event.nodes)
                 self._state = "starting"
+                self._started_at = event.at
                 self.print(f"{self._job}: generation {self._generation} on {', '.join(event.nodes)}: {event.reason}")
             case FirstStep():
                 self._state = "training"
@@ -80,6 +87,12 @@ class StatusLine:
                     self._incident_at = None
                     where = f"step {event.step} done{_start_in_words(event)}"
                     self.print(f"{self._job}: training again after {seconds:.2f} s, {where}")
+            case Progress() if self._state == "starting" and self._goes_on_without_steps(event):
+                self._state = "training, its steps are not seen"
+                if self._incident_at is not None:
+                    seconds = time.monotonic() - self._incident_at
+                    self._incident_at = None
+                    self.print(f"{self._job}: goes on {seconds:.0f} s after the failure; its steps are not seen")
             case IncidentOpened():
                 self._incident_at = self._incident_at or time.monotonic()
                 self.print(f"{self._job}: incident {self._incident(event.incident)}: {event.reason}")
@@ -104,6 +117,14 @@ class StatusLine:
 
     def _incident(self, incident: str | None) -> str:
         return number_or_id(incident or "", self.incident_numbers.get(incident or ""))
+
+    def _goes_on_without_steps(self, event: Progress) -> bool:
+        if self._started_at is None or event.generation != self._generation:
+            return False
+        is_old = (event.at - self._started_at).total_seconds() >= STEPLESS_AFTER_S
+        return is_old and all(
+            rank.collectives and not rank.steps_done and rank.since_change_s < 1.0 for rank in event.ranks
+        )
 
     def print(self, text: str, keep: str = "") -> None:
         """Print a line; control characters are escaped, except those in `keep`."""

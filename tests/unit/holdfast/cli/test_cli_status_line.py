@@ -1,10 +1,12 @@
 """The lines that `holdfast run` prints about a job."""
 
 import io
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from holdfast.cli.follow.status_line import StatusLine
-from holdfast.events import CopiesRefused, StepNotPersisted
+from holdfast.events import CopiesRefused, GenerationStarted, IncidentOpened, Progress, StepNotPersisted
+from holdfast.events.parts.ranks import RankProgress
 from holdfast.fresh_ids import uuid7
 
 
@@ -38,3 +40,16 @@ def test_a_node_without_copies_is_reported_with_the_reason() -> None:
     )
     StatusLine("job-1", out).take(event)
     assert out.getvalue() == "[holdfast] job-1: no copies go from n-1 to n-2: certificate has expired\n"
+
+
+def test_a_job_whose_steps_are_not_seen_is_reported_to_go_on() -> None:
+    out = io.StringIO()
+    line = StatusLine("job-1", out)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    common: dict[str, Any] = {"source": "test", "job": "job-1", "generation": 2}
+    line.take(IncidentOpened(id=uuid7(), at=at, symptom="killed_by_signal", failed_step=-1, reason="killed", **common))
+    line.take(GenerationStarted(id=uuid7(), at=at, nodes=("n-1",), world_size=1, reason="again", **common))
+    for after_s, passed in ((3, 40), (11, 0), (12, 90), (13, 95)):
+        ranks = (RankProgress(rank=0, step=-1, phase="init", collectives=passed, since_change_s=0.1),)
+        line.take(Progress(id=uuid7(), at=at + timedelta(seconds=after_s), node="n-1", ranks=ranks, **common))
+    assert out.getvalue().count("goes on 0 s after the failure; its steps are not seen") == 1
