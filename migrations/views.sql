@@ -70,7 +70,8 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
        historian.seconds(coalesce(f.at, g.at), d.at) as total_s,
        array(select jsonb_array_elements_text(g.body->'nodes')) as nodes,
        coalesce(nullif(n.first - 1, -1), w.step) as restore_step,
-       case when f.at is null or u.exists or not w.has_begun then null
+       -- A restart without a failure, for an update or in place of a slow node, may cost steps as well.
+       case when g.previous = 0 or u.exists or not w.has_begun then null
             when n.first is not null then greatest(0, coalesce(l.reached, -1) + coalesce(p.first, 0) - (n.first - 1))
             -- Numbers of output are not compared with others: they begin at 0 or 1, as the script likes.
             when p.first > 1 then null
@@ -86,7 +87,8 @@ select g.job, g.generation, g.incident, c.type as cause, g.at as started_at,
        coalesce(x.at, g.next_at, j.at) as ended_at,
        w.is_start_known or n.first is not null as is_start_known,
        case when n.first is null then w.source else 'log' end as step_source,
-       coalesce(n.source_name, w.source_name) as step_source_name
+       coalesce(n.source_name, w.source_name) as step_source_name,
+       g.previous > 0 as is_restart
 from (
     select e.job, e.generation, e.incident, e.id, e.cause, e.at, e.body,
            coalesce(lag(e.generation) over w, 0) as previous, lag(e.at) over w as previous_at,
@@ -239,7 +241,7 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at,
                              where e.type = 'generation_started' and e.incident = o.incident and e.job = o.job))
            as attempts,
        coalesce(c.outcome, 'open') as outcome,
-       (select case when bool_or(g.fault_at is not null and g.lost_steps is null
+       (select case when bool_or(g.is_restart and g.lost_steps is null
                                  and (g.is_start_known is not null or g.outcome in ('starting', 'completed')))
                then null else coalesce(sum(g.lost_steps), 0)::bigint end
         from historian.generations g where g.job = o.job and g.incident = o.incident) as lost_steps,
@@ -409,7 +411,7 @@ select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'ru
             where e.type in ('first_step', 'checkpoint_saved', 'process_exited') and e.job = s.job)), -1) as last_step,
        (select count(*) from historian.events e
         where e.type = 'incident_opened' and e.job = s.job) as incidents,
-       (select case when bool_or(g.fault_at is not null and g.lost_steps is null
+       (select case when bool_or(g.is_restart and g.lost_steps is null
                                  and (g.is_start_known is not null or g.outcome in ('starting', 'completed')))
                then null else coalesce(sum(g.lost_steps), 0) end
         from historian.generations g where g.job = s.job) as lost_steps,
@@ -435,7 +437,7 @@ returns table (job text, began_at timestamptz, ended_at timestamptz, wall_s doub
 language sql stable parallel safe as $$
     with known as (
         select g.job, g.generation, g.first_step_at, g.ended_at, g.restore_step, g.lost_steps, g.is_start_known,
-               g.fault_at, g.outcome
+               g.is_restart, g.outcome
         from historian.generations g
     ), trained as (
         select g.job, g.first_step_at as began_at, coalesce(g.ended_at, least(until, now())) as ended_at,
@@ -443,7 +445,7 @@ language sql stable parallel safe as $$
                -- The last step before the end, as the next generation that trains shows it.
                lead(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached,
                max(coalesce(g.restore_step, -1) + coalesce(g.lost_steps, 0)) over w as reached_before,
-               not g.is_start_known or g.fault_at is not null and g.lost_steps is null as is_unknown
+               not g.is_start_known or g.is_restart and g.lost_steps is null as is_unknown
         from known g
         where g.first_step_at is not null
         window w as (partition by g.job order by g.generation)

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast.events import (
+    FailSlowLocated,
     FirstStep,
     JobFinished,
     NodeLost,
     StepsNumbered,
 )
+from holdfast.fresh_ids import uuid7
 from tests.integration.historian_scene import (
     GENERATIONS,
     INCIDENTS,
@@ -131,6 +133,22 @@ async def test_what_a_job_lost_is_unknown_if_its_last_generation_ended_without_a
     assert (await one(urls, JOBS, story.job))["lost_steps"] is None
     assert (await one(urls, INCIDENTS, story.job))["lost_steps"] is None
     assert (await one(urls, ETTR, story.job))["ettr"] is None
+
+
+async def test_a_restart_without_a_failure_may_cost_steps_as_well(urls: dict[str, str]) -> None:
+    """In place of a slow node; the script goes on from its own checkpoint."""
+    story = Story("replaced")
+    story.submit()
+    story.start(0.001, 0.5)
+    story.steps(0, 57, 9.9)
+    found = story.say(FailSlowLocated, 10.0, asked=uuid7(), nodes=("n2",), summary="n2 is slow")
+    story.open(10.1, found, failed_step=-1, symptom="mfu_decline")
+    story.start(10.2, 11.0, restore=40, nodes=("n1", "n3"))
+    await record(urls["historian"], story.events)
+    first, second = await query(urls["reader"], GENERATIONS, story.job)
+    assert (first["lost_steps"], second["lost_steps"]) == (None, 17)
+    assert (await one(urls, JOBS, story.job))["lost_steps"] == 17
+    assert (await one(urls, INCIDENTS, story.job))["lost_steps"] == 17
 
 
 async def test_a_lost_node_costs_all_steps_that_were_made(urls: dict[str, str]) -> None:
