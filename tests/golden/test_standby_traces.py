@@ -48,7 +48,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
             return [f"= refused: {outcome.refusal}"]
         nodes = " ".join(f"{node.id}:{node.state}" for node in inventory.nodes.values())
         claims = " ".join(
-            f"{claim.job} waits for {claim.count}" for claim in inventory.claims.values() if not claim.over_at
+            f"{claim.job} waits for {claim.waits_for}" for claim in inventory.claims.values() if not claim.over_at
         )
         note = [f"= answered: {outcome.note}"] if outcome.note else []
         return [*(told(event) for event in outcome.events), *note, f"= {nodes}{'; ' + claims if claims else ''}"]

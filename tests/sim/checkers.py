@@ -46,6 +46,7 @@ def check(cluster: SimCluster) -> None:
     each_job_ends_once(cluster)
     nothing_is_rejected(cluster)
     claims_are_answered_in_order(cluster)
+    sizes_stay_within_bounds(cluster)
     nothing_is_held_in_the_end(cluster)
 
 
@@ -196,6 +197,15 @@ def claims_are_answered_in_order(cluster: SimCluster) -> None:
             if isinstance(event, NodesGranted) and event.job == spec.name
         ]
         assert granted == sorted(set(granted)), f"claims of {spec.name} were granted in the order {granted}"
+
+
+def sizes_stay_within_bounds(cluster: SimCluster) -> None:
+    """A job runs on as many nodes as it asked for, an elastic one on no fewer and no more than it may have."""
+    for spec in cluster.specs:
+        for start in (it for it in cluster.log if isinstance(it, GenerationStarted) and it.job == spec.name):
+            fewest = spec.nnodes_min if spec.is_elastic else spec.nnodes
+            assert fewest <= len(start.nodes) <= spec.nnodes, f"{spec.name} started on {start.nodes}"
+            assert start.world_size == len(start.nodes) * spec.nproc_per_node
 
 
 def nothing_is_held_in_the_end(cluster: SimCluster) -> None:

@@ -140,8 +140,10 @@ class SimService:
 class SimCluster:
     """Everything together, from one seed."""
 
-    def __init__(self, seed: int, *, nodes: int, jobs: dict[str, tuple[int, int]]) -> None:
-        """`jobs`: name -> (nodes, ranks per node)."""
+    def __init__(
+        self, seed: int, *, nodes: int, jobs: dict[str, tuple[int, int]], fewest: dict[str, int] | None = None
+    ) -> None:
+        """`jobs`: name -> (nodes, ranks per node). `fewest`: of those that may have fewer nodes, how few."""
         self.world = World(seed)
         self.chaos = Chaos(self.world.random)
         self.bus = SimBus(self)
@@ -157,13 +159,23 @@ class SimCluster:
         self.desired: dict[str, bytes] = {}
         self.heard: dict[str, datetime] = {}
         self.timeouts = Timeouts(
-            first_step_s=20, first_step_min_s=10, start_s=20, stop_grace_s=2, checks_s=30, block_s=60
+            first_step_s=20, first_step_min_s=10, start_s=20, stop_grace_s=2, checks_s=30, block_s=60, last_call_s=8
         )
         self.trainings = {
             name: Training(nnodes * nproc, partial(self._find, name)) for name, (nnodes, nproc) in jobs.items()
         }
+        fewest = fewest or {}
         self.specs = [
-            JobSpec(name=name, script="t.py", nnodes=nnodes, nproc_per_node=nproc, cwd="/", directory="/jobs")
+            JobSpec(
+                name=name,
+                script="t.py",
+                nnodes=nnodes,
+                nnodes_min=fewest.get(name, 0),
+                nnodes_max=nnodes if name in fewest else 0,
+                nproc_per_node=nproc,
+                cwd="/",
+                directory="/jobs",
+            )
             for name, (nnodes, nproc) in jobs.items()
         ]
         ladder = LadderPolicy(attempts_max=30, slow_cost_max_s=3)

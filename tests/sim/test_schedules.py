@@ -44,8 +44,13 @@ FAULTS = (
 
 
 async def run_schedule(seed: int, faults: tuple[str, ...] = FAULTS) -> SimCluster:
-    """One history: two jobs on five of seven nodes, faults for a while, then calm until both have ended."""
-    cluster = SimCluster(seed, nodes=7, jobs={"large": (3, 2), "small": (2, 1)})
+    """One history: two jobs on five of seven nodes, faults for a while, then calm until both have ended. In a sixth
+    the jobs may have fewer nodes, and ask for more than there are.
+    """
+    jobs, fewest = {"large": (3, 2), "small": (2, 1)}, dict[str, int]()
+    if seed % 6 == 0:
+        jobs, fewest = {"large": (6, 2), "small": (3, 1)}, {"large": 2, "small": 1}
+    cluster = SimCluster(seed, nodes=7, jobs=jobs, fewest=fewest)
     world = cluster.world
     await cluster.submit()
     for _ in range(world.random.randint(0, 16)):

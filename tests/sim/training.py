@@ -25,6 +25,8 @@ class Training:
     def __init__(self, world_size: int, say: Callable[[type[Event], dict[str, Any]], None] = _nobody_hears) -> None:
         """`say` is how its analyzer speaks."""
         self.world_size = world_size
+        self.world_sizes: dict[int, int] = {}
+        """By generation: an elastic job's changes."""
         self.saved_step = -1
         self.certified = 0
         self.poisoned_from: int | None = None
@@ -39,7 +41,9 @@ class Training:
         self.standing_still: set[int] = set()
         self.slow: set[int] = set()
 
-    def start(self, generation: int, rank: int, node: str) -> None:
+    def start(self, generation: int, rank: int, node: str, world_size: int) -> None:
+        known = self.world_sizes.setdefault(generation, world_size)
+        assert known == world_size, f"generation {generation} has {known} ranks and {world_size}"
         before = self.ran.get((generation, rank))
         assert before is None, f"rank {rank} of generation {generation} ran on {before} and was started on {node}"
         self.ran[generation, rank] = node
@@ -129,4 +133,6 @@ class Training:
         self.alive[generation].discard(rank)
 
     def is_complete(self, generation: int) -> bool:
-        return generation not in self.standing_still and len(self.alive.get(generation, ())) == self.world_size
+        return generation not in self.standing_still and len(self.alive.get(generation, ())) == self.world_sizes.get(
+            generation
+        )

@@ -51,7 +51,8 @@ class Zygote:
             return self._fork_checks(order)
         self.training = self.node.trainings[order.placement.job.name]
         for rank in order.placement.ranks:
-            self.training.start(order.generation, rank, self.node.name)
+            world_size = order.placement.job.nnodes * order.placement.job.nproc_per_node
+            self.training.start(order.generation, rank, self.node.name, world_size)
             self.node.pids += 1
             step = self.training.restored(order.generation, order.placement.restore_at_most)
             self.ranks[rank] = SimRank(order.fence, rank, self.node.pids, step)

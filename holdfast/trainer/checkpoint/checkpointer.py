@@ -219,6 +219,8 @@ class Checkpointer:
             self._memory.report_restored(kept.step, "memory", on_disk)
             self._memory.go_on_from(kept)
             return kept.step
+        if former and former.steps and manifest is None:
+            manifest = newest()
         while in_memory or manifest is not None:
             if manifest is not None and not (in_memory and in_memory[0].step >= manifest.step):
                 if self._restore_saved(manifest, keyed):

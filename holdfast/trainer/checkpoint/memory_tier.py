@@ -143,10 +143,10 @@ class MemoryTier:
         Raises CheckpointError on all ranks if that would throw away what may still be had, or what the job once had.
         """
         steps = sorted(sealed.step for sealed in self._of_some)
-        why = former
+        why = ""
         if former:
-            steps = []
-        if unusable:
+            why = former if scratch is not Scratch.ALLOWED else ""
+        elif unusable:
             why = f"steps {steps} are in memory, but they cannot be used, the logs of the ranks say why"
         elif steps and not self._all_answered:
             why = f"steps {steps} are in memory, but the vault of another rank does not answer"

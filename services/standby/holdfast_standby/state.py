@@ -117,6 +117,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         """The number of free nodes without which it gets none."""
         return min(self.count if it is None else it for it in (self.enough, self.at_least))
 
+    @property
+    def waits_for(self) -> int:
+        """The number of nodes to name to people: what it may have beside these is no reason to wait."""
+        return self.count if self.at_least is None else max(1, self.fewest)
+
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes, and the newest claim of each job, waiting or over."""

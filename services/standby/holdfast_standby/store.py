@@ -20,7 +20,12 @@ def _node_columns(node: Node) -> dict[str, Any]:
 
 def _claim_columns(claim: Claim) -> dict[str, Any]:
     # `granted_at` is set for withdrawn claims too.
-    return {"job": claim.job, "wanted": claim.count, "requested_at": claim.requested_at, "granted_at": claim.over_at}
+    return {
+        "job": claim.job,
+        "wanted": claim.waits_for,
+        "requested_at": claim.requested_at,
+        "granted_at": claim.over_at,
+    }
 
 
 NODES = Table(name="nodes", row_type=Node, columns=_node_columns)

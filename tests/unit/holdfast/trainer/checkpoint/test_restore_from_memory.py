@@ -419,7 +419,10 @@ def test_state_that_differs_between_ranks_is_not_taken_from_one_of_another_size(
     vault = serve(Vault(), monkeypatch)
     vault.of_four = {at(25): {"x": 25}}
     state = {"x": PerRank(RngState())}
+    monkeypatch.setenv("HOLDFAST_SCRATCH", Scratch.REFUSED.value)
     with pytest.raises(CheckpointError, match="kept by 4 ranks, but the state has entries marked PerRank"):
         Checkpointer(tmp_path).restore(state)
+    monkeypatch.setenv("HOLDFAST_SCRATCH", Scratch.ALLOWED.value)
+    assert Checkpointer(tmp_path).restore(state) == 0
     checkpointer = saved(tmp_path, 10)
     assert checkpointer.restore({"x": 0}) == 10
