@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import importlib.util
+import linecache
 import os
 import sys
 import threading
@@ -190,15 +191,18 @@ def _trim(error: BaseException) -> None:
 def _leave_out_hooks(part: TracebackType | None) -> None:
     while part is not None:
         following = part.tb_next
-        # The last one stays: what a hook itself raises is to be seen.
-        while following is not None and following.tb_next is not None and _is_of_hook(following):
+        while following is not None and _is_of_hook(following):
             following = following.tb_next
         part.tb_next = following
         part = following
 
 
 def _is_of_hook(part: TracebackType) -> bool:
-    return part.tb_frame.f_code.co_filename.startswith(_HOOKS)
+    """Return True if a hook only passes a call on. What a hook itself raises is to be seen."""
+    name = part.tb_frame.f_code.co_filename
+    if not name.startswith(_HOOKS):
+        return False
+    return part.tb_next is not None or "original(" in linecache.getline(name, part.tb_lineno)
 
 
 def _show(error: BaseException) -> None:

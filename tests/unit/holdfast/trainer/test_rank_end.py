@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 import weakref
 
+import pytest
 import torch
 
 from holdfast.trainer.rank import _keep_operators, _trim
@@ -30,6 +31,10 @@ def _of_torch(_: str) -> None:
 
 def test_a_traceback_has_the_scripts_calls_and_torchs_and_no_hooks_between() -> None:
     hooked = _noting(_noting(_of_torch, "f"), "f")
+    with pytest.raises(ValueError, match="invalid literal") as of_compiled_code:
+        _noting(int, "f")("weights.pt")
+    _trim(of_compiled_code.value)
+    assert len(traceback.extract_tb(of_compiled_code.value.__traceback__)) == 1
     try:
         try:
             hooked("weights.pt")
