@@ -23,6 +23,7 @@ from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_ma
 from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
 from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.log_hooks import patch_event_files
+from holdfast.trainer.known_imports import note_imports
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import make_deterministic
 from holdfast.trainer.steps import frameworks, loads, saves
@@ -217,6 +218,7 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         return
     if ledger.steps_done == 0 and binding.unsettled_ns is None:
         harmless(binding.start.note_optimizer)(optimizer)
+        note_imports()
     if binding.explicit or binding.framework:
         return
     if binding.unsettled_ns is None and ledger.steps_done == 0:

@@ -19,6 +19,7 @@ from holdfast.node.kernel import set_process_name
 from holdfast.node.vault.userfaultfd import KEPT_VARIABLE
 from holdfast.trainer import rank as trainer_rank
 from holdfast.trainer.hooks import install_hooks
+from holdfast.trainer.known_imports import import_until_ready
 from holdfast_agent.zygote import preload
 from holdfast_agent.zygote.plan_file import read_plan
 from holdfast_agent.zygote.wire import RankSlot
@@ -34,6 +35,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     preload.rehearse()
     preload.read_sources()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as link:
+        import_until_ready(link)
         # Raises WireError when the zygote ends: no process waits for this one then.
         slot, plans = receive(link, msgspec.msgpack.Decoder(RankSlot))
     assert plans is not None
