@@ -195,15 +195,16 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(nodes: int) -> Iterator[tuple[Cluster, Path]]:
+def cluster(nodes: int, *options: str, **environment: str) -> Iterator[tuple[Cluster, Path]]:
     """A fresh cluster in a temporary directory, and that directory; both are gone after the block.
 
-    On an error the directory stays, for its logs.
+    On an error the directory stays, for its logs. `options` are those of `holdfast up`.
     """
     root = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
     started = Cluster(root / "cluster", nodes)
+    started.environment |= environment
     try:
-        started.holdfast("up", "--detach", "--nodes", str(nodes))
+        started.holdfast("up", "--detach", "--nodes", str(nodes), *options)
         yield started, root
     except BaseException:
         print(f"logs are kept in {root}", file=sys.stderr)

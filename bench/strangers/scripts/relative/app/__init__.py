@@ -1,0 +1,2 @@
+# type: ignore
+"""A package that is run with -m."""

@@ -1,0 +1,2 @@
+# type: ignore
+"""As the package of torchtitan is laid out."""

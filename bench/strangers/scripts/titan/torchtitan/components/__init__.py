@@ -1,0 +1,2 @@
+# type: ignore
+"""Parts of the trainer."""
