@@ -131,7 +131,7 @@ def resumed(step: int) -> None:
     """Note that the script goes on from this completed step: steps without numbers are counted from there."""
     if binding.recorder is not None:
         binding.recorder.resumed(step)
-    if binding.ledger is not None and not binding.explicit:
+    if binding.ledger is not None and not binding.explicit and not binding.framework:
         binding.is_begun = True
         binding.ledger.begin_steps(step, Source.RESTORED, "the Checkpointer")
 

@@ -21,8 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,12 +32,17 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.device_mesh import DeviceMesh
 
-from holdfast.exit_codes import SUPERSEDED
 from holdfast.node.vault.messages import PersistTo, SealedStep
 from holdfast.orders.replay import ReplaySettings
-from holdfast.trainer.checkpoint import environment
+from holdfast.trainer.checkpoint import environment, script_steps
 from holdfast.trainer.checkpoint.agreement import RankGroup, Readability
-from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
+from holdfast.trainer.checkpoint.errors import (
+    CheckpointError,
+    CheckpointMismatch,
+    DamagedCheckpoint,
+    Superseded,
+    ended_if_superseded,
+)
 from holdfast.trainer.checkpoint.layout.dtensors import laid_out
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
@@ -126,6 +130,7 @@ class Checkpointer:
         # A part of the job keeps no shards: their names are those of the whole job's ranks.
         name = environment.shard_name(self._owner, self._rank, self._ranks.size) if process_group is None else None
         self._memory = MemoryTier(name, self._owner.generation, self._persist_to(directory, storage))
+        script_steps.of_this_process.are_kept |= self._memory.has_vault
 
     def keep(self, step: int, state: dict[str, Any]) -> bool:
         """Keep the state as of the completed ``step`` in the memory of this rank's node: meant for every step.
@@ -165,7 +170,7 @@ class Checkpointer:
         if self._replay is not None:
             return
         started = time.monotonic()
-        with phase("checkpoint"), _ended_if_superseded():
+        with phase("checkpoint"), ended_if_superseded():
             try:
                 record = self._write_part(step, state)
             except Exception:
@@ -177,8 +182,10 @@ class Checkpointer:
             path, nbytes, steps = saved
             self._on_saved(SavedCheckpoint(step, path, nbytes, time.monotonic() - started, steps))
 
-    def restore(self, state: dict[str, Any]) -> int:
+    def restore(self, state: dict[str, Any], *, to_device: bool = True) -> int:
         """Load the newest whole checkpoint into ``state`` on all ranks; returns its step, 0 when there is none.
+
+        From memory, tensors that lay on an accelerator come back there; with ``to_device`` False they do not.
 
         ``$HOLDFAST_RESTORE_STEP`` on rank 0 bounds the step: newer checkpoints are set aside, for a rollback abandons
         the history they belong to. A checkpoint that fails its checks is set aside too and the next older one is taken.
@@ -189,8 +196,11 @@ class Checkpointer:
                 newer than the bound.
         """
         self._memory.end_copies()
-        with phase("restore"), _ended_if_superseded():
-            step = self._restore(state) if self._replay is None else self._restore_for_replay(state, self._replay)
+        with phase("restore"), ended_if_superseded():
+            if self._replay is None:
+                step = self._restore(state, to_device)
+            else:
+                step = self._restore_for_replay(state, self._replay)
         resumed(step)
         return step
 
@@ -205,7 +215,7 @@ class Checkpointer:
             mesh=self._mesh,
         )
 
-    def _restore(self, state: dict[str, Any]) -> int:
+    def _restore(self, state: dict[str, Any], to_device: bool) -> int:
         started = time.monotonic()
         keyed = KeyedState(state, self._rank)
         at_most = self._ranks.agree_on_bound(environment.restore_step() if self._rank == 0 else None)
@@ -231,7 +241,7 @@ class Checkpointer:
                 manifest = newest(any_in_memory=bool(in_memory))
                 continue
             kept = in_memory.pop(0)
-            if self._restore_kept(kept, keyed):
+            if self._restore_kept(kept, keyed, to_device):
                 self._log_restored(kept.step, "memory", started)
                 self._memory.report_restored(kept.step, "memory", on_disk)
                 self._memory.go_on_from(kept)
@@ -281,12 +291,12 @@ class Checkpointer:
         keyed.load(verified.state_dict)
         return True
 
-    def _restore_kept(self, kept: SealedStep, keyed: KeyedState) -> bool:
+    def _restore_kept(self, kept: SealedStep, keyed: KeyedState, to_device: bool) -> bool:
         """Load a step from memory if every rank can; what is loaded is only views until all of them have it."""
         loaded: dict[str, Any] = {}
         problem: CheckpointError | None = None
         try:
-            loaded = laid_out(self._memory.load(kept, to_device=True), keyed.state_dict())
+            loaded = laid_out(self._memory.load(kept, to_device=to_device), keyed.state_dict())
         except (*UNUSABLE, CheckpointMismatch) as error:
             log.warning("step %d in memory cannot be used: %s", kept.step, error)
             problem = DamagedCheckpoint(str(error))
@@ -387,13 +397,3 @@ class Checkpointer:
 
 def _sealed(manifest: CheckpointManifest) -> SealedStep:
     return SealedStep(generation=manifest.generation, step=manifest.step)
-
-
-@contextmanager
-def _ended_if_superseded() -> Iterator[None]:
-    # No script that goes on when a save fails may go on with this: what it trains is trained elsewhere as well.
-    try:
-        yield
-    except Superseded as error:
-        log.critical("this rank ends: %s", error)
-        raise SystemExit(SUPERSEDED) from error

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.exit_codes import SUPERSEDED
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
 
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written or read; the message names the cause and the cure."""
@@ -17,3 +25,14 @@ class CheckpointMismatch(CheckpointError):
 
 class Superseded(CheckpointError):
     """A newer generation of the job has taken the directory over: this rank is a leftover, and must end."""
+
+
+@contextmanager
+def ended_if_superseded() -> Iterator[None]:
+    """End the rank if a newer generation has taken the directory over."""
+    # No script that goes on when a save fails may go on with this: what it trains is trained elsewhere as well.
+    try:
+        yield
+    except Superseded as error:
+        log.critical("this rank ends: %s", error)
+        raise SystemExit(SUPERSEDED) from error

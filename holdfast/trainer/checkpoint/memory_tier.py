@@ -51,9 +51,6 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 class MemoryTier:
     """One rank's part. Without a vault nothing is kept and nothing is found, and training goes on."""
 
-    is_used_by_script = False
-    """The script itself keeps steps in memory, with a Checkpointer or a storage writer."""
-
     def __init__(
         self,
         name: ShardName | None,
@@ -73,8 +70,6 @@ class MemoryTier:
         self._persist_to = persist_to
         self._is_waited_for = is_waited_for
         self._is_reported = is_reported
-        if is_reported and self._directory is not None:
-            MemoryTier.is_used_by_script = True
         self._client: VaultClient | None = None
         self._copies = None if is_waited_for else self._beside_training()
         self._waits_from = 0.0
@@ -87,6 +82,11 @@ class MemoryTier:
         self._of_some: set[SealedStep] = set()
         self._all_answered = True
         self._certified_up_to: int | None = None
+
+    @property
+    def has_vault(self) -> bool:
+        """True if a vault was started for this process."""
+        return self._directory is not None
 
     def keep(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> bool:
         """Keep the state as it is now; False if it is not kept, which is logged once for each reason.

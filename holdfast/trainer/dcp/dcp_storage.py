@@ -38,7 +38,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from holdfast.node.vault.messages import SealedStep, ShardName
-from holdfast.trainer.checkpoint import environment
+from holdfast.trainer.checkpoint import environment, script_steps
 from holdfast.trainer.checkpoint.agreement import RankGroup, Readability
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, VAULT_VARIABLE, MemoryTier
@@ -58,6 +58,7 @@ class Memory:
 
     def __init__(self, name: ShardName, generation: int) -> None:
         self.tier = MemoryTier(name, generation)
+        script_steps.of_this_process.are_kept |= self.tier.has_vault
         # `async_save` writes in another thread.
         self.turn = threading.Lock()
         self.plan = SavePlan([])

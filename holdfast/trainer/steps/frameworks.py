@@ -21,10 +21,10 @@ def patch_transformers(module: ModuleType) -> None:
     """Hook what calls the callbacks of the Trainer of Hugging Face, and of those built on it."""
     handler = module.CallbackHandler
     handler.on_train_begin = _before(
-        handler.on_train_begin, lambda _, args, state, *more, **named: _begin("transformers", state.global_step)
+        handler.on_train_begin, lambda _, args, state, *more, **named: note_begin("transformers", state.global_step)
     )
     handler.on_step_end = _before(
-        handler.on_step_end, lambda _, args, state, *more, **named: _step("transformers", state.global_step)
+        handler.on_step_end, lambda _, args, state, *more, **named: note_step("transformers", state.global_step)
     )
 
 
@@ -34,22 +34,22 @@ def patch_lightning(module: ModuleType) -> None:
 
     def called(trainer: Any, hook: str, *_: Any, **__: Any) -> None:
         if hook == "on_train_batch_end":
-            _step(package, trainer.global_step)
+            note_step(package, trainer.global_step)
         elif hook == "on_train_start":
-            _begin(package, trainer.global_step)
+            note_begin(package, trainer.global_step)
 
     module._call_callback_hooks = _before(module._call_callback_hooks, called)  # type: ignore[attr-defined]
 
 
 def patch_deepspeed(module: ModuleType) -> None:
     engine = module.DeepSpeedEngine
-    engine.step = _after(engine.step, lambda self, *_, **__: _step("deepspeed", self.global_steps))
+    engine.step = _after(engine.step, lambda self, *_, **__: note_step("deepspeed", self.global_steps))
 
 
 def patch_torchtitan(module: ModuleType) -> None:
     """Hook the trainer's step; it has counted a step when it begins."""
     trainer = module.Trainer
-    trainer.train_step = _after(trainer.train_step, lambda self, *_, **__: _step("torchtitan", self.step))
+    trainer.train_step = _after(trainer.train_step, lambda self, *_, **__: note_step("torchtitan", self.step))
 
 
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
@@ -85,13 +85,13 @@ def _after(original: Callable[..., Any], hook: Callable[..., None]) -> Callable[
     return call
 
 
-def _begin(framework: str, done: int) -> None:
+def note_begin(framework: str, done: int) -> None:
     """Note that a framework begins to train, with so many steps completed."""
     if binding.framework in ("", framework):
         binding.begin_counting(framework, int(done), _versioned(framework))
 
 
-def _step(framework: str, done: int) -> None:
+def note_step(framework: str, done: int) -> None:
     """Note that so many steps are completed now; a framework that accumulates gradients may say the same twice."""
     ledger = binding.ledger
     if ledger is None or binding.explicit or binding.framework not in ("", framework):

@@ -19,6 +19,7 @@ import torch
 
 from holdfast.node.vault.messages import SealedStep
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
+from holdfast.trainer.checkpoint.script_steps import ScriptSteps
 from holdfast.trainer.phases import phase
 from holdfast.trainer.write_behind import disk
 from holdfast.trainer.write_behind.journal import Journal
@@ -58,10 +59,18 @@ class WriteBehind:
     """The saves of this process. `on_way` is None while the disk has all of them, or the script knows it has not."""
 
     def __init__(
-        self, tier: MemoryTier, journal: Journal, generation: int, world_size: int, last_step: int = 0
+        self,
+        tier: MemoryTier,
+        journal: Journal,
+        generation: int,
+        world_size: int,
+        last_step: int = 0,
+        *,
+        script_steps: ScriptSteps,
     ) -> None:
-        """`last_step` is the number of the newest save in memory."""
+        """`last_step` is the number of the newest save in memory. `script_steps` have the memory, if they are kept."""
         self._tier = tier
+        self._script_steps = script_steps
         self._journal = journal
         self._generation = generation
         self._world_size = world_size
@@ -90,7 +99,7 @@ class WriteBehind:
         """
         with self._turn:
             self.settle()
-            if MemoryTier.is_used_by_script:
+            if self._script_steps.are_kept:
                 return False
             saved_at_ns = time.time_ns()
             sealed = SealedStep(generation=self._generation, step=self._step + 1)

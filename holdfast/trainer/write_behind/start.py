@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from holdfast.trainer.checkpoint import environment
+from holdfast.trainer.checkpoint import environment, script_steps
 from holdfast.trainer.checkpoint.memory_tier import VAULT_VARIABLE, MemoryTier
 from holdfast.trainer.hooks import install_hooks
 from holdfast.trainer.replay_run import replay
@@ -53,7 +53,7 @@ def start() -> bool:
         why = error.strerror or error
         log.error("checkpoints go straight to the disk, and those in memory stay there: %s (%s)", why, where)
         return False
-    engine = WriteBehind(tier, journal, owner.generation, size, last)
+    engine = WriteBehind(tier, journal, owner.generation, size, last, script_steps=script_steps.of_this_process)
     _take_over(engine)
     os.environ[OF_VARIABLE] = str(os.getpid())
     _started.append(engine)

@@ -1,0 +1,13 @@
+"""Whether the script keeps its steps in memory, with a Checkpointer or a storage writer: no other save may then."""
+
+from __future__ import annotations
+
+
+class ScriptSteps:
+    """`are_kept` once the script has made something that keeps them."""
+
+    def __init__(self) -> None:
+        self.are_kept = False
+
+
+of_this_process = ScriptSteps()

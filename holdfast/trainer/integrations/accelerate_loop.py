@@ -1,0 +1,52 @@
+"""A loop with accelerate: `keep`, and where the loop begins."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.trainer.integrations.one_training import begins
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP", "XLA")
+
+
+@dataclass
+class LoopSteps:
+    """A loop: `step` is the number of steps that its optimizer has completed, `epoch` the epoch to begin with."""
+
+    step: int = 0
+    epoch: int = 0
+
+
+def keep(accelerator: Any, loader: Any) -> LoopSteps:
+    """Keep every step of the loop over this loader in memory, and restore the newest one if the job comes back.
+
+    Called after `accelerator.prepare`, and after `register_for_checkpointing`, on all ranks::
+
+        steps = keep(accelerator, loader)
+        for epoch in range(steps.epoch, epochs):
+            for batch in loader:  # begins after the last batch that was trained on
+
+    Without Holdfast, and with nothing to restore, `epoch` and `step` are 0.
+    """
+    if not hasattr(accelerator, "_optimizers") or not hasattr(loader, "base_dataloader"):
+        raise TypeError(
+            "keep(accelerator, loader) takes an Accelerator of accelerate (pip install accelerate) and a loader that "
+            f"its `prepare` returned, not {type(accelerator).__name__} and {type(loader).__name__}"
+        )
+    if not accelerator._optimizers:
+        raise ValueError("keep(accelerator, loader) comes after accelerator.prepare(model, optimizer, loader)")
+    if not begins("a loop of accelerate"):
+        return LoopSteps()
+    kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    if kind in SHARDED:
+        log.warning(
+            "the steps of this loop are not kept in memory: `keep` is for data parallelism, and it has %s", kind
+        )
+        return LoopSteps()
+    from holdfast.trainer.integrations.accelerate_steps import AccelerateSteps
+
+    return AccelerateSteps(accelerator, loader)

@@ -1,0 +1,130 @@
+"""What a framework's training keeps of each step: weights by name, the rest as the framework has it, this rank's own.
+
+Weights and the rest are the same on all ranks that train data in parallel, so a checkpoint on the disk has them once.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from holdfast.trainer.checkpoint.agreement import RankGroup
+from holdfast.trainer.checkpoint.checkpointer import Checkpointer, CheckpointError, PerRank, RngState
+from holdfast.trainer.checkpoint.environment import restore_step
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
+
+REST, RANK = "rest", "rank"
+
+
+@dataclass
+class Step:
+    """A completed step. `models` are state dicts by name; `own` is what differs between ranks, None if it is lost."""
+
+    number: int
+    models: dict[str, dict[str, Any]]
+    rest: dict[str, Any]
+    own: dict[str, Any] | None = field(default_factory=dict[str, Any])
+
+
+class KeptSteps:
+    """The steps of this process's training, in memory and on the disk."""
+
+    def __init__(self) -> None:
+        self._checkpointer = Checkpointer()
+        self._last = 0
+
+    def is_new(self, step: int) -> bool:
+        return step > self._last
+
+    def keep(self, step: Step) -> None:
+        self._last = step.number
+        state: dict[str, Any] = {**step.models, REST: Whole(step.rest), RANK: PerRank(Whole(step.own))}
+        self._checkpointer.keep(step.number, state)
+
+    def restore(self, models: Sequence[str] = ("model",)) -> Step | None:
+        """Return the newest step that all ranks have; None if there is none. All ranks call it.
+
+        Its tensors are in host memory, as if they had been loaded from a file.
+        """
+        rest, own = Whole(), Whole()
+        state: dict[str, Any] = {name: {} for name in models} | {REST: rest, RANK: PerRank(own)}
+        try:
+            number = self._checkpointer.restore(state, to_device=False)
+        except CheckpointError as error:
+            # All ranks are here. With another number of ranks there is no such part for each of them.
+            log.warning("random numbers begin anew, the rest is restored: %s", error)
+            del state[RANK]
+            number = self._checkpointer.restore(state, to_device=False)
+        self._last = number
+        if not number:
+            return None
+        return Step(number, {name: state[name] for name in models}, rest.value, own.value)
+
+
+def is_newer(step: Step | None, in_file: int | None) -> bool:
+    """Return True on all ranks if the kept step is to be used, not the file with this one (None: there is no file).
+
+    Rank 0's file counts: others may not see it. A file beyond `$HOLDFAST_RESTORE_STEP` belongs to a history that was
+    given up.
+    """
+    if step is None:
+        return False
+    ranks = RankGroup()
+    there = ranks.agree_on_bound(in_file if ranks.rank == 0 else None)
+    bound = ranks.agree_on_bound(restore_step() if ranks.rank == 0 else None)
+    return there is None or step.number >= there or (bound is not None and there > bound)
+
+
+class Whole:
+    """Any object as a part of a checkpoint: its tensors apart, the rest pickled. None until it is loaded."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        stream = io.BytesIO()
+        pickler = _Pickler(stream)
+        pickler.dump(self.value)
+        rest = {"rest": stream.getvalue()}
+        return {**rest, "tensors": pickler.tensors} if pickler.tensors else rest
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.value = _Unpickler(io.BytesIO(state_dict["rest"]), state_dict.get("tensors", [])).load()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[torch.Tensor] = []
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        self.tensors.append(obj.detach())
+        return len(self.tensors) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(stream)
+        self._tensors = tensors
+
+    def persistent_load(self, pid: int) -> torch.Tensor:
+        return self._tensors[pid]
+
+
+def rng_now() -> bytes:
+    """Return the state of this process's random number generators."""
+    # As bytes: a tensor would lie somewhere else in each step.
+    return pickle.dumps(RngState().state_dict(), pickle.HIGHEST_PROTOCOL)
+
+
+def set_rng(state: bytes) -> None:
+    RngState().load_state_dict(pickle.loads(state))
