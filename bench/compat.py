@@ -20,7 +20,6 @@ import argparse
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,6 +44,8 @@ SETTINGS = {"HOLDFAST_INSPECTIONS_DISABLED": "kernel", "HOLDFAST_LADDER_SLOW_COS
 
 def main() -> None:
     args = parse_arguments()
+    # As Ctrl-C: the cluster is to end with this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = [case for case in CASES if not args.only or case.name in args.only]
     if args.quick and not args.only:
         chosen = [case for case in chosen if case.quick]
@@ -61,13 +62,13 @@ def main() -> None:
                 reasons = [f"{name}: {missing.get(name, 'not there')}" for name in lacking]
                 rows.append(Row(case, missing="; ".join(reasons)))
                 continue
-            rows += carry_out(scene, case, args.faults)
+            rows.append(carry_out(scene, case, args.faults))
+            if args.write:
+                write_page(PAGE, rows, machine.in_words(machine.describe()), shown, datetime.now(UTC))
         keep_logs(root, args.keep)
     here = machine.describe()
     print(f"\n{machine.in_words(here)}\n")
     show(rows)
-    if args.write:
-        write_page(PAGE, rows, machine.in_words(here), shown, datetime.now(UTC))
     figures = [row.figures() for row in rows]
     final_line({"bench": "compat", "machine": here, "packages": there, "load": machine.load(), "scripts": figures})
 
@@ -90,7 +91,7 @@ def parse_arguments() -> argparse.Namespace:
     return args
 
 
-def carry_out(scene: Scene, case: Case, faults: list[str]) -> Iterator[Row]:
+def carry_out(scene: Scene, case: Case, faults: list[str]) -> Row:
     """Run one script in all ways."""
     tell(f"{case.name}: under torchrun and as a job")
     reference = undisturbed(scene, case, None)
@@ -104,7 +105,7 @@ def carry_out(scene: Scene, case: Case, faults: list[str]) -> Iterator[Row]:
     slowed = slow(scene, case, f"{case.name}-slow") if SLOW in faults and case.long else None
     if slowed:
         tell(f"{case.name}, slow: {slowed}")
-    yield Row(case, plain=plain, told=told, slowed=slowed)
+    return Row(case, plain=plain, told=told, slowed=slowed)
 
 
 def keep_logs(root: Path, place: Path | None) -> None:

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import NamedTuple
 
-from strangers.cases import CASES, Case
+from strangers.cases import Case
 
 
 class Note(NamedTuple):
