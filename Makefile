@@ -14,7 +14,7 @@ OLDEST_VENV := .venv-oldest-torch
 OLDEST_TESTS := tests/unit/holdfast/trainer tests/unit/checks tests/unit/examples \
 	tests/integration/test_ckpt_commands.py tests/integration/test_ddp_times.py tests/e2e/test_rank_killed.py
 
-.PHONY: help setup demo test check test-oldest-torch clean
+.PHONY: help setup demo test check check-style check-mypy check-pyright check-imports test-oldest-torch clean
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -36,11 +36,19 @@ demo: setup  ## Train a small GPT, kill a rank, lose a node, and show both recov
 test: setup  ## Run all tests; LONG=1: also those that take a minute each; WORKERS=4: processes
 	PYTHONDONTWRITEBYTECODE= $(if $(LONG),HOLDFAST_LONG=1 HOLDFAST_DRILLS=1 )$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-check: setup  ## Run ruff, mypy, pyright and the import rules
+check: check-style check-mypy check-pyright check-imports  ## Run ruff, mypy, pyright and the import rules
+
+check-style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check-mypy: setup
 	$(BIN)/mypy
+
+check-pyright: setup
 	$(BIN)/pyright
+
+check-imports: setup
 	$(BIN)/lint-imports
 
 # Not part of `make test`: the package index has this release with CUDA only, several GB.
