@@ -35,7 +35,10 @@ class Slowed(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        return self.named == (self.node,) and self.evicted == (self.node,) and self.restart is not None
+        if self.restart is None or self.told_lost is None:
+            return False
+        is_true = abs(self.told_lost - self.restart.lost) <= 1
+        return is_true and self.named == (self.node,) and self.evicted == (self.node,)
 
 
 def slow(scene: Scene, case: Case, job: str) -> Slowed:
