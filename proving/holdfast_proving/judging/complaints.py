@@ -23,7 +23,8 @@ class Wrong(StrEnum):
     """A present node left a job without eviction: at fault, it goes on to the next job; well, it costs a standby."""
     CULPRIT_STAYS = "culprit_stays"
     CULPRIT_RETURNS = "culprit_returns"
-    """A machine joined a job soon after it had failed a test, or left jobs twice for the fault that it still has."""
+    """A machine joined a job soon after it had failed a test, or left jobs twice for the fault that it still has; or it
+    came off the blocklist for the second time since it passed tests that miss its fault."""
     STOOD_FOR_TESTS = "stood_for_tests"
     """All machines were tested for one that had failed the job alone and before, and that could have been replaced."""
     GROUP_STAYS = "group_stays"

@@ -25,6 +25,7 @@ JUDGES = (
     blame.exchanges,
     returns.failed_tests,
     returns.repeated_offenders,
+    returns.missed_twice,
     returns.slow_again,
     returns.needless_tests,
     groups.kept_groups,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from holdfast.engines.checks.warm_up import PATHS
@@ -10,6 +10,7 @@ from holdfast.events import (
     ChecksStarted,
     DiagnosticResult,
     Eviction,
+    EvictionRevoked,
     FailSlowLocated,
     GenerationStarted,
     SuspectsTested,
@@ -68,6 +69,22 @@ def repeated_offenders(history: History) -> Iterator[Complaint]:
                     if len(times) > 1 and at_s - times[-1] < EVICTED_TWICE_S and not _was_released(history, node, at_s):
                         text = f"it was evicted {len(times)} times for {fault.kind.name}, {at_s - times[-1]:.0f} s ago"
                         yield _returns(at_s, event, node, text)
+
+
+def missed_twice(history: History) -> Iterator[Complaint]:
+    """Complain about nodes of large jobs that come back since they passed tests which had missed their fault before."""
+    passed: Counter[tuple[str, int]] = Counter()
+    shown = {(it.fault, it.job): it.at_s for it in reversed(history.ledger.showings)}
+    for at_s, event in history.of(EvictionRevoked):
+        node, job = event.node or "", event.job or ""
+        if len(history.members(job, at_s)) < LARGE:
+            continue
+        for fault in _own(history, node, at_s):
+            if shown.get((fault.number, job), at_s) < at_s and fault.kind.prints in PLAIN:
+                passed[node, fault.number] += 1
+                if passed[node, fault.number] == 2:
+                    text = f"it passed tests once more, which had missed {fault.kind.name} before"
+                    yield Complaint(wrong=Wrong.CULPRIT_RETURNS, at_s=at_s, job=job, node=node, text=text)
 
 
 def slow_again(history: History) -> Iterator[Complaint]:

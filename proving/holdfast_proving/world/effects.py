@@ -228,7 +228,8 @@ class Effects:
             return
         after_s = live.left_s
         if live.bad_step is not None:
-            after_s = max(0.0, training.when(run, live.bad_step) - self._agenda.seconds)
+            # In the midst of the step: the last step that its ranks have completed is the same each time.
+            after_s = max(0.0, training.when(run, live.bad_step - 0.5) - self._agenda.seconds)
         else:
             live.since_s[training.plan.name] = self._agenda.seconds
         if fault.kind.effect == "bad_numbers":

@@ -232,7 +232,7 @@ class Training:
         # While training stands still, the mark lies ahead.
         return run.mark_step + max(0, int((until_s - run.mark_s) / (self.plan.step_s * run.slowdown) + 1e-9))
 
-    def when(self, run: Run, step: int) -> float:
+    def when(self, run: Run, step: float) -> float:
         """Return the time at which the run completes this step, at its present pace."""
         return run.mark_s + (step - run.mark_step) * self.plan.step_s * run.slowdown
 
