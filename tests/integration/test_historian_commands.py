@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,15 @@ from holdfast.cli.follow.training_job import TrainingJobFollower, follow
 from holdfast.cli.main import main
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
-from holdfast.events import BusWentBack, Eviction, IncidentOpened, MessageRejected, RanksStarted, SuspectsTested
+from holdfast.events import (
+    BusWentBack,
+    Eviction,
+    IncidentOpened,
+    Inspection,
+    MessageRejected,
+    RanksStarted,
+    SuspectsTested,
+)
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.ranks import Suspect
 from holdfast.fresh_ids import uuid7
@@ -368,7 +376,17 @@ def test_the_overview(scene: Scene, embedded_nats: str) -> None:
 
 
 def test_top_has_jobs_incidents_and_nodes_as_status_and_doctor_have_them(scene: Scene, embedded_nats: str) -> None:
+    hot = {"check": "gpu", "symptom": "gpu_temperature", "device": "0000:3b:00", "confidence": "hint"}
+    at = datetime.now(UTC)
+    for node, states in (("n2", ("alert",)), ("n3", ("alert", "cleared"))):
+        reports = [
+            Inspection(id=uuid7(), at=at + timedelta(seconds=late - 9), source="agent", node=node, state=state, **hot)
+            for late, state in enumerate(states)
+        ]
+        asyncio.run(record(scene.urls["historian"], reports))
     found = data(holdfast(scene, "top", "--json", "--nats-url", embedded_nats))
+    alerts = {it["node"]: it["alerts"] for it in found["details"]["nodes"]}
+    assert alerts == {"n1": [], "n2": ["gpu_temperature 0000:3b:00"], "n3": []}
     jobs = {job["job"]: (job["phase"], job["last_step"]) for job in found["overview"]["jobs"]}
     assert jobs["gpt"] == ("running", 12)
     assert found["details"]["jobs"]["gpt"]["lost_steps"] == 2
