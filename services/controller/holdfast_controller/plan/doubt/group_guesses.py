@@ -7,7 +7,7 @@ job: the guess was wrong, its nodes come back, and no other group is evicted for
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 
@@ -23,16 +23,16 @@ GUESSES_MAX = 16
 """Guesses that a job remembers; the newest."""
 
 
-def may_guess(state: JobState, failure: Failure) -> bool:
+def may_guess(draft: JobDraft, failure: Failure) -> bool:
     """Return True if no earlier guess of the job is refuted by this failure."""
-    return not any(_refutes(state, failure, guess) for guess in state.guesses)
+    return not any(_refutes(draft, failure, guess) for guess in draft.state.guesses)
 
 
 def refute(draft: JobDraft, failure: Failure) -> None:
     """Take the nodes of wrong guesses off the blocklist. Those whose test has begun are judged by it."""
     kept: list[GroupGuess] = []
     for guess in draft.state.guesses:
-        if not guess.is_refuted and _refutes(draft.state, failure, guess):
+        if not guess.is_refuted and _refutes(draft, failure, guess):
             reason = f"the job hangs without {', '.join(guess.nodes)} as well: {failure.text}"
             for node, epoch in guess.nodes.items():
                 draft.emit(EvictionRevoked, node=node, epoch=epoch, reason=reason)
@@ -52,8 +52,7 @@ def note(draft: JobDraft, failure: Failure, held: Iterable[Grant]) -> None:
         nodes=nodes,
         places=_places(draft.state, nodes),
     )
-    block = timedelta(seconds=draft.rules.timeouts.block_s)
-    recent = tuple(it for it in draft.state.guesses if _is_recent(it, draft.now, block))
+    recent = tuple(it for it in draft.state.guesses if _is_recent(draft, it))
     draft.update(guesses=(*recent, guess)[-GUESSES_MAX:])
 
 
@@ -64,8 +63,12 @@ def suspects_tested(draft: JobDraft, event: SuspectsTested) -> None:
         draft.update(guesses=tuple(it for it in draft.state.guesses if not named & it.nodes.keys()))
 
 
-def _refutes(state: JobState, failure: Failure, guess: GroupGuess) -> bool:
+def _refutes(draft: JobDraft, failure: Failure, guess: GroupGuess) -> bool:
+    """Return True if the failure shows that a guess was wrong. One of long ago says nothing of another hang."""
+    state = draft.state
     if failure.generation <= guess.generation or guess.nodes.keys() & state.nodes.as_set:
+        return False
+    if not _is_recent(draft, guess):
         return False
     is_of_incident = state.incident is not None and state.incident.id == guess.incident
     return is_of_incident or bool(guess.places & _places(state, failure.group))
@@ -77,6 +80,6 @@ def _places(state: JobState, nodes: Iterable[str]) -> frozenset[int]:
     return frozenset(place for place, member in enumerate(state.members) if member and member.node in wanted)
 
 
-def _is_recent(guess: GroupGuess, now: datetime, block: timedelta) -> bool:
+def _is_recent(draft: JobDraft, guess: GroupGuess) -> bool:
     """Return True as long as its nodes may be on the blocklist."""
-    return now - guess.at < block
+    return draft.now - guess.at < timedelta(seconds=draft.rules.timeouts.block_s)

@@ -142,7 +142,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         is_all_of_code=has_only_failures_of_present_code(state, draft.incident),
         code_failures=state.code.failures,
         can_replay=can_replay(state),
-        may_guess=may_guess(state, failure),
+        may_guess=may_guess(draft, failure),
         has_accused_enough=is_full(draft),
         record=_record(draft, failure) if rules.mechanisms.record == "act" else None,
         restarts_max=state.restarts_left,

@@ -15,7 +15,7 @@ from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.symptoms import Symptom
-from holdfast_controller.plan.doubt.group_guesses import refute
+from holdfast_controller.plan.doubt.group_guesses import may_guess, refute
 from holdfast_controller.plan.doubt.records import GroupGuess
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX
@@ -132,6 +132,17 @@ def test_a_group_that_was_evicted_in_vain_is_cleared_once() -> None:
     note_cleared(draft, "z", "it passed the tests that followed its eviction")
     kinds = [[mark.kind for mark in record.marks] for record in draft.records.values()]
     assert kinds == [[MarkKind.EVICTED, MarkKind.CLEARED]] * 2
+
+
+def test_a_group_that_was_evicted_long_ago_is_no_wrong_guess_when_the_job_hangs_at_its_place() -> None:
+    state, age = FailingJob().controller.jobs["job"], timedelta(seconds=Rules().timeouts.block_s)
+    for since, is_judged in ((age - timedelta(seconds=1), True), (age, False)):
+        guess = GroupGuess(incident="earlier", generation=1, at=NOW, nodes={"y": 1}, places=frozenset({0}))
+        draft = JobDraft(state.update(generation=2, guesses=(guess,)), uuid7(), NOW + since, Rules())
+        hang = Failure(symptom=Symptom.HANG, generation=2, step=5, text="it hangs again", group=draft.state.nodes[:1])
+        refute(draft, hang)
+        assert [it.is_refuted for it in draft.state.guesses] == [is_judged]
+        assert may_guess(draft, hang) is not is_judged
 
 
 def test_a_node_that_is_evicted_again_is_blocked_for_longer() -> None:
