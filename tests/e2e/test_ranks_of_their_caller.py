@@ -182,5 +182,7 @@ def test_a_handler_that_saves_for_seconds_is_not_killed_when_the_job_is_stopped(
     job.until("it began", lambda: "began" in job.output())
     holdfast.command("stop", job.name)
     assert job.exit_code() == 143 and "saved" in job.output()
-    (stopped,) = [event for event in holdfast.events(job, "ranks_stopped") if event["ranks"]]
-    assert stopped["killed"] == 0
+    stopped = holdfast.until(
+        "its end is recorded", lambda: [event for event in holdfast.events(job, "ranks_stopped") if event["ranks"]]
+    )
+    assert [event["killed"] for event in stopped] == [0]
