@@ -67,8 +67,8 @@ def figure_10(days: float | None = None, seed: int = 1) -> Figure:
         f"restart of 46 s (Table 7); default settings, {shown}, seed {seed}. The paper's time per "
         "incident is 3 % of the days.",
         why="The paper's 97 % mean 22 and 10 minutes an incident. Here it is one minute, and its own Tables 4 and 6 "
-        "(the formula) give as little. What else it lost (NaN of an hour and more, people's changes, evaluation, time to "
-        "notice) is not published, so it is not simulated.",
+        "(the formula) give as little. What else it lost (NaN of an hour and more, people's changes, evaluation, time "
+        "to notice) is not published, so it is not simulated.",
     )
 
 
