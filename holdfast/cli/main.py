@@ -26,9 +26,6 @@ COMMANDS = {
         "logs": "Show the logs of services, agents and ranks.",
         "config": "Show every setting and its source.",
         "ping": "Check whether one process is ready, for health checks.",
-        "migrate": "Upgrade a database to the schema of this version.",
-        "backup": "Write the database to a file.",
-        "restore": "Put a backup in the place of the database.",
         "inject": "Inject a fault, for drills.",
     },
     "jobs": {
@@ -48,6 +45,11 @@ COMMANDS = {
         "whatif": "Show what another policy would have decided on recorded failures.",
         "breaker": "Show or reset the circuit breakers that block evictions.",
         "sql": "Query the recorded history with SQL.",
+    },
+    "database": {
+        "migrate": "Upgrade a database to the schema of this version.",
+        "backup": "Write the database to a file.",
+        "restore": "Put a backup in the place of the database.",
     },
     "diagnosis": {
         "hang": "Trace a job's processes now, and name the ranks that others wait for.",

@@ -40,6 +40,7 @@ insert into controller.node_records (key, version, body, chance, failures, last_
 values ($1, 1, $2::jsonb, 0.2, 1, now())
 """
 
+WAITS = "waits for 3 nodes, 1 free, behind job gpt; 1 on the blocklist (`holdfast nodes release --all`)"
 NOT_RECORDED = uuid7()
 
 

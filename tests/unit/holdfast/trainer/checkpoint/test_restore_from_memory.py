@@ -7,107 +7,23 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from holdfast.node.frames import WireError
-from holdfast.node.vault.messages import Former, SealedStep, ShardName
-from holdfast.node.vault.seals import BrokenSeal
+from holdfast.node.vault.messages import SealedStep
 from holdfast.trainer.checkpoint import (
     Checkpointer,
     CheckpointError,
     CheckpointMismatch,
-    PerRank,
-    RngState,
     memory_tier,
 )
 from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.memory_tier import VAULT_VARIABLE, FoundSteps, MemoryRefused, MemoryTier, found_steps
-from holdfast.trainer.vault_client.client import Shard
-from holdfast.trainer.vault_client.shard_layout import entries_of, lay, place, take_apart
+from tests.scenes.job_vault import NAME, Vault, at, environment, saved, serve
 
-NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
-
-
-class Vault:
-    """What the node has, and how it fails; it takes the place of the client and its connection."""
-
-    def __init__(self, *steps: int) -> None:
-        self.states: dict[SealedStep, dict[str, Any]] = {
-            SealedStep(generation=1, step=step): {"x": step} for step in steps
-        }
-        self.of_four: dict[SealedStep, dict[str, Any]] = {}
-        """What is here of the job from when it had four ranks."""
-        self.cuts: list[SealedStep | None] = []
-        self.from_disk = False
-        self.certified: int | None = None
-        self.broken = False
-        self.connections_lost = 0
-        self.calls_lost = 0
-
-    def connect(self, *_: object, **__: object) -> Vault:
-        if self.connections_lost:
-            self.connections_lost -= 1
-            raise WireError("no vault answers")
-        return self
-
-    def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
-        return tuple(sorted(self.states, reverse=True))
-
-    def restore(self, sealed: SealedStep, *, to_device: bool = False) -> dict[str, Any]:
-        if self.calls_lost:
-            self.calls_lost -= 1
-            raise WireError("the connection has ended")
-        if self.broken:
-            raise BrokenSeal("flipped")
-        return self.states[sealed]
-
-    def former(self) -> Former:
-        return Former(world_size=4, sealed=tuple(sorted(self.of_four, reverse=True))) if self.of_four else Former()
-
-    def former_shard(self, sealed: SealedStep) -> Shard:
-        leaves, objects = take_apart(self.of_four[sealed])
-        layout, _, nbytes = lay([place(leaf, leaf.tensor.data_ptr()) for leaf in leaves])
-        memory = np.zeros(nbytes, np.uint8)
-        for entry, leaf in zip(entries_of(layout), leaves, strict=True):
-            memory[entry.offset : entry.offset + leaf.tensor.nbytes] = leaf.tensor.numpy().view(np.uint8)
-        return Shard(layout, objects, memory)
-
-    def certified_up_to(self) -> int | None:
-        if self.calls_lost:
-            self.calls_lost -= 1
-            raise WireError("the connection has ended")
-        return self.certified
-
-    def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
-        self.cuts.append(sealed)
-        self.from_disk = from_disk
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-@pytest.fixture(autouse=True)
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOLDFAST_RESTORE_STEP", "HOLDFAST_JOB_DIR", "HOLDFAST_MESH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(VAULT_VARIABLE, str(tmp_path))
-    monkeypatch.setenv("HOLDFAST_JOB", "job")
-    monkeypatch.setenv("HOLDFAST_GENERATION", "2")
-
-
-def serve(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> Vault:
-    monkeypatch.setattr(memory_tier, "VaultClient", vault.connect)
-    return vault
-
-
-def saved(directory: Path, *steps: int) -> Checkpointer:
-    checkpointer = Checkpointer(directory)
-    for step in steps:
-        checkpointer.save(step, {"x": step})
-    return checkpointer
+__all__ = ["environment"]
 
 
 def damage(directory: Path, step: int) -> None:
@@ -334,10 +250,6 @@ def test_training_does_not_wait_again_for_a_vault_that_stays_away_and_finds_it_a
     assert tier.keep(6, {})
 
 
-def at(step: int, generation: int = 1) -> SealedStep:
-    return SealedStep(generation=generation, step=step)
-
-
 def test_the_newest_step_of_all_may_not_have_been_whole_and_the_one_before_it_was() -> None:
     assert found_steps([set(), set()]) == FoundSteps()
     assert found_steps([{at(7)}, set()]) == FoundSteps(newest=7)
@@ -393,36 +305,3 @@ def test_what_was_restored_and_first_kept_is_reported_once(tmp_path: Path, monke
         ("checkpoint_restored", restored),
         ("steps_kept", {"step": 7}),
     ]
-
-
-def test_what_a_rank_of_another_size_kept_serves_if_all_ranks_have_the_same_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vault = serve(Vault(), monkeypatch)
-    vault.of_four = {at(step): {"x": step, "w": torch.full((3,), float(step))} for step in (24, 25)}
-    checkpointer = Checkpointer(tmp_path)
-    state: dict[str, Any] = {"x": 0, "w": torch.zeros(3)}
-    assert checkpointer.restore(state) == 25
-    assert (state["x"], state["w"].tolist(), vault.cuts) == (25, [25.0] * 3, [at(25)])
-    # What a later generation has on the disk is newer, whatever its number.
-    saved(tmp_path, 10)
-    assert checkpointer.restore({"x": 0}) == 10
-    monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "24")
-    for step in tmp_path.glob("step-*"):
-        step.rename(step.with_suffix(".gone"))
-    assert checkpointer.restore(state) == 24
-
-
-def test_state_that_differs_between_ranks_is_not_taken_from_one_of_another_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vault = serve(Vault(), monkeypatch)
-    vault.of_four = {at(25): {"x": 25}}
-    state = {"x": PerRank(RngState())}
-    monkeypatch.setenv("HOLDFAST_SCRATCH", Scratch.REFUSED.value)
-    with pytest.raises(CheckpointError, match="kept by 4 ranks, but the state has entries marked PerRank"):
-        Checkpointer(tmp_path).restore(state)
-    monkeypatch.setenv("HOLDFAST_SCRATCH", Scratch.ALLOWED.value)
-    assert Checkpointer(tmp_path).restore(state) == 0
-    checkpointer = saved(tmp_path, 10)
-    assert checkpointer.restore({"x": 0}) == 10
