@@ -23,12 +23,18 @@ def folder(test: str) -> str:
     return test.split("/")[1]
 
 
-def place(test: pytest.Item) -> tuple[int, bool, int]:
+def place(test: pytest.Item) -> tuple[bool, int, bool, int]:
     """Return the place of a test in the order: what takes long is first, so that no worker ends with it alone.
 
-    A test of a whole cluster takes longest, and of two files the larger one, as a rule.
+    The files that one worker has together take longest, then a test of a whole cluster, and of two files the larger
+    one, as a rule.
     """
-    return FOLDERS.index(folder(test.nodeid)), test.path.name in MEASURING, -test.path.stat().st_size
+    return (
+        not test.nodeid.startswith(ACCELERATOR),
+        FOLDERS.index(folder(test.nodeid)),
+        test.path.name in MEASURING,
+        -test.path.stat().st_size,
+    )
 
 
 class FileOrder(LoadFileScheduling):

@@ -65,8 +65,6 @@ class Accelerators:
     def _submit(self, child: int, work: Callable[[], R]) -> Future[R]:
         assert child < self._most
         while len(self._pools) <= child:
-            if not self._pools:
-                built()
             spawn = multiprocessing.get_context("spawn")
             self._pools.append(ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin))
         return self._pools[child].submit(work)
@@ -74,6 +72,8 @@ class Accelerators:
 
 @contextmanager
 def started_accelerators(most: int = 2) -> Iterator[Accelerators]:
+    # Before anything else of a test is there: a vault without an agent ends while a compiler runs.
+    built()
     started = Accelerators(most)
     try:
         yield started

@@ -27,6 +27,8 @@ INFO = ClusterInfo(
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    # That of this worker, which clusters of other tests share.
+    monkeypatch.delenv("HOLDFAST_NURSERY", raising=False)
     return tmp_path
 
 
@@ -112,6 +114,13 @@ def test_agents_find_the_nursery_unless_they_have_networks_of_their_own(here: Pa
     apart = msgspec.structs.replace(INFO, fabric=Fabric(bridge="hf123456", subnet="198.18.7"))
     assert plan.early(layout, apart) == []
     assert "HOLDFAST_NURSERY" not in plan.agent(layout, apart, "node-0").environment
+
+
+def test_a_nursery_that_runs_already_is_shared(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_NURSERY", "/run/nursery.sock")
+    plan, layout = cluster_plan(find_configuration({})), ClusterLayout(here)
+    assert plan.early(layout, INFO) == []
+    assert plan.agent(layout, INFO, "node-0").environment["HOLDFAST_NURSERY"] == "/run/nursery.sock"
 
 
 def test_a_cluster_for_one_run_starts_with_what_the_run_waits_for(here: Path) -> None:
