@@ -17,6 +17,7 @@ from holdfast.node.vault.messages import DamageNotice, Fetched, SealedStep, Shar
 from holdfast.node.vault.seals import damaged_chunks, is_seal_of
 from holdfast.orders.backup import VaultAddress
 from holdfast_vault.assignments import Assignment, Assignments, job_of
+from holdfast_vault.cuts import survives
 from holdfast_vault.notices import Notices
 from holdfast_vault.peers.fetching.discovery import FoundShards, find_shards
 from holdfast_vault.peers.fetching.pull import NotFetched, Pull, WantedShard, whole_of
@@ -50,10 +51,13 @@ class Fetcher:
             shelf = self._shelves.of(name)
             # A copy of which replicas have parts needs an order that names them.
             return [sealed for sealed in shelf.steps() if shelf.has_whole(sealed)]
-        holders = self._search(assignment).holders(name)
-        here = self._shelves.of(name).steps()
+        found = self._search(assignment).holders(name)
+        shelf = self._shelves.of(name)
+        # A node that has not learned of this rank's cut yet still offers what the cut left behind.
+        holders = [sealed for sealed in found if survives(sealed, shelf.cut)]
+        here = shelf.steps()
         newest = max((each for each in holders if at_most is None or each.step <= at_most), default=None)
-        if newest is not None and not self._shelves.of(name).has_whole(newest):
+        if newest is not None and not shelf.has_whole(newest):
             threading.Thread(target=self._prefetch, args=(name, newest, generation), daemon=True).start()
         return sorted({*holders, *here}, reverse=True)
 
