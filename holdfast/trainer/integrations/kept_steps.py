@@ -48,24 +48,36 @@ class KeptSteps:
         state: dict[str, Any] = {**step.models, REST: Whole(step.rest), RANK: PerRank(Whole(step.own))}
         self._checkpointer.keep(step.number, state)
 
-    def restore(self, models: Sequence[str] = ("model",)) -> Step | None:
+    def restore(self, models: Sequence[str] = ("model",), in_file: int | None = None) -> Step | None:
         """Return the newest step that all ranks have; None if there is none. All ranks call it.
 
-        Its tensors are in host memory, as if they had been loaded from a file.
+        `in_file` is the step of the file that the script goes on from by itself: with it, nothing that is left of kept
+        steps is no error. Tensors are in host memory, as if they had been loaded from a file.
         """
         rest, own = Whole(), Whole()
         state: dict[str, Any] = {name: {} for name in models} | {REST: rest, RANK: PerRank(own)}
         try:
-            number = self._checkpointer.restore(state, to_device=False)
+            number = self._restored(state)
         except CheckpointError as error:
-            # All ranks are here. With another number of ranks there is no such part for each of them.
-            log.warning("random numbers begin anew, the rest is restored: %s", error)
-            del state[RANK]
-            number = self._checkpointer.restore(state, to_device=False)
+            # All ranks are here.
+            if _of_rank_0(in_file) is None:
+                raise
+            log.warning("training goes on from the script's own file: %s", error)
+            return None
         self._last = number
         if not number:
             return None
         return Step(number, {name: state[name] for name in models}, rest.value, own.value)
+
+    def _restored(self, state: dict[str, Any]) -> int:
+        try:
+            return self._checkpointer.restore(state, to_device=False)
+        except CheckpointError as error:
+            # With another number of ranks there is no part for each of them. All ranks are here.
+            del state[RANK]
+            number = self._checkpointer.restore(state, to_device=False)
+            log.warning("random numbers begin again, the rest is restored: %s", error)
+            return number
 
 
 def is_newer(step: Step | None, in_file: int | None) -> bool:
@@ -76,10 +88,13 @@ def is_newer(step: Step | None, in_file: int | None) -> bool:
     """
     if step is None:
         return False
-    ranks = RankGroup()
-    there = ranks.agree_on_bound(in_file if ranks.rank == 0 else None)
-    bound = ranks.agree_on_bound(restore_step() if ranks.rank == 0 else None)
+    there, bound = _of_rank_0(in_file), _of_rank_0(restore_step())
     return there is None or step.number >= there or (bound is not None and there > bound)
+
+
+def _of_rank_0(step: int | None) -> int | None:
+    ranks = RankGroup()
+    return ranks.agree_on_bound(step if ranks.rank == 0 else None)
 
 
 class Whole:

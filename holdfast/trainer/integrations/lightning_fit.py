@@ -44,7 +44,8 @@ class LightningFit:
         self._trainer = trainer
         self._steps = KeptSteps()
         self._epoch: dict[str, Any] = {"rng": rng_now(), "generators": []}
-        self._restored = self._steps.restore()
+        self._restored: Step | None = None
+        self._has_begun = False
         self._wrap(trainer._checkpoint_connector, "resume_start", self._resume)
         self._wrap(trainer.fit_loop, "_load_combined_loader_states", self._place_loaders)
         self._wrap(trainer.fit_loop.epoch_loop, "on_run_start", self._begin_run)
@@ -80,14 +81,20 @@ class LightningFit:
 
     def _resume(self, original: Any, checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:
         """Give Lightning what it would have loaded from a file."""
-        in_file = _step_of(checkpoint_path, kwargs.get("weights_only"))
-        if self._restored is None or not is_newer(self._restored, in_file):
-            self._restored = None
+        if self._has_begun:
+            # The same trainer validates or tests with another file.
             original(checkpoint_path, *args, **kwargs)
             return
+        self._has_begun = True
+        in_file = _step_of(checkpoint_path, kwargs.get("weights_only"))
+        step = self._steps.restore(in_file=in_file)
+        if step is None or not is_newer(step, in_file):
+            original(checkpoint_path, *args, **kwargs)
+            return
+        self._restored = step
         connector = self._trainer._checkpoint_connector
         connector._ckpt_path = None
-        connector._loaded_checkpoint = {**self._restored.rest, "state_dict": self._restored.models["model"]}
+        connector._loaded_checkpoint = {**step.rest, "state_dict": step.models["model"]}
 
     def _place_loaders(self, original: Any) -> None:
         """Called when the loaders are made and not iterated over yet."""

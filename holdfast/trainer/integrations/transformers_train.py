@@ -100,8 +100,9 @@ class TransformersTrain:
 
     def restore(self, resume_from_checkpoint: Any) -> bool:
         """Return True if training goes on from a kept step, and not from the file that the script names."""
-        step = self._steps.restore()
-        if step is None or not is_newer(step, self._step_of(resume_from_checkpoint)):
+        in_file = self._step_of(resume_from_checkpoint)
+        step = self._steps.restore(in_file=in_file)
+        if step is None or not is_newer(step, in_file):
             return False
         self._restored = step
         self.folder = self._place

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
+from holdfast.trainer.checkpoint import CheckpointError
+from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.integrations import HoldfastCallback, callback, keep
-from holdfast.trainer.integrations.kept_steps import Whole, rng_now, set_rng
+from holdfast.trainer.integrations.kept_steps import KeptSteps, Whole, rng_now, set_rng
 from holdfast.trainer.integrations.loaders import begin_after, generator_states, set_generators
+from tests.scenes.job_vault import Vault, environment, serve
+
+__all__ = ["environment"]
 
 SAMPLES, BATCH = 20, 2
 
@@ -90,3 +96,14 @@ def test_an_environment_without_a_framework_is_named(monkeypatch: pytest.MonkeyP
         HoldfastCallback()
     with pytest.raises(TypeError, match="pip install accelerate"):
         keep(object(), object())
+
+
+def test_without_kept_steps_the_scripts_own_file_serves_and_nothing_begins_from_scratch_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(Vault(), monkeypatch)
+    monkeypatch.setenv("HOLDFAST_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_SCRATCH", Scratch.REFUSED.value)
+    assert KeptSteps().restore(in_file=7) is None
+    with pytest.raises(CheckpointError, match="starting from scratch unasked"):
+        KeptSteps().restore()
