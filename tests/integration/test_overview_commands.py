@@ -17,9 +17,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
+from click.testing import CliRunner
 
 from holdfast.bus import event_message
 from holdfast.bus.nats import connect
+from holdfast.cli.main import main
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.events import (
@@ -106,6 +108,9 @@ def test_top_has_jobs_incidents_and_nodes_as_status_and_doctor_have_them(scene: 
     assert sum(phases.values()) == pytest.approx(recovered["seconds_to_recover"])
     assert [it["state"] for it in found["details"]["nodes"]] == ["evicted", "active", "standby"]
     assert "controller" in {it["about"] for it in found["findings"]}
+    nowhere = f"postgresql://x@127.0.0.1:{free_port()}/x"
+    unread = CliRunner().invoke(main, ["top", "--once", "--nats-url", embedded_nats, "--database-url", nowhere])
+    assert unread.exit_code == 1 and "cannot reach the database" in unread.stdout
     plain = holdfast(scene, "top", "--nats-url", embedded_nats).stdout
     assert re.search(r"^gpt +running +12 ", plain, re.MULTILINE)
 

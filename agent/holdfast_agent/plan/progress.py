@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.events import FirstStep, Progress, StepsNumbered
-from holdfast.events.parts.ranks import RankProgress
+from holdfast.events.parts.ranks import STEPS_AHEAD, RankProgress
 from holdfast_agent.plan.cut_off import end_ranks_after_lease
 from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.inputs import Observed
@@ -16,8 +16,6 @@ from holdfast_agent.plan.node_state import Crew, RankStatus
 PROGRESS_EVERY_S = 0.9
 """Slightly less than the interval between two reads of the ledgers, so that no read is skipped."""
 
-STEPS_AHEAD = 20
-"""Steps of other ranks after which a rank without a step makes none: those that train together differ by one or two."""
 
 _CERTAIN = ("script", "framework", "restored", "", "optimizer")
 """Sources of step numbers, the best first; "" stands for those that tell nothing of the start."""

@@ -35,7 +35,19 @@ NODES_MAX = 200
 """More do not fit on a screen."""
 INCIDENTS_MAX = 20
 
-_JOBS = """
+
+def _newest_loss(kind: str, name: str) -> str:
+    """Return a join: the newest loss in a job's events of one type."""
+    return f"""
+left join lateral (
+    select historian.real((sample->>'loss')::numeric) as loss
+    from (select e.body, e.at from historian.events e where e.type = '{kind}' and e.job = k.job
+          order by e.generation desc, e.at desc limit 8) newest, jsonb_array_elements(newest.body->'samples') sample
+    where sample->>'loss' is not null order by newest.at desc, (sample->>'step')::bigint desc limit 1
+) {name} on true"""
+
+
+_JOBS = f"""
 select j.job, j.incidents, j.lost_steps, e.ettr, coalesce(jsonb_array_length(g.body->'nodes'), 0) as nodes,
        coalesce(measured.loss, logged.loss) as loss
 from unnest($1::text[]) k(job)
@@ -45,18 +57,8 @@ left join lateral (
     select e.body from historian.events e
     where e.type = 'generation_started' and e.job = k.job order by e.generation desc limit 1
 ) g on true
-left join lateral (
-    select historian.real((sample->>'loss')::numeric) as loss
-    from (select e.body, e.at from historian.events e where e.type = 'steps_measured' and e.job = k.job
-          order by e.generation desc, e.at desc limit 8) newest, jsonb_array_elements(newest.body->'samples') sample
-    where sample->>'loss' is not null order by newest.at desc, (sample->>'step')::bigint desc limit 1
-) measured on true
-left join lateral (
-    select historian.real((sample->>'loss')::numeric) as loss
-    from (select e.body, e.at from historian.events e where e.type = 'numbers_logged' and e.job = k.job
-          order by e.generation desc, e.at desc limit 8) newest, jsonb_array_elements(newest.body->'samples') sample
-    where sample->>'loss' is not null order by newest.at desc, (sample->>'step')::bigint desc limit 1
-) logged on true
+{_newest_loss("steps_measured", "measured")}
+{_newest_loss("numbers_logged", "logged")}
 """
 _ALERTS = """
 select node, array_agg(what order by what) as alerts

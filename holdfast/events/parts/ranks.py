@@ -66,6 +66,10 @@ class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: Count
 
 
+STEPS_AHEAD = 20
+"""Steps of other ranks after which a rank without a step makes none: those that train together differ by one or two."""
+
+
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The progress of a rank by its ledger."""
 

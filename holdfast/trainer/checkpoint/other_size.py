@@ -20,7 +20,7 @@ from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismat
 from holdfast.trainer.checkpoint.layout.dtensors import laid_out
 from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
-from holdfast.trainer.vault_client.client import Shard
+from holdfast.trainer.vault_client.client import Shard, refused_if_unreadable
 from holdfast.trainer.vault_client.shard_layout import entries_of, put_together
 
 STEPS_SHARED_MAX = 2
@@ -82,9 +82,11 @@ class OtherSize:
         assert shard is not None
         loaded: dict[str, Any] = {}
         try:
-            loaded = laid_out(_state_of(shard), keyed.state_dict())
-        except CheckpointMismatch as error:
-            problem = error
+            with refused_if_unreadable(f"step {sealed.step}"):
+                state = put_together(shard.layout, shard.objects, shard.memory)
+            loaded = laid_out(state, keyed.state_dict())
+        except (*UNUSABLE, CheckpointMismatch) as error:
+            problem = DamagedCheckpoint(str(error))
         if not self._is_agreed(sealed, problem):
             return False
         keyed.load(loaded, borrowed=True)
@@ -105,14 +107,6 @@ class OtherSize:
         objects = send(None if mine is None else np.frombuffer(bytearray(mine.objects), np.uint8), source)
         memory = send(None if mine is None else mine.memory, source)
         return Shard(layout.tobytes(), objects.tobytes(), memory)
-
-
-def _state_of(shard: Shard) -> dict[str, Any]:
-    try:
-        return put_together(shard.layout, shard.objects, shard.memory)
-    except Exception as error:
-        # Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.
-        raise CheckpointMismatch(f"it cannot be read by this code: {type(error).__name__}: {error}") from error
 
 
 def _of_own(keyed: KeyedState) -> CheckpointMismatch | None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,6 +81,18 @@ class Shard(NamedTuple):
 
 class MemoryRefused(RuntimeError):
     """The vault cannot do it; the message is its reason."""
+
+
+@contextmanager
+def refused_if_unreadable(what: str) -> Iterator[None]:
+    """Raise MemoryRefused for whatever happens while a state is put together again.
+
+    Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise MemoryRefused(f"{what} cannot be read by this code: {type(error).__name__}: {error}") from error
 
 
 class VaultClient:
@@ -199,13 +212,10 @@ class VaultClient:
     def _read(self, sealed: SealedStep, to_device: bool) -> dict[str, Any]:
         what = f"step {sealed.step} of rank {self._join.name.rank}"
         shard, memory = self._mapped(AskShard(sealed=sealed), what)
-        try:
+        with refused_if_unreadable(what):
             copies = self._copies if to_device else None
             on_device = copies.upload(shard.index, memory) if copies is not None else None
             return put_together(shard.index, shard.objects, memory, on_device)
-        except Exception as error:
-            # Unpickling runs the script's own code, which may have changed since: its classes can fail in any way.
-            raise MemoryRefused(f"{what} cannot be read by this code: {type(error).__name__}: {error}") from error
 
     def _mapped(self, request: AskShard, what: str) -> tuple[SealedShard, Bytes]:
         shard, descriptor = self._ask(request)

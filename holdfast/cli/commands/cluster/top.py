@@ -36,19 +36,18 @@ def top(directory: Path, nats_url: str | None, database_url: str | None, once: b
     come first: lost, evicted, not ready, with alerts; what does not fit is counted. It reads what `holdfast status`
     and `holdfast doctor` read, the step each second and the rest more rarely. q or Ctrl-C ends it.
 
-    Exit codes: 0.
+    Exit codes: 0; with --once and --json 1 if the database does not answer.
     """
     where = whereabouts(directory, nats_url, database_url)
     reader = TopReader(where)
-    if as_json:
-        click.echo(json_text(asyncio.run(_once(reader)), indent=2))
-    elif once or not sys.stdout.isatty():
-        click.echo(plain(asyncio.run(_once(reader))))
-    else:
-        # Imported here: it takes a tenth of a second, and a terminal.
-        from holdfast.cli.top.terminal import show_live
+    if as_json or once or not sys.stdout.isatty():
+        found = asyncio.run(_once(reader))
+        click.echo(json_text(found, indent=2) if as_json else plain(found))
+        sys.exit(1 if found.problems else 0)
+    # Imported here: it takes a tenth of a second, and a terminal.
+    from holdfast.cli.top.terminal import show_live
 
-        asyncio.run(show_live(reader))
+    asyncio.run(show_live(reader))
 
 
 async def _once(reader: TopReader) -> Snapshot:

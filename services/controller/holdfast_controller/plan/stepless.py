@@ -9,12 +9,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from holdfast.events import Progress
+from holdfast.events.parts.ranks import STEPS_AHEAD
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.phase import Starting
 from holdfast_controller.plan.transitions import become_running
-
-STEPS_AHEAD = 20
-"""Steps of other ranks after which a rank without a step makes none: ranks that train together differ by one or two."""
 
 MOVED_WITHIN_S = 5.0
 """Time since a rank passed a phase or a collective, within which it counts as going on."""
