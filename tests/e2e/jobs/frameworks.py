@@ -186,3 +186,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     {"transformers": transformers, "lightning": lightning, "accelerate": accelerate}[FRAMEWORK]()
     note("ended")
+    if torch.distributed.is_initialized():
+        # An interpreter that ends while gloo's threads run may abort, under torchrun too.
+        torch.distributed.destroy_process_group()
