@@ -132,14 +132,19 @@ class ServiceShell:
         signer: OrderSigner | None = None,
         liveness: BusLiveness | None = None,
         repair: Callable[[], Awaitable[None]] | None = None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`signer` signs orders, `repair` replaces those on the bus that it did not sign."""
+        """`signer` signs orders, `repair` replaces those on the bus that it did not sign.
+
+        `prepare` runs after the decider has read its state and before its first decision.
+        """
         self.decider = decider
         self.bus = bus
         self.store = store
         self.now = now
         self._signer = signer
         self._repair = repair
+        self._prepare = prepare
         self.relay = Relay(store, bus, source=decider.name)
         self._queue: asyncio.Queue[Delivery | _PendingRequest] = asyncio.Queue(_QUEUE_MAX)
         self._turn = asyncio.Lock()
@@ -152,6 +157,8 @@ class ServiceShell:
 
     async def run(self) -> None:
         await self.load()
+        if self._prepare is not None:
+            await self._prepare()
         self.loaded.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.relay.run(), name="relay")

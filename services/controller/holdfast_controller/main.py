@@ -16,6 +16,7 @@ from holdfast.store.postgres import PostgresStore
 from holdfast.subjects import JOBS_BUCKET
 from holdfast_controller.code.librarian import Librarian
 from holdfast_controller.code.shelf import PostgresShelf
+from holdfast_controller.newer_orders import newest_generations
 from holdfast_controller.order_repair import hints, truths
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
@@ -51,7 +52,10 @@ async def serve(this: Daemon) -> None:
             await repair_orders(bus, in_force)
             await repair_orders(bus, lambda: hints(controller.standing_code(), signer, system_now), JOBS_BUCKET)
 
-        shell = ServiceShell(controller, bus, store, signer=signer, repair=repair)
+        async def count_forgotten() -> None:
+            controller.count_from(await newest_generations(bus, controller.members(), signer))
+
+        shell = ServiceShell(controller, bus, store, signer=signer, repair=repair, prepare=count_forgotten)
         async with asyncio.TaskGroup() as group:
             group.create_task(librarian.run(), name="code")
             group.create_task(shell.run(), name="shell")

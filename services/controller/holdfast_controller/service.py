@@ -79,9 +79,13 @@ class Controller(Decider):
         # The oldest end first, so that usually one comparison shows that nothing is to be deleted.
         self._ended: dict[str, datetime] = {}
         self._used_names: dict[str, datetime] = {}
+        self._forgotten_generations: dict[str, int] = {}
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
-        self.jobs = dict(rows[JOBS.name])
+        self.jobs = {
+            name: state.counting_from(self._forgotten_generations.get(name, 0))
+            for name, state in rows[JOBS.name].items()
+        }
         self._used_names = {name: used.ended_at for name, used in rows[USED_NAMES.name].items()}
         self._references.clear()
         for record in rows.get(REFERENCES.name, {}).values():
@@ -131,6 +135,16 @@ class Controller(Decider):
                 del self.records[row.key]
             elif row.table is JOBS:
                 del self.jobs[row.key], self._ended[row.key]
+
+    def members(self) -> list[str]:
+        """Return the nodes of all jobs that have not ended."""
+        return sorted({member.node for state in self._live() for member in state.members if member is not None})
+
+    def count_from(self, generations: Mapping[str, int]) -> None:
+        """Number the next generation of each of these jobs above the given one."""
+        self._forgotten_generations.update(generations)
+        for name in generations.keys() & self.jobs.keys():
+            self.jobs[name] = self.jobs[name].counting_from(generations[name])
 
     def has_job(self, name: str) -> bool:
         return name in self.jobs

@@ -115,7 +115,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     """It only grows."""
     generation_used: int = 0
-    """The newest generation that a node obeyed, if this is older: the database was restored from a backup."""
+    """The newest generation that was ordered, if this is older: the database was restored from a backup."""
     claimed_at: datetime | None = None
     """Time of the newest `nodes_requested`."""
     lost_before_granted: dict[str, int] = {}
@@ -215,6 +215,14 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     def next_generation(self) -> int:
         """The number of the next generation: above all that nodes and checkpoints may remember."""
         return max(self.generation, self.generation_used) + 1
+
+    def counting_from(self, generation: int) -> JobState:
+        """Return this job with `next_generation` above `generation`."""
+        return (
+            self
+            if generation <= self.generation
+            else self.update(generation_used=max(self.generation_used, generation))
+        )
 
     @property
     def phase_name(self) -> str:

@@ -182,7 +182,7 @@ def order_refused(draft: JobDraft, event: OrderRefused) -> None:
     state = draft.state
     forgotten = event.newest_generation - state.generation
     if event.newest_job == state.job and 0 < forgotten <= GENERATIONS_FORGOTTEN_MAX:
-        draft.update(generation_used=max(state.generation_used, event.newest_generation))
+        draft.state = state.counting_from(event.newest_generation)
     if event.is_obeyed:
         return
     for order in standing_orders(draft.state, event.node):
