@@ -65,6 +65,7 @@ async def test_a_round_reads_every_process_of_the_ranks_and_says_what_it_could_n
     assert sorted(one.rank or 0 for one in others) == [0, 0, 1, 1, 2, 2]
     workers = [one for one in others if "sleeping_worker" in functions(one)]
     assert len(workers) == 3
+    assert sorted(one.child or 0 for one in others) == [0, 0, 0, 1, 1, 1] and own(seen, 0).child is None
     programs = [one for one in others if one.unread]
     assert len(programs) == 3 and all("not a Python process" in one.unread for one in programs)
     assert [one.rank for one in seen.traces] == [0, 1, 2, 3]

@@ -86,7 +86,7 @@ class Observed(Input, frozen=True, kw_only=True):
     cut_off_s: float | None = None
     """Time without a connection to the bus; None while connected."""
     stopped: frozenset[int] = frozenset()
-    """Ranks whose process a signal has stopped."""
+    """Ranks whose process a signal has stopped, or one that they have started."""
 
 
 class CodeReady(Input, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.events.parts.traces import ProcessStacks, RankTrace, ThreadStack
 from holdfast_agent.tracer.memory_files import Program, program_of
-from holdfast_agent.tracer.process_tree import GONE, Process, Work, processes_of, state_of, work_of
+from holdfast_agent.tracer.process_tree import GONE, Process, Work, children_by_age, processes_of, state_of, work_of
 from holdfast_agent.tracer.stacks import StacksSkipped, StacksUnread, by_stacks, stacks_of
 
 AT_ONCE_MAX = 8
@@ -21,6 +21,8 @@ ROUND_S_MAX = 1.8
 NATIVE_ROUND_S_MAX = 10.0
 WATCHED_S = 0.8
 """Observation time of each process's work."""
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Processes that Python starts beside those that a script starts by multiprocessing."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +87,10 @@ async def trace(
         traces = [group.create_task(collected(rank)) for rank in sorted(ranks)]
         group.create_task(asyncio.sleep(WATCHED_S))
     watched_s = time.monotonic() - began
+    seen = [_with_work(task.result(), before, watched_s) for task in stacks]
+    ages = children_by_age(processes, {one.pid for one in seen if any(name in one.command for name in _HELPERS)})
     return Round(
-        processes=tuple(_with_work(task.result(), before, watched_s) for task in stacks),
+        processes=tuple(msgspec.structs.replace(one, child=ages.get(one.pid)) for one in seen),
         traces=tuple(task.result() for task in traces),
         took_s=time.monotonic() - began,
     )

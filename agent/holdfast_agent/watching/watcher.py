@@ -15,16 +15,16 @@ from holdfast.clock import Now
 from holdfast.events import Event, StepsMeasured
 from holdfast.events.parts.samples import IterationSample, StepSample
 from holdfast.fresh_ids import uuid7
-from holdfast.node.kernel import is_suspended
 from holdfast.node.ledger.ledger_layout import RING_STEPS
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.spool import Lane, Spool
 from holdfast_agent.plan.inputs import Input, Observed
-from holdfast_agent.plan.node_state import NO_FENCE, Crew, RankStatus
+from holdfast_agent.plan.node_state import Crew, RankStatus
 from holdfast_agent.slow_tests.rings import IterationBook
 from holdfast_agent.watching.ledgers import LedgerBook
 from holdfast_agent.watching.logged_numbers import LoggedNumbers, LogsRead
 from holdfast_agent.watching.reports import ModelDescription, ReportFile, described_model, event_of, training_log
+from holdfast_agent.watching.stopped_ranks import StoppedRanks
 from holdfast_agent.zygote.wire import Fence
 
 FIRST_STEP_POLL_S = 0.01
@@ -33,7 +33,6 @@ POLL_MIN_S = 0.05
 POLL_MAX_S = 1.0
 STEPS_PER_POLL = RING_STEPS // 4
 """A ledger keeps only its last steps: the faster they come, the sooner it must be read again."""
-LOOK_EVERY_S = 1.0
 MEASURE_EVERY_S = 0.9 * POLL_MAX_S
 SAMPLES_MAX = 2_000
 """Maximum number of samples in one event, far below the size limit of a message."""
@@ -105,8 +104,7 @@ class Watcher:
         self._iterations: list[IterationSample] = []
         self._missed = 0
         self._measured_at: datetime | None = None
-        self._looked: tuple[Fence, datetime, frozenset[int]] = (NO_FENCE, now(), frozenset())
-        """The ranks that were stopped, and when of which order this was seen."""
+        self._stopped = StoppedRanks()
         self._crew_changed = asyncio.Event()
         self.on_commit: Callable[[], None] = lambda: None
 
@@ -182,22 +180,13 @@ class Watcher:
     def _observe(self) -> None:
         crew = self._crew
         if crew is not None and crew.pids:
-            seen = Observed(
-                id=uuid7(), statuses=self._book.statuses(), cut_off_s=self._cut_off_s(), stopped=self._stopped(crew)
-            )
+            statuses = self._book.statuses()
+            stopped = self._stopped.look(crew.order.fence, crew.pids, statuses, self._now())
+            seen = Observed(id=uuid7(), statuses=statuses, cut_off_s=self._cut_off_s(), stopped=stopped)
             if not crew.stepped:
                 # What ranks reported before their first step is published before it.
                 self._take_reports()
             self._learn(seen)
-
-    def _stopped(self, crew: Crew) -> frozenset[int]:
-        """Return the ranks that a signal has stopped, as of a moment ago."""
-        now = self._now()
-        fence, looked_at, found = self._looked
-        if fence != crew.order.fence or (now - looked_at).total_seconds() >= LOOK_EVERY_S:
-            found = frozenset(rank for rank, pid in crew.pids.items() if is_suspended(pid))
-            self._looked = crew.order.fence, now, found
-        return found
 
     def _is_due(self) -> bool:
         return self._measured_at is None or (self._now() - self._measured_at).total_seconds() >= MEASURE_EVERY_S

@@ -92,7 +92,7 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     has_ended: bool = False
     """Its script has ended by itself."""
     is_stopped: bool = False
-    """A signal has stopped its process (state T)."""
+    """A signal has stopped its process (state T), or one that it has started."""
 
 
 class StandingPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -53,6 +53,8 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """CPU time that it used during the trace, in cores; None: not known."""
     io_bytes_per_s: float | None = None
     """Bytes that it read and wrote; None: not known."""
+    child: int | None = None
+    """Its place among the children of its parent, by age from 0; None: a rank itself, or not known."""
 
 
 class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

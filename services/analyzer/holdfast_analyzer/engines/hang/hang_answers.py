@@ -21,6 +21,13 @@ from holdfast.events.parts.ranks import HangSuspect, StandingPlace
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.topology import Mesh
+from holdfast_analyzer.engines.hang.stopped_trees import (
+    STOPPED_BY_SIGNAL,
+    STOPPED_CONFIDENCE,
+    in_words,
+    is_working,
+    stopped_trees,
+)
 
 Scope = Literal["machine", "group", "nobody"]
 RANKS_SHOWN_MAX = 256
@@ -30,7 +37,6 @@ FRAMES_SHOWN_MAX = 16
 LINES_SHOWN_MAX = 24
 _LINE_CHARS_MAX = 400
 SILENT_CONFIDENCE = 0.8
-STOPPED_BY_SIGNAL = frozenset({"T", "t"})
 STUCK_STATES = STOPPED_BY_SIGNAL | {"D"}
 """Stopped, or waiting inside the kernel where no signal arrives."""
 
@@ -171,6 +177,27 @@ def judge(
     nodes = _nodes_of(ranks, node_of_rank)
     scope: Scope = verdict.scope if ranks else "nobody"
     confidence, summary = verdict.confidence if ranks else 0.0, verdict.summary
+    stopped = {
+        rank: process
+        for rank, process in stopped_trees(processes, policy, is_alone=len(node_of_rank) == 1).items()
+        if rank in node_of_rank
+    }
+    is_stopped_tree = bool(stopped) and confidence < STOPPED_CONFIDENCE
+    if is_stopped_tree:
+        suspects = tuple(
+            HangSuspect(
+                ranks=(rank,),
+                nodes=_nodes_of((rank,), node_of_rank),
+                reason=in_words(process),
+                confidence=STOPPED_CONFIDENCE,
+            )
+            for rank, process in sorted(stopped.items())[:SUSPECTS_SHOWN_MAX]
+        )
+        ranks = tuple(sorted(stopped))
+        nodes = _nodes_of(ranks, node_of_rank)
+        scope, confidence = "machine" if len(nodes) == 1 else "group", STOPPED_CONFIDENCE
+        more = f"; {len(ranks) - 1} more ranks are held up so" if len(ranks) > 1 else ""
+        summary = f"{suspects[0].reason} ({nodes[0]}) and no other process of that rank works{more}"
     if not ranks and (silent := _silent(processes, node_of_rank, unanswered)):
         ranks, nodes = silent, _nodes_of(silent, node_of_rank)
         scope, confidence = "machine" if len(nodes) == 1 else "group", SILENT_CONFIDENCE
@@ -183,10 +210,13 @@ def judge(
         for process in processes
         if process.kind == "rank"
         and (process.state in STUCK_STATES or (process.unread and not process.is_tracers_fault))
-    }
-    by_signal = {process.rank for process in processes if process.kind == "rank" and process.state in STOPPED_BY_SIGNAL}
-    busy = working & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
-    own = [process for process in processes if process.rank in ranks]
+    } | stopped.keys()
+    by_signal = {
+        process.rank for process in processes if process.kind == "rank" and process.state in STOPPED_BY_SIGNAL
+    } | stopped.keys()
+    busy = (working - stopped.keys()) & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
+    told = {process.pid for process in stopped.values()} if is_stopped_tree else ()
+    own = [process for process in processes if process.rank in ranks and process.pid not in told]
     return HangJudgement(
         suspects=suspects,
         ranks=ranks,
@@ -199,7 +229,7 @@ def judge(
         is_machine=bool(ranks) and all(rank in shows_fault or node_of_rank.get(rank) in unanswered for rank in ranks),
         is_by_signal=bool(ranks)
         and all(rank in by_signal and node_of_rank.get(rank) not in unanswered for rank in ranks),
-        symptom=named_by_kernel(own) or "",
+        symptom=named_by_kernel([process for process in processes if process.rank in ranks]) or "",
         group=convincing_group(verdict, looked_at, node_of_rank) if not (busy or shows_fault or unanswered) else (),
         some_wait=any(
             process.kind == "rank" and reader.read(process).activity.doing == "others" for process in processes
@@ -236,13 +266,7 @@ def _silent(
 def _working(processes: Iterable[ProcessStacks], policy: HangPolicy, *, by_cpu: bool = True) -> set[int]:
     """Return the ranks with a process that computes (`by_cpu`), reads or writes."""
     return {
-        process.rank
-        for process in processes
-        if process.rank is not None
-        and (
-            (by_cpu and (process.cpu_share or 0.0) >= policy.working_cpu_share)
-            or (process.io_bytes_per_s or 0.0) >= policy.working_bytes_per_s
-        )
+        process.rank for process in processes if process.rank is not None and is_working(process, policy, by_cpu=by_cpu)
     }
 
 
