@@ -9,6 +9,12 @@ from typing import Literal
 _VALUE = r"['\"]?(?: ?[:=|] ?| )['\"]?([+-]?(?:nan\b|inf\b|infinity\b|\d{1,30}(?:\.\d{0,30})?(?:e[+-]?\d{1,4})?))"
 _LOSS = re.compile(rf"(?<![a-z])(?:\w{{1,24}}[_/ ])?loss(?:_\w{{1,24}})?{_VALUE}", re.IGNORECASE)
 _NORM = re.compile(rf"\b(?:grad(?:ient)?[_ ]?norm|gnorm){_VALUE}", re.IGNORECASE)
+_SCALE = re.compile(
+    r"overflow detected, setting loss scale to: |(?:reducing|attempted) loss[ _]scale.{0,60}to (?=[\d.])"
+    r"|Loss scale .{0,20}reduced to ",
+    re.IGNORECASE,
+)
+_SCALED = re.compile(r"(\d{1,12}(?:\.\d{1,60})?(?:e[+-]?\d{1,4})?)", re.IGNORECASE)
 _OTHER_LOSS = re.compile(
     r"\bloss[_ ]scale|\b(?:eval|val|test|dev|best|min)[a-z]{0,12}[ _/.-]{0,3}(?:[a-z]{1,12}[ _/.-])?loss", re.IGNORECASE
 )
@@ -38,6 +44,10 @@ def bad_steps(lines: Sequence[str]) -> tuple[int, ...]:
 def _step(line: str) -> Step:
     """Judge the numbers of a line. With mixed precision a gradient may overflow in any step; it is bad only where the
     line has no loss, or one that has become 0."""
+    if scale := _SCALE.search(line, 0, _LINE_CHARS_MAX):
+        # A scale that starts too high sinks for some steps; below 1 it no longer scales, and nothing is learned.
+        to = _SCALED.match(line, scale.end())
+        return "bad" if to and float(to[1]) < 1.0 else "overflow"
     line = _OTHER_LOSS.sub("", line[:_LINE_CHARS_MAX])
     losses, norms = _LOSS.findall(line), _NORM.findall(line)
     if not losses and not norms:

@@ -163,6 +163,10 @@ def _of_vague(
 
 def _of_cascade(cascade: Sequence[RuleMatch], hints: Sequence[RuleMatch], ranks: frozenset[int]) -> FirstFailure:
     chosen = min(cascade, key=lambda one: (one.place, one.number))
+    first = min(cascade, key=lambda one: one.number)
+    if chosen.rule.symptom is Symptom.UNKNOWN and first.file == chosen.file:
+        # A job that is cancelled loses partners as well; one that lost a partner first was not cancelled.
+        chosen = first
     rank, why = _awaited(cascade, ranks)
     hint = min(hints, key=lambda one: (one.place, one.number), default=None)
     if hint is not None:
@@ -207,10 +211,10 @@ def _awaited(cascade: Sequence[RuleMatch], ranks: frozenset[int]) -> tuple[int |
     named = sorted({rank for one in cascade for line in one.lines for rank in missing_ranks(line.text)})
     if named:
         return (named[0] if len(named) == 1 else None), f"the others waited for {ranks_in_words(named)}"
-    waited: dict[int, tuple[int, str]] = {}
+    waited: dict[int, int] = {}
     for one in cascade:
         work = collective(one)
-        if work and one.rank is not None and not one.local:
+        if work is not None and one.rank is not None and not one.local:
             waited[one.rank] = min(work, waited.get(one.rank, work))
     if len(waited) < 2:
         return None, ""
@@ -218,7 +222,7 @@ def _awaited(cascade: Sequence[RuleMatch], ranks: frozenset[int]) -> tuple[int |
     if len(missing) == 1 and len(waited) > 2 and len(set(waited.values())) == 1:
         (rank,) = missing
         return rank, f"all ranks but {rank} timed out in the same collective: they waited for it"
-    behind = sorted((number, rank) for rank, (number, _) in waited.items())
+    behind = sorted((number, rank) for rank, number in waited.items())
     if not missing and len(behind) > 2 and behind[0][0] < behind[1][0] == behind[-1][0] <= behind[0][0] + _BEHIND_MAX:
         return behind[0][
             1

@@ -182,8 +182,14 @@ def _with_bad_numbers(book: RuleBook, scan: ScannedLog, ended: FirstFailure | No
 
 def _only_stopped(decided: FirstFailure, ends: Sequence[RankEnd]) -> bool:
     """Return True if ranks are only known to be stopped, after another one that the launcher saw end by itself."""
-    is_stopped = decided.finding.hand == "cascade" and decided.finding.rule.symptom is Symptom.TERMINATED
-    return is_stopped and any(ended.is_first and ended.code != ENDED_BY_LAUNCHER for ended in ends)
+    if decided.finding.hand != "cascade" or decided.finding.rule.symptom is not Symptom.TERMINATED:
+        return False
+    if any(ended.is_first and ended.code != ENDED_BY_LAUNCHER for ended in ends):
+        return True
+    # srun and mpirun report in the order of time, without naming a first.
+    failed = min((ended.line.number for ended in ends if 0 < ended.code < _SIGNALLED), default=None)
+    stopped = [ended.line for ended in ends if ended.code == ENDED_BY_LAUNCHER]
+    return failed is not None and decided.finding.number > failed and decided.finding.lines[0] in stopped
 
 
 def _without_answers_of_slurm(

@@ -1,4 +1,7 @@
-"""Launchers' reports on their ranks (torchrun, DeepSpeed, Composer, srun, mpirun): exit codes, first failure. Pure."""
+"""Launchers' reports on their ranks (torchrun, DeepSpeed, Composer, srun, mpirun, PALS): exit codes, first failure.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ _KILLED = -9
 ENDED_BY_LAUNCHER = -15
 """Exit code of ranks that their launcher ended: after the first failure it sends SIGTERM to the others."""
 _MPIRUN = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
+_PALS = re.compile(r"(?:^|[\w.-]{1,60}: )rank (\d{1,6}) (?:died from signal|exited with code) (\d{1,3})\b")
 _SIGNALS = {
     "Segmentation fault": -11,
     "Bus error": -7,
@@ -89,6 +93,9 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
         elif match := _MPIRUN.search(text):
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=-int(match[2]), line=line))
+        elif match := _PALS.search(text):
+            code = int(match[2]) * (-1 if "signal" in match[0] else 1)
+            found.append(RankEnd(rank=int(match[1]), local_rank=None, code=code, line=line))
     return found
 
 

@@ -58,6 +58,12 @@ _HOST = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b:)"
 )
 """Host prefixes: pdsh, dsh, operators that follow several pods. Error codes of Ascend look like hosts."""
+_BEFORE_RANK = re.compile(r"(?:[^\s\[]{0,60}\[[^\][]{0,60}\][: ]*|[\w.:/-]{1,60} ){1,4}(?=\[rank\d{1,6}\]:)")
+"""Whatever a collector writes before torch's own prefix: numbers of lines, names of tasks."""
+_DRAWN = re.compile(r"[^\n]{0,40}\d{1,3}%\|[^\n]{0,800}?\](?=\[rank\d{1,6}\]:|Traceback \(most recent call last\))")
+"""A progress bar that a line was written behind."""
+_LOGGED = re.compile(r"(?:ERROR|CRITICAL): {4}(?=\S| {2})|> (?=\[rank\d)")
+"""A logger that writes its level before each line of a traceback, or a quotation."""
 _STREAM = re.compile(r"(?:[\w.:-]{1,60} )?(?:std(?:err|out): |\[std(?:err|out)\] )")
 """Prefixes of programs that repeat the output of another one."""
 _WITHIN = re.compile(
@@ -132,6 +138,9 @@ def _lead(text: str) -> re.Match[str] | None:
         or (_COMPOSE.match(text) if " | " in text[:76] else None)
         or (_STREAM.match(text) if "std" in text[:64] else None)
         or (_AGAIN.match(text) if " - " in text[:100] else None)
+        or (_BEFORE_RANK.match(text) if "[rank" in text[1:240] else None)
+        or (_DRAWN.match(text) if "%|" in text[:60] else None)
+        or _LOGGED.match(text)
     )
 
 

@@ -30,7 +30,11 @@ _OWN = re.compile(r"this process has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in
 _ALLOCATED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) is allocated by PyTorch")
 _GIB = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
 
+_LOST_CONNECTIONS = frozenset({"launcher_summary", "peer_lost", "connect_timeout"})
+"""Rules of exceptions that do not show whose connection it was."""
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
+_CLIENTS = frozenset({"urllib3", "requests", "httpx", "httpcore", "aiohttp", "huggingface_hub", "fsspec", "datasets"})
+"""Packages that talk to services outside of the cluster."""
 _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
 
 
@@ -99,6 +103,8 @@ def _by_stack(rule: str, raised: LoggedException) -> str | None:
         return "cuda_oom_at_start"
     if rule == "launcher_summary" and raised.type == "EOFError" and _UNPICKLERS & set(raised.files):
         return "checkpoint_empty"
+    if rule in _LOST_CONNECTIONS and _CLIENTS & set(raised.packages):
+        return "client_of_service"
     return None
 
 
@@ -189,10 +195,12 @@ def _most_special(found: Iterable[RuleMatch]) -> RuleMatch | None:
     return min(found, key=lambda finding: (finding.rule.generic, finding.place, finding.number), default=None)
 
 
-_TIMED_OUT = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
+_TIMED_OUT = re.compile(
+    r"WorkNCCL\(SeqNum=(\d{1,15}), OpType|detected by watchdog at work(?: sequence id)?: (\d{1,15})\b"
+)
 
 
-def collective(finding: RuleMatch) -> tuple[int, str] | None:
-    """Return the number and kind of the collective in a watchdog's line."""
+def collective(finding: RuleMatch) -> int | None:
+    """Return the number of the collective in a watchdog's line."""
     found = _TIMED_OUT.search(finding.lines[0].text) if finding.lines else None
-    return (int(found[1]), found[2]) if found else None
+    return int(found[1] or found[2]) if found else None

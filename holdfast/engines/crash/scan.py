@@ -14,6 +14,7 @@ from holdfast.engines.crash.bad_steps import bad_steps
 from holdfast.engines.crash.log import (
     END_CHARS,
     LINE_CHARS_MAX,
+    QUIET,
     LogLine,
     cut,
     dissect,
@@ -22,6 +23,7 @@ from holdfast.engines.crash.log import (
     task_of,
 )
 from holdfast.engines.crash.rules import LineFilter
+from holdfast.engines.crash.wrappers import prefix_before_traceback, unwrapped
 
 if TYPE_CHECKING:
     from holdfast.engines.crash.rule_matches import RuleMatch
@@ -121,6 +123,7 @@ class LogScan:
         self._tasks_are_nodes = False
         self._at: dict[int | None, float] = {}
         self._open: int = 0
+        self._prefix: re.Pattern[str] | None = None
         self._last_blocks: deque[bytes] = deque(maxlen=2)
         self._cold_block = b""
         self._marked = False
@@ -195,9 +198,15 @@ class LogScan:
                 self._progress(text, self._number)
                 self._mark(text, raw)
             return
-        text = cut(raw)
+        parts = unwrapped(cut(raw))
+        for part in parts:
+            if len(parts) > 1:
+                line_filter = self._line_filter.in_line(part.encode(errors="replace"), LINE_CHARS_MAX)
+            self._take_line(part, raw, is_kept=line_filter)
+
+    def _take_line(self, text: str, raw: bytes, *, is_kept: bool) -> None:
         task, text = task_of(text) if self._by_task else (None, text)
-        line = dissect(text, self._number)
+        line = self._without_prefix(dissect(text, self._number), text)
         if task is not None:
             if line.rank is None:
                 # Negative until the end, when it is known whether tasks are ranks.
@@ -211,7 +220,7 @@ class LogScan:
         else:
             line = line._replace(at=self._at.get(line.rank))
         is_frame = 'File "' in line.text
-        if not line_filter:
+        if not is_kept:
             self._open -= 1
             self._progress(line.text, self._number)
             if line.text[:1] in (" ", "\t", "") or not _EXCEPTION_LIKE.match(line.text):
@@ -221,6 +230,16 @@ class LogScan:
         if is_frame:
             self._open = _AFTER_FRAME
         self._keep(line)
+
+    def _without_prefix(self, line: LogLine, whole: str) -> LogLine:
+        """Remove a prefix that stood before a traceback above as it does here, if no pattern knows it here."""
+        if "Traceback (most" in whole:
+            self._prefix = prefix_before_traceback(line.text) or prefix_before_traceback(whole)
+        if self._prefix is None or (found := self._prefix.match(line.text)) is None:
+            return line
+        # The level is that of the program that repeats the line.
+        level = "" if line.level in QUIET else line.level
+        return line._replace(text=line.text[found.end() :], level=level)
 
     def _keep(self, line: LogLine) -> None:
         key = (line.rank, line.local)

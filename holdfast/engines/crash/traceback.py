@@ -16,7 +16,8 @@ _EXCEPTION = re.compile(
     r"UnrecoverableError|ExceptionGroup|BaseExceptionGroup|MissingMandatoryValue|OutOfResources|HTTPException))"
     r"(?:: ?(?P<message>.*))?$"
 )
-_CUSTOM = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: (?P<message>.*))?$")
+_CUSTOM = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*(?=[A-Z_]?\w*[a-z])[A-Za-z_]\w*)(?:: (?P<message>.*))?$")
+"""Any class below a frame; names in capitals are levels of loggers."""
 _QUOTED = re.compile(r"^\s*(?:raise\b|return\b|assert\b|self\.|if\b|for\b|with\b|except\b|def\b|print\(|\w+ = )")
 _HEADER = "Traceback (most recent call last)"
 _CHAIN = re.compile(
@@ -27,6 +28,7 @@ _ASIDE = re.compile(
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen |/torch/|importlib")
+_PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
 _FRAMES = 40
 _BELOW_FRAME = 4
 """Lines within which a traceback's last frame is followed by its exception: the source line, and its marks."""
@@ -53,6 +55,8 @@ class LoggedException(msgspec.Struct, frozen=True, kw_only=True):
     """Functions of its stack."""
     files: tuple[str, ...] = ()
     """Files of its stack."""
+    packages: tuple[str, ...] = ()
+    """Installed packages of its stack."""
 
 
 def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[LogLine]]:
@@ -63,6 +67,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
     frame: LogLine | None = None
     functions: list[str] = []
     files: list[str] = []
+    packages: list[str] = []
     last_frame = -_BELOW_FRAME
     in_group = False
     for line in lines:
@@ -82,7 +87,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
             if not chained:
                 block += 1
                 frame = None
-            functions, files = [], []
+            functions, files, packages = [], [], []
             open_ = True
             continue
         if found := _FRAME.search(text):
@@ -90,6 +95,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
                 frame = line
             functions.append(found["function"] or "")
             files.append(found["file"].rpartition("/")[2])
+            packages += _PACKAGE.findall(found["file"])
             last_frame = line.number
             continue
         if line.number == last_frame + 1 and _INDENTED.match(text):
@@ -118,9 +124,10 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
                 frame=frame,
                 functions=tuple(functions[-_FRAMES:]),
                 files=tuple(files[-_FRAMES:]),
+                packages=tuple(packages[-_FRAMES:]),
             )
         )
         open_, chained, aside = False, False, False
-        functions, files = [], []
+        functions, files, packages = [], [], []
         last_frame = -_BELOW_FRAME
     return raised, rest

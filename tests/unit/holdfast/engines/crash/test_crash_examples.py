@@ -30,6 +30,7 @@ def test_evidence_is_in_the_logs(case: Case) -> None:
     for one in answer(case).evidence:
         if one.file in case.logs:
             said = re.sub(r"\x1b\[[0-9;]*m", "", case.logs[one.file].split("\n")[one.line - 1])
+            said += said.replace(r"\"", '"').replace(r"\u003c", "<").replace(r"\u003e", ">")  # A record in JSON.
             assert one.text.removesuffix("...").strip()[-80:] in said
 
 

@@ -1,0 +1,43 @@
+"""What programs that repeat another one's output add to its lines: JSON records, escaped line ends, a prefix. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_HEADER = "Traceback (most recent call last)"
+_ESCAPED = _HEADER + ":\\n"
+_RECORD = re.compile(r'^\s*\{.{0,400}?"(?:log|message|msg|textPayload)" ?: ?"((?:[^"\\]|\\.)*)', re.DOTALL)
+_OF_A_LOG = re.compile(r'"(?:time|timestamp|@timestamp|ts|stream|level|severity|levelname)" ?: ?["\d]')
+"""Keys that log records have; samples of a data set have others."""
+_ESCAPES = {"\\n": "\n", "\\r": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\", "\\/": "/"}
+_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
+_PARTS_MAX = 100
+_PREFIX_CHARS_MAX = 200
+_DIGITS = re.compile(r"\d+")
+_TEXT = re.compile(r"[^\s|+]")
+
+
+def unwrapped(text: str) -> list[str]:
+    """Return the lines that a line contains: those of a record in JSON, or of a traceback with escaped line ends."""
+    if text.lstrip()[:1] == "{" and _OF_A_LOG.search(text) and (record := _RECORD.match(text)):
+        return _lines(record[1])
+    if _ESCAPED in text:
+        return _lines(text)
+    return [text]
+
+
+def _lines(escaped: str) -> list[str]:
+    plain = _ESCAPE.sub(_character, escaped)
+    return [line for line in plain.split("\n") if line.strip()][:_PARTS_MAX]
+
+
+def _character(found: re.Match[str]) -> str:
+    escape = found[0]
+    return chr(int(escape[2:], 16)) if len(escape) == 6 else _ESCAPES.get(escape, escape)
+
+
+def prefix_before_traceback(text: str) -> re.Pattern[str] | None:
+    """Return the prefix that a collector of any kind wrote before a traceback's first line, as a pattern for the lines
+    below: numbers in it may differ. None if there is none."""
+    prefix = text[: max(text.find(_HEADER, 0, _PREFIX_CHARS_MAX + len(_HEADER)), 0)].removesuffix("Original ")
+    return re.compile(r"\d+".join(map(re.escape, _DIGITS.split(prefix)))) if _TEXT.search(prefix) else None
