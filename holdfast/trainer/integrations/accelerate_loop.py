@@ -15,16 +15,20 @@ SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP", "XLA")
 
 @dataclass
 class LoopSteps:
-    """A loop: `step` is the number of steps that its optimizer has completed, `epoch` the epoch to begin with."""
+    """A loop: `step` is the number of steps that its optimizer has completed, `epoch` the epoch to begin with.
+
+    `is_restored`: a kept step was restored, not what the script has loaded itself.
+    """
 
     step: int = 0
     epoch: int = 0
+    is_restored: bool = False
 
 
 def keep(accelerator: Any, loader: Any) -> LoopSteps:
     """Keep every step of the loop over this loader in memory, and restore the newest one if the job comes back.
 
-    Called after `accelerator.prepare`, and after `register_for_checkpointing`, on all ranks::
+    Called after `accelerator.prepare`, `register_for_checkpointing` and `load_state`, on all ranks::
 
         steps = keep(accelerator, loader)
         for epoch in range(steps.epoch, epochs):

@@ -7,9 +7,11 @@ from functools import wraps
 from typing import Any
 
 from holdfast.trainer.integrations.accelerate_loop import LoopSteps
-from holdfast.trainer.integrations.kept_steps import KeptSteps, Step, rng_now, set_rng
+from holdfast.trainer.integrations.kept_steps import KeptSteps, Step, is_newer, rng_now, set_rng
 from holdfast.trainer.integrations.loaders import begin_after, generator_states, set_generators
 from holdfast.trainer.steps import frameworks
+from holdfast.trainer.steps.loads import LOADED_STATE
+from holdfast.trainer.steps.start import count_of
 
 KEEPER = "_holdfast_steps"
 KINDS = ("optimizers", "schedulers", "custom_objects")
@@ -25,9 +27,14 @@ class AccelerateSteps(LoopSteps):
         self._batches = 0
         self._order: dict[str, Any] = {}
         self._steps = KeptSteps()
-        self._restored = self._steps.restore([_name(n) for n in range(len(accelerator._models))])
+        in_file = _step_loaded(accelerator)
+        step = self._steps.restore([_name(n) for n in range(len(accelerator._models))], in_file)
+        self._restored = step if is_newer(step, in_file) else None
+        self.is_restored = self._restored is not None
         if self._restored is not None:
             self._load(self._restored)
+        elif in_file:
+            self.step = in_file
         frameworks.note_begin("accelerate", self.step)
         accelerator._optimizers[0].optimizer.register_step_post_hook(self._stepped)
         _hook(type(loader))
@@ -85,6 +92,14 @@ class AccelerateSteps(LoopSteps):
             self._keep()
             self._batches += 1
             yield batch
+
+
+def _step_loaded(accelerator: Any) -> int | None:
+    """Return the step that the script has loaded by `load_state`: 0 if that does not show it, None if it has not."""
+    if not hasattr(accelerator, LOADED_STATE):
+        return None
+    counted = count_of(accelerator._optimizers[0])
+    return int(counted or getattr(accelerator, LOADED_STATE) or 0)
 
 
 def _name(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.saves import step_of
 from holdfast.trainer.steps.start import path_of
+
+LOADED_STATE = "_holdfast_loaded_state"
+"""Attribute of an Accelerator that has loaded a folder: the step by the folder's name, None if it has none."""
 
 _NUMBERED_FOLDER = re.compile(r"(?:global_?)?(?:step|iter)[-_]?(\d+)", re.IGNORECASE)
 
@@ -49,9 +53,11 @@ def patch_accelerator(module: ModuleType) -> None:
     original = module.Accelerator.load_state
 
     @functools.wraps(original)
-    def load_state(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        _note_folder(args[1] if len(args) > 1 else kwargs.get("input_dir"))
+    def load_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        folder = args[0] if args else kwargs.get("input_dir")
+        setattr(self, LOADED_STATE, _step_in_name(folder))
+        _note_folder(folder)
         return result
 
     module.Accelerator.load_state = load_state
@@ -76,5 +82,10 @@ def _note(value: object, place: object) -> None:
 
 @harmless
 def _note_folder(folder: Any) -> None:
-    if folder is not None and (found := _NUMBERED_FOLDER.fullmatch(Path(folder).name)):
-        _note({"step": int(found[1])}, folder)
+    if (step := _step_in_name(folder)) is not None:
+        _note({"step": step}, folder)
+
+
+def _step_in_name(folder: Any) -> int | None:
+    found = _NUMBERED_FOLDER.fullmatch(Path(folder).name) if isinstance(folder, str | os.PathLike) else None
+    return None if found is None else int(found[1])

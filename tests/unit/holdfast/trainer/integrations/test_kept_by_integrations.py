@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from holdfast.trainer.checkpoint import CheckpointError
 from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.integrations import HoldfastCallback, callback, keep
+from holdfast.trainer.integrations.accelerate_steps import AccelerateSteps
 from holdfast.trainer.integrations.kept_steps import KeptSteps, Whole, rng_now, set_rng
 from holdfast.trainer.integrations.loaders import begin_after, generator_states, set_generators
+from holdfast.trainer.steps.loads import patch_accelerator
 from tests.scenes.job_vault import Vault, environment, serve
 
 __all__ = ["environment"]
@@ -107,3 +110,54 @@ def test_without_kept_steps_the_scripts_own_file_serves_and_nothing_begins_from_
     assert KeptSteps().restore(in_file=7) is None
     with pytest.raises(CheckpointError, match="starting from scratch unasked"):
         KeptSteps().restore()
+
+
+class Accelerator:
+    """What `keep` uses of one of accelerate."""
+
+    distributed_type, scaler, step = "NO", None, 0
+
+    def __init__(self) -> None:
+        self._models = [torch.nn.Linear(2, 2)]
+        self._optimizers = [Optimizer(self._models[0].parameters())]
+        self._schedulers: list[Any] = []
+        self._custom_objects: list[Any] = []
+
+    def unwrap_model(self, model: Any) -> Any:
+        return model
+
+    def load_state(self, input_dir: str) -> None:
+        """Load nothing but the count of steps that optimizers keep."""
+        for parameter in self._models[0].parameters():
+            self._optimizers[0].optimizer.state[parameter] = {"step": torch.tensor(7.0)}
+
+
+class Optimizer:
+    """As accelerate wraps one."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.optimizer = torch.optim.AdamW(parameters)
+        self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+class Loader:
+    base_dataloader, iteration = None, 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def test_a_loop_of_accelerate_goes_on_from_the_state_that_its_script_has_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(Vault(), monkeypatch)
+    monkeypatch.setenv("HOLDFAST_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_SCRATCH", Scratch.REFUSED.value)
+    monkeypatch.setattr(Accelerator, "load_state", Accelerator.load_state)  # put back afterwards
+    patch_accelerator(SimpleNamespace(Accelerator=Accelerator))  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="starting from scratch unasked"):
+        AccelerateSteps(Accelerator(), Loader())
+    accelerator = Accelerator()
+    accelerator.load_state("ckpts/epoch_1")
+    steps = AccelerateSteps(accelerator, Loader())
+    assert (steps.step, steps.is_restored) == (7, False), "as the optimizer has counted"
