@@ -396,19 +396,23 @@ create view historian.jobs as
 select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'running') as outcome,
        (select count(*) from historian.events e
         where e.type = 'generation_started' and e.job = s.job) as generations,
-       nullif(greatest(
-           (select max(m.step) from (
-                select (sample->>'step')::bigint + coalesce((
-                    select min((n.body->>'step')::bigint) from historian.events n
-                    where n.type = 'steps_numbered' and n.job = s.job and n.generation = newest.generation), 0) as step
-                from (
-                    select e.body, e.generation from historian.events e
-                    where e.type = 'steps_measured' and e.job = s.job
-                    order by e.generation desc, e.at desc limit 64
-                ) newest, jsonb_array_elements(newest.body->'samples') sample
-            ) m),
-           (select max((e.body->>'step')::bigint) from historian.events e
-            where e.type in ('first_step', 'checkpoint_saved', 'process_exited') and e.job = s.job)), -1) as last_step,
+       -- Of the newest generation that has made a step: an earlier one may have been further, before a rollback.
+       (select nullif(max(m.step), -1) from (
+            select (sample->>'step')::bigint + coalesce((
+                select min((n.body->>'step')::bigint) from historian.events n
+                where n.type = 'steps_numbered' and n.job = s.job and n.generation = newest.generation), 0) as step,
+                newest.generation
+            from (
+                select e.body, e.generation from historian.events e
+                where e.type = 'steps_measured' and e.job = s.job
+                order by e.generation desc, e.at desc limit 64
+            ) newest, jsonb_array_elements(newest.body->'samples') sample
+            union all
+            select (e.body->>'step')::bigint, e.generation from historian.events e
+            where e.type in ('first_step', 'checkpoint_saved', 'process_exited') and e.job = s.job
+              and (e.body->>'step')::bigint >= 0
+            order by generation desc nulls last fetch first row with ties
+        ) m) as last_step,
        (select count(*) from historian.events e
         where e.type = 'incident_opened' and e.job = s.job) as incidents,
        (select case when bool_or(g.is_restart and g.lost_steps is null
@@ -427,7 +431,7 @@ left join lateral (
 ) f on true
 where s.type = 'job_submitted';
 
-comment on view historian.jobs is 'one row per job: outcome, generations, last step and its source, incidents, steps trained twice (null: not known)';
+comment on view historian.jobs is 'one row per job: outcome, generations, present step and its source, incidents, steps trained twice (null: not known)';
 
 -- A generation trains from its first step to its end. What it repeats of earlier generations comes first.
 create function historian.ettr_between(since timestamptz, until timestamptz)

@@ -165,6 +165,19 @@ async def test_bad_numbers_are_told_as_the_fault_of_an_incident(urls: dict[str, 
     assert words[0]["what"] == "grad norm rose to 50.0, its level was 2.5 at step 30, no step is certified"
 
 
+async def test_the_step_of_a_job_is_the_present_one_after_a_rollback(urls: dict[str, str]) -> None:
+    story = Story("back")
+    story.submit()
+    story.start(0.1, 0.5)
+    story.steps(0, 40, 9.0)
+    story.open(9.5, story.kill(9.4, 41), 41)
+    story.start(9.6, 9.9, restore=5)
+    story.steps(6, 8, 11.0)
+    await record(urls["historian"], story.events)
+    row = await one(urls, "select last_step from historian.jobs where job = $1", "back")
+    assert row["last_step"] == 8
+
+
 async def test_a_job_in_one_row(urls: dict[str, str]) -> None:
     story, _ = killed_and_restarted("summary")
     await record(urls["historian"], story.events)
