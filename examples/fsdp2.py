@@ -2,13 +2,14 @@
 
     holdfast run --nnodes 2 --nproc-per-node 2 examples/fsdp2.py --steps 2000
 
-Kill a rank meanwhile: the job goes on from the step that it had done. It trains on CPUs over gloo; what concerns
-checkpoints is the same on GPUs.
+Kill a rank meanwhile: the job goes on from the step that it had done. It trains on accelerators where there are any, on
+CPUs over gloo otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 import torch
@@ -25,10 +26,11 @@ from holdfast import trainer
 class Training:
     """Model, optimizer and generator: everything that a step changes."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, device: torch.device) -> None:
+        self.device = device
         torch.manual_seed(1)
-        self.model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        fully_shard(self.model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        self.model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)).to(device)
+        fully_shard(self.model, mesh=init_device_mesh(device.type, (dist.get_world_size(),)))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         # Each rank draws from its own, and gets its own back.
         torch.manual_seed(dist.get_rank())
@@ -42,12 +44,25 @@ class Training:
         torch.set_rng_state(state["rng"])
 
     def step(self, width: int) -> torch.Tensor:
-        batch = torch.randn(8, width)
+        batch = torch.randn(8, width).to(self.device)
         loss = nn.functional.mse_loss(self.model(batch), batch.roll(1, dims=1))
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+
+def begin() -> torch.device:
+    """Join the job on this rank's accelerator (over nccl on GPUs), or on the CPU over gloo where there is none."""
+    if not torch.accelerator.is_available():
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None
+    device = torch.device(accelerator.type, int(os.environ["LOCAL_RANK"]))
+    torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(dist.get_default_backend_for_device(device), device_id=device)
+    return device
 
 
 def main() -> None:
@@ -57,8 +72,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    training = Training(options.width)
+    training = Training(options.width, begin())
     state = {"training": training}
 
     reader = trainer.storage_reader()

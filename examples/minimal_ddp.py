@@ -31,20 +31,20 @@ def main() -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    dist.init_process_group("gloo")
+    device = begin()
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
     model = nn.Sequential(
         nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
-    )
+    ).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    teacher = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
-    done = restore(args.ckpt_dir / "latest.pt", model, optimizer)
+    teacher = (torch.randn(WIDTH, WIDTH) / WIDTH**0.5).to(device)
+    done = restore(args.ckpt_dir / "latest.pt", model, optimizer, device)
     say(rank, f"start at step {done + 1}")
 
     for step in range(done + 1, args.steps + 1):
         # Seeded by step and rank: a restarted run sees the batches that it would have seen.
-        inputs = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step * world_size + rank))
+        inputs = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step * world_size + rank)).to(device)
         loss = nn.functional.mse_loss(model(inputs), inputs @ teacher)
         optimizer.zero_grad()
         loss.backward()
@@ -58,6 +58,19 @@ def main() -> None:
     dist.barrier()
     say(rank, "done")
     dist.destroy_process_group()
+
+
+def begin() -> torch.device:
+    """Join the job on this rank's accelerator (over nccl on GPUs), or on the CPU over gloo where there is none."""
+    if not torch.accelerator.is_available():
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None
+    device = torch.device(accelerator.type, int(os.environ["LOCAL_RANK"]))
+    torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(dist.get_default_backend_for_device(device), device_id=device)
+    return device
 
 
 def average(gradients: list[torch.Tensor]) -> None:
@@ -78,12 +91,12 @@ def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimiz
     os.replace(unfinished, path)
 
 
-def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
     """All ranks read rank 0's file. Returns the step it was saved at, 0 when there is none."""
     # Rank 0 writes no checkpoint before all ranks have read: its first step needs their gradients.
     if not path.exists():
         return 0
-    saved = torch.load(path, weights_only=True)
+    saved = torch.load(path, map_location=device, weights_only=True)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     return int(saved["step"])

@@ -15,7 +15,7 @@ class Gradients:
 
     def __init__(self, stage: Stage, mesh: Mesh) -> None:
         parameters = sorted(stage.parameters(), key=is_split)
-        self._flat = torch.zeros(sum(parameter.numel() for parameter in parameters))
+        self._flat = torch.zeros(sum(it.numel() for it in parameters), device=parameters[0].device)
         offset = 0
         for parameter in parameters:
             parameter.grad = self._flat[offset : offset + parameter.numel()].view_as(parameter)
@@ -39,7 +39,8 @@ class Gradients:
             square = self._flat.dot(self._flat).item()
             if mesh.tp.rank != 0:
                 square -= self._replicated.dot(self._replicated).item()
-        total = torch.tensor([loss / mesh.dp.size if self._has_loss else 0.0, square], dtype=torch.float64)
+        shares = [loss / mesh.dp.size if self._has_loss else 0.0, square]
+        total = torch.tensor(shares, dtype=torch.float64, device=self._flat.device)
         dist.all_reduce(total)
         norm = total[1].sqrt().item()
         if norm > CLIP_NORM:

@@ -62,12 +62,12 @@ def parse_mesh(text: str, world_size: int) -> dict[str, int]:
     return sizes
 
 
-def build_mesh(sizes: dict[str, int]) -> Mesh:
+def build_mesh(sizes: dict[str, int], device: torch.device) -> Mesh:
     """The process groups of every dimension with more than one rank; the others cost a rendezvous and carry nothing."""
     shared = {name: size for name, size in sizes.items() if size > 1}
     dims = dict.fromkeys(DIMS, Dim())
     if shared:
-        device_mesh: DeviceMesh = init_device_mesh("cpu", tuple(shared.values()), mesh_dim_names=tuple(shared))
+        device_mesh: DeviceMesh = init_device_mesh(device.type, tuple(shared.values()), mesh_dim_names=tuple(shared))
         for name, size in shared.items():
             dims[name] = Dim(size, device_mesh.get_local_rank(name), device_mesh.get_group(name))
     return Mesh(**dims)

@@ -49,6 +49,6 @@ class Pipeline:
         self._sends.append(work)
 
     def _receive(self, piece: torch.Tensor, stage: int) -> torch.Tensor:
-        tensor = torch.empty(*piece.shape, self._width)
+        tensor = torch.empty(*piece.shape, self._width, device=piece.device)
         dist.recv(tensor, self._pp.peer(stage), group=self._pp.group)
         return tensor

@@ -2,6 +2,8 @@
 
 torchrun --nproc-per-node 4 examples/gpt/train.py --mesh pp=2,dp=2 --steps 100
 holdfast run --nproc-per-node 4 --mesh pp=2,dp=2 examples/gpt/train.py --steps 100
+
+Each rank trains on an accelerator of its own where there are any, on the CPU otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from data import Loader, read_corpus
+from device import begin
 from gradients import Gradients
 from model import Config, Stage
 from parallel import build_mesh, parse_mesh
@@ -28,10 +31,10 @@ def main() -> None:
         args.layers = replay.layers
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    dist.init_process_group("gloo")
-    mesh = build_mesh(parse_mesh(args.mesh, dist.get_world_size()))
+    device = begin()
+    mesh = build_mesh(parse_mesh(args.mesh, dist.get_world_size()), device)
 
-    stage = Stage(Config(args.layers, args.width, args.heads, args.tokens, args.seed), mesh)
+    stage = Stage(Config(args.layers, args.width, args.heads, args.tokens, args.seed), mesh).to(device)
     gradients = Gradients(stage, mesh)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=args.lr, fused=True)
     pipeline = Pipeline(stage, mesh.pp, microbatches=args.microbatches or mesh.pp.size, width=args.width)
@@ -59,7 +62,8 @@ def main() -> None:
 
     for step in range(done + 1, args.steps + 1):
         gradients.zero()
-        local_loss = pipeline.step(*loader.next_batch())
+        inputs, targets = loader.next_batch()
+        local_loss = pipeline.step(inputs.to(device), targets.to(device))
         loss, norm = gradients.finish(local_loss)
         state["loss"] = loss
         optimizer.step()

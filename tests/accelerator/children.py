@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pytest
 
@@ -52,11 +52,14 @@ class Accelerators:
         """Return what a function returns in each rank of a process group of so many children."""
         with tempfile.TemporaryDirectory() as room:
             work = partial(function, *args, **kwargs)
-            futures = [
-                self._submit(rank, partial(_fresh, partial(_as_rank, rank, size, backend, Path(room) / "store", work)))
-                for rank in range(size)
-            ]
-            return [future.result() for future in futures]
+            return self.each(size, _as_rank, size, backend, Path(room) / "store", work)
+
+    def each(self, size: int, function: Callable[Concatenate[int, P], R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        """Return what a function returns in each of so many children, which call it at once with their number."""
+        futures = [
+            self._submit(number, partial(_fresh, partial(function, number, *args, **kwargs))) for number in range(size)
+        ]
+        return [future.result() for future in futures]
 
     def close(self) -> None:
         for pool in self._pools:

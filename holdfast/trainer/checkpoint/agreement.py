@@ -10,7 +10,9 @@ import torch.distributed as dist
 
 from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.device import has_accelerator
 
+_OF_HOST = ("gloo", "mpi", "ucc")
 CHUNK_BYTES = 64 << 20
 """Sent by one collective."""
 
@@ -89,5 +91,11 @@ class RankGroup:
 
 
 def _collective_device(group: dist.ProcessGroup | None) -> torch.device:
-    on_gpu = "nccl" in dist.get_backend(group)
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    backend = dist.get_backend(group)
+    if "nccl" in backend:
+        return torch.device("cuda", torch.cuda.current_device())
+    accelerator = torch.accelerator.current_accelerator() if has_accelerator() else None
+    # Only these have collectives of the host's tensors.
+    if accelerator is None or any(name in backend for name in _OF_HOST):
+        return torch.device("cpu")
+    return accelerator
