@@ -133,9 +133,14 @@ def _restarts_max(job: JobSpec) -> int:
 
 
 def _own_device(visible: str | None, local_rank: int) -> str:
-    """Return the device of a rank that sees no other; torchrun chooses the same one."""
-    devices = [device.strip() for device in visible.split(",")] if visible else []
-    return devices[local_rank] if local_rank < len(devices) else str(local_rank)
+    """Return the device of a rank that sees no other; torchrun chooses the same one.
+
+    "", which is none, if there are fewer than ranks: what the caller hides stays hidden. torchrun then starts no rank.
+    """
+    if visible is None:
+        return str(local_rank)
+    devices = [device.strip() for device in visible.split(",")]
+    return devices[local_rank] if local_rank < len(devices) else ""
 
 
 def store_prefix(job: JobSpec, generation: int) -> str:

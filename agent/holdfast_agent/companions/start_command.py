@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.code.relocation import relocate
 from holdfast.events.parts.launch import STREAMS
 from holdfast.node.job_user import JobUser
+from holdfast.node.machine import Machine
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.code_place import CodePlace
 from holdfast_agent.companions.environment import attempt, rank_environment
 from holdfast_agent.companions.interpreter import Interpreter, interpreter_of, library, warm_kind
+from holdfast_agent.companions.processors import read_processors
 from holdfast_agent.files.directories import Directories
+from holdfast_agent.plan.binding import CannotBind, Processors, bound_to
 from holdfast_agent.zygote.wire import ERROR_COPY, RankPlan, StartRanks
+
+MACHINE = Machine()
 
 
 def script_of(placement: Placement, code_place: Callable[[str, str], Path]) -> str:
@@ -48,7 +53,31 @@ def _output(order: NodeOrder, placement: Placement, rank: int) -> dict[str, Any]
     return {"shown": int(launch.shown(rank, local_rank)), "copies": copies}
 
 
-def start_command(order: NodeOrder, directories: Directories, code: CodePlace, user: JobUser | None) -> StartRanks:
+def _processors(placement: Placement, machine: Machine) -> Processors | str:
+    """Return what ranks may be bound to; why they cannot be, or ""."""
+    if not placement.job.launch.numa_binding or placement.purpose == "checks":
+        return ""
+    try:
+        return read_processors(machine)
+    except (OSError, ValueError) as error:
+        return f"/sys does not tell which processors are near its GPU: {error}"
+
+
+def _bound(placement: Placement, environment: Mapping[str, str], machine: Processors | str) -> tuple[int, ...] | str:
+    """Return the processors of a rank; why it is not bound, or ""."""
+    if isinstance(machine, str):
+        return machine
+    visible = environment.get("CUDA_VISIBLE_DEVICES", environment.get("HIP_VISIBLE_DEVICES"))
+    try:
+        cpus = bound_to(placement.job.launch.numa_binding, int(environment["LOCAL_RANK"]), visible, machine)
+    except CannotBind as error:
+        return str(error)
+    return tuple(sorted(cpus))
+
+
+def start_command(
+    order: NodeOrder, directories: Directories, code: CodePlace, user: JobUser | None, machine: Machine = MACHINE
+) -> StartRanks:
     """Return the command. `code`: where ranks run their version; the working directory is the submitter's."""
     placement = order.placement
     assert placement is not None
@@ -68,12 +97,18 @@ def start_command(order: NodeOrder, directories: Directories, code: CodePlace, u
         python = interpreter_of(job, base, order.node)
     packages = str(library(directories.root)) if python.path else ""
     variables = {name: job.env.get(name, value) for name, value in (user.variables() if user else {}).items()}
+    processors = _processors(placement, machine)
     for rank in placement.ranks:
         files = directories.rank_files(job.name, order.fence, rank, purpose)
         stem = directories.log_stem(job.name, rank)
         if purpose != "train":
             stem = directories.checks_log_stem(job.name, order.fence, rank, purpose)
         environment = rank_environment(base, order, placement, rank, files, code.moved_to) | variables
+        bound = _bound(placement, environment, processors)
+        # Once on each node.
+        notes = list(python.notes) if rank == placement.ranks.start else []
+        if isinstance(bound, str) and bound:
+            notes.append(f"--numa-binding: not bound: {bound}")
         plans.append(
             RankPlan(
                 rank=rank,
@@ -91,8 +126,8 @@ def start_command(order: NodeOrder, directories: Directories, code: CodePlace, u
                 library=packages,
                 cover=code.cover,
                 warm=warm_kind(job, python, environment, user, code.cover),
-                # Once on each node.
-                notes=python.notes if rank == placement.ranks.start else (),
+                cpus=bound if isinstance(bound, tuple) else (),
+                notes=tuple(notes),
                 is_program=job.launch.no_python and is_jobs,
                 **_output(order, placement, rank),
             )

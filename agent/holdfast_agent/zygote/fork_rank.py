@@ -20,6 +20,7 @@ import torch
 
 from holdfast.code.cover import mount_over
 from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, relocate
+from holdfast.node.bound import bind
 from holdfast.node.frames import receive
 from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import die_with_parent, set_process_name
@@ -103,6 +104,7 @@ def _run(slot: RankSlot, plans: int, parent: int) -> NoReturn:
         os.environ.update(plan.environment)
         for note in plan.notes:
             sys.stderr.write(f"holdfast: {note}\n")
+        bind(plan.cpus)
         if plan.cover is not None:
             plan = _covered(plan, plan.cover)
         if plan.user is not None:

@@ -72,6 +72,8 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Files of the code version that are mounted over those of the source tree."""
     notes: tuple[str, ...] = ()
     """Lines for its log."""
+    cpus: tuple[int, ...] = ()
+    """Processors that it is bound to; empty: it is not."""
     warm: str = ""
     """With `start` exec: the kind of interpreter made ahead that can become it, "" if none can."""
 

@@ -154,8 +154,8 @@ FLAGS = (
         name="numa-binding",
         choices=("node", "socket", "exclusive", "core-complex"),
         reads_environment=False,
-        meaning="Bind ranks to the processors near their GPUs.",
-        instead="ranks are not bound: start the script by numactl with --no-python, or bind in the script",
+        meaning="Bind each rank to the processors near its GPU: those of its NUMA node, of its socket, its share of the"
+        " cores, or one group of cores with a common cache.",
     ),
     Flag(
         name="signals-to-handle",

@@ -69,6 +69,7 @@ def launch_of(flags: Mapping[str, Any], given: Set[str], job: str) -> Launch:
             max_restarts=flags["max_restarts"] if "max_restarts" in given else None,
             signals=flags["signals_to_handle"],
             virtual_local_rank=flags["virtual_local_rank"],
+            numa_binding=flags["numa_binding"] or "",
             no_python=flags["no_python"] and not flags["run_path"],
             log_dir=_log_dir(flags, run_id or job),
             redirects=flags["redirects"],

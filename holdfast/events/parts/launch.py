@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import IntFlag
+from typing import Literal
 
 import msgspec
 
@@ -14,6 +15,8 @@ RESTARTS_UNBOUNDED = 2**31 - 1
 """What a script reads as the maximum number of restarts if the user gave none."""
 
 LAST_CALL_S_MAX = 24 * 3600.0
+
+NumaBinding = Literal["", "node", "socket", "exclusive", "core-complex"]
 
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 
@@ -53,6 +56,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     signals: str = SIGNALS
     virtual_local_rank: bool = False
     """Each rank sees its own GPU only, and is local rank 0."""
+    numa_binding: NumaBinding = ""
+    """The processors near its GPU that each rank is bound to, as torchrun names them; "": not bound."""
     no_python: bool = False
     """The script is a program of its own."""
     log_dir: str = ""

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
+from holdfast.node.bound import bind
 from holdfast.node.frames import receive
 from holdfast.node.kernel import set_process_name
 from holdfast.node.vault.userfaultfd import KEPT_VARIABLE
@@ -47,6 +48,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     os.environ.update(plan.environment | kept)
     for note in plan.notes:
         sys.stderr.write(f"holdfast: {note}\n")
+    bind(plan.cpus)
     os.chdir(plan.cwd)
     trainer_rank.run(plan.script, plan.args, is_module=plan.is_module)
 

@@ -262,6 +262,10 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     wanted |= {"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "6"}
     assert wanted.items() <= found.items()
     assert rank_environment(base, order, launched, 3, files)["CUDA_VISIBLE_DEVICES"] == "1"
+    # What the caller hides stays hidden.
+    for visible, device in (("4,6", "6"), ("4", ""), ("", "")):
+        hidden = rank_environment(base | {"CUDA_VISIBLE_DEVICES": visible}, order, launched, 3, files)
+        assert hidden["CUDA_VISIBLE_DEVICES"] == device
     anywhere = msgspec.structs.replace(placement, restore_at_most=None)
     found = rank_environment({"HOLDFAST_RESTORE_STEP": "0"}, order, anywhere, 3, files)
     assert "HOLDFAST_RESTORE_STEP" not in found, "it would cut at each restart what was trained since"
