@@ -69,6 +69,9 @@ A command is imported when it is used: `holdfast --help` imports none."""
 _FOLDERS = {name: folder for folder, commands in COMMANDS.items() for name in commands}
 
 
+_NAME_SHOWN_MAX = 200
+
+
 class _OnDemand(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_FOLDERS)
@@ -92,6 +95,20 @@ class _OnDemand(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)  # Click would exit with 1, as for an error.
+        except OSError as error:
+            if not isinstance(error.filename, str) or error.strerror is None:
+                raise
+            name = error.filename[:_NAME_SHOWN_MAX] + "..." * (len(error.filename) > _NAME_SHOWN_MAX)
+            raise click.ClickException(f"{name}: {error.strerror}") from error
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for arg in args:
+            try:
+                arg.encode()
+            except UnicodeEncodeError:
+                shown = arg.encode(errors="surrogateescape").decode(errors="backslashreplace")
+                ctx.fail(f"'{shown}' is no UTF-8, as everything that Holdfast stores must be")
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _FOLDERS))

@@ -291,14 +291,24 @@ def _read_pid(file: Path) -> int | None:
 def write_private(path: Path, content: bytes, *, durable: bool) -> None:
     """Replace a file in one step, readable by its owner only; with `durable`, it also survives a power loss.
 
-    Raises EmbeddedError if it cannot be written; the file before stays.
+    A file that has this content stays as it is: a full disk does not keep a cluster from its next start. Raises
+    EmbeddedError if the file cannot be written; the one before stays.
     """
+    if _is_in_place(path, content):
+        return
     try:
         _replace(path, content, durable=durable)
     except OSError as error:
         raise EmbeddedError(
             f"{path} cannot be written: {error.strerror}. Make room on its disk, or open its directory for this user."
         ) from error
+
+
+def _is_in_place(path: Path, content: bytes) -> bool:
+    try:
+        return stat.S_IMODE(path.stat().st_mode) == 0o600 and path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def _replace(path: Path, content: bytes, *, durable: bool) -> None:

@@ -22,6 +22,10 @@ pytestmark = pytest.mark.integration
 LIMIT_S = 60
 
 
+def _shown(arguments: list[str]) -> str:
+    return ascii(" ".join(arguments))[1:99].rstrip("'")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wrong")
@@ -54,7 +58,7 @@ def test_there_are_wrong_invocations_of_every_command() -> None:
     assert {words[0] for words in wrong} >= set(every_command())
 
 
-@pytest.mark.parametrize(("arguments", "cause"), [pytest.param(*it, id=" ".join(it[0])) for it in invocations()])
+@pytest.mark.parametrize(("arguments", "cause"), [pytest.param(*it, id=_shown(it[0])) for it in invocations()])
 def test_a_wrong_invocation_names_its_cause(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], cause: str
 ) -> None:

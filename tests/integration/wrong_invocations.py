@@ -9,6 +9,7 @@ from holdfast.cli.main import COMMANDS
 
 DATABASE = "--database-url postgresql://x:y@127.0.0.1:1/h"
 BUS = "--nats-url nats://127.0.0.1:1"
+LONG = "x" * 5000
 EXPORT = "--path dir --to out --format safetensors"
 
 WRONG = {
@@ -36,6 +37,8 @@ WRONG = {
     ],
     "unexpected extra argument": ["up extra", "down extra", "status extra", "doctor extra", "config extra", "show x y"],
     "No such option": ["xid -5", "ckpt ls --nope", "nodes add --nope", "breaker show --nope", "credentials -x"],
+    "File name too long": [f"run {LONG}", f"nodes add --dir {LONG}", f"credentials revoke x --dir {LONG}"],
+    "no UTF-8": ["run train.py \udcff", "run --python \udcff train.py"],
     "Usage:": ["ckpt", "telemetry"],
     "give one USER or more, or --all": ["credentials renew", "credentials renew node-0 --all"],
     "is not in the range": [

@@ -97,6 +97,9 @@ class CodeStore:
         """Contents of versions that are being put in place, before they are all on the disk."""
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._ordered: list[str] = []
+        for part in (root / _CONTENTS).glob("*.part"):
+            # An agent that was killed while it wrote left it behind.
+            part.unlink(missing_ok=True)
         self._last_manifest: tuple[str, Manifest] = ("", Manifest(entries=()))
 
     def place(self, job: str, version: str) -> Path:
@@ -309,7 +312,8 @@ class CodeStore:
         folder = self._root / _CONTENTS
         folder.mkdir(parents=True, exist_ok=True)
         for digest, body in contents.items():
-            part = folder / f"{digest}.part"
+            # Two versions that share files may be fetched at once.
+            part = folder / f"{digest}.{uuid7()}.part"
             part.write_bytes(body)
             part.replace(folder / digest)
 

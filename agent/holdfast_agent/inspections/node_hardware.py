@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from holdfast.node.machine import Machine, entries, text
 from holdfast.pci import pci_address
@@ -17,6 +18,8 @@ from holdfast_agent.inspections.attribution import NodeHardware
 from holdfast_agent.inspections.sources.disks import disks_below
 from holdfast_agent.inspections.sources.mounts import Paths, mount_of, mount_table
 from holdfast_agent.inspections.sources.pressure import memory_cgroup
+
+log = structlog.get_logger(__name__)
 
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -42,7 +45,8 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
 
 def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, str]) -> Gpus:
     """Return the GPUs. The first of these that is given decides which are the node's: `[inspections] gpus`;
-    `CUDA_VISIBLE_DEVICES` (indexes in bus order, or UUIDs); the driver's list, which a container may limit.
+    `CUDA_VISIBLE_DEVICES` (indexes in bus order, or UUIDs); the driver's list, which a container may limit. A variable
+    that names what the driver's files do not resolve, such as a MIG device, does not decide: all alerts count then.
     """
     present = sorted(
         pci_address(device.name)
@@ -50,15 +54,13 @@ def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, st
         if text(device / "vendor") == _NVIDIA and (text(device / "class") or "").startswith(_DISPLAY)
     )
     named = frozenset(pci_address(address) for address in listed(policy.gpus))
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    are_divided = bool(named) or visible is not None
-    if not named and visible is not None:
-        by_uuid = _by_uuid(machine)
-        found = (
-            present[int(one)] if one.isdecimal() and int(one) < len(present) else by_uuid.get(one, "")
-            for one in listed(visible)
-        )
-        named = frozenset(address for address in found if address)
+    are_divided = bool(named)
+    if not named and (variable := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        visible = _visible(variable, present, _by_uuid(machine))
+        if visible is None:
+            log.warning("CUDA_VISIBLE_DEVICES names a device that the driver's files do not show", value=variable)
+        else:
+            named, are_divided = visible, True
     shown = frozenset(pci_address(folder.name) for folder in entries(machine.proc / "driver/nvidia/gpus"))
     if not are_divided and shown < frozenset(present) and shown:
         named, are_divided = shown, True
@@ -154,6 +156,25 @@ def _by_uuid(machine: Machine) -> dict[str, str]:
             if name.strip() == "GPU UUID":
                 found[value.strip()] = pci_address(folder.name)
     return found
+
+
+def _visible(variable: str, present: Sequence[str], by_uuid: Mapping[str, str]) -> frozenset[str] | None:
+    """Return the GPUs that CUDA shows under this value, of those `present` in bus order; None if one is not known."""
+    found: set[str] = set()
+    for one in listed(variable):
+        if one.startswith(("GPU-", "MIG-")):
+            # Before driver 470 a MIG device was named MIG-<UUID of its GPU>/<instance>/<instance>.
+            whole = one.removeprefix("MIG-").partition("/")[0]
+            matching = {address for uuid, address in by_uuid.items() if uuid.startswith(whole)}
+            if len(matching) != 1:
+                return None
+            found |= matching
+        elif one.isdecimal() and int(one) < len(present):
+            found.add(present[int(one)])
+        else:
+            # CUDA shows what stands before an invalid entry, and nothing after it.
+            break
+    return frozenset(found)
 
 
 def _namespace(machine: Machine) -> str:

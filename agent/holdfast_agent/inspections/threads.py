@@ -61,6 +61,9 @@ class Abandonable(Generic[T]):
                 result = self._function()
             except Exception as raised:  # noqa: BLE001
                 error = raised
+            except BaseException as raised:  # noqa: BLE001
+                # SystemExit, for instance: raised in the loop, it would end the agent.
+                error = RuntimeError(f"the call raised {raised!r}")
             # The loop may be closed when the call returns.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell, result, error)

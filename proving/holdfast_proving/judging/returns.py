@@ -45,7 +45,7 @@ def failed_tests(history: History) -> Iterator[Complaint]:
     for at_s, event in history.cluster.log:
         if isinstance(event, DiagnosticResult) and event.node and not event.peers and event.test != PATHS:
             if event.status == "failed":
-                failed.setdefault(event.node, at_s)
+                failed[event.node] = at_s
             elif event.test == "gemm":
                 failed.pop(event.node, None)
         elif isinstance(event, GenerationStarted) and event.job in history.trainings:

@@ -42,9 +42,8 @@ class Pressure:
                 continue
             seen[device] = f"{percent:g} % of the last minute waited for"
             if percent > most:
-                detail = (
-                    f"{which} processes waited for {device} {percent:g} % of the last minute, the limit is {most:g} %"
-                )
+                waiting = {"some": "some processes", "full": "all processes"}[which]
+                detail = f"{waiting} waited for {device} {percent:g} % of the last minute, the limit is {most:g} %"
                 troubles.append(Trouble(device=device, kind="pressure", detail=detail, symptom=symptom))
         free_bytes = available_bytes(self._machine)
         if free_bytes is not None and free_bytes < MEMORY_FREE_BYTES_MIN:

@@ -203,7 +203,8 @@ def icmp_echo(addresses: Iterable[str], limit_s: float) -> set[str]:
                     raise
                 # No route, or the neighbour is known to be gone: no reply.
         deadline = time.monotonic() + limit_s
-        while waiting and selector.select(max(0.0, deadline - time.monotonic())):
+        # A raw socket of root may never fall silent.
+        while waiting and (left_s := deadline - time.monotonic()) > 0 and selector.select(left_s):
             number = _reply(echo.recv(1500), token, is_raw=kind == socket.SOCK_RAW)
             if number in waiting:
                 answered.add(waiting.pop(number))

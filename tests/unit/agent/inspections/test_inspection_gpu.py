@@ -113,6 +113,10 @@ def pci(address: str, vendor: str = "0x10de", kind: str = "0x030200") -> dict[st
         ("3b:00", {}, {"0000:3b:00"}),
         ("", {"CUDA_VISIBLE_DEVICES": "1"}, {"0000:86:00"}),
         ("", {"CUDA_VISIBLE_DEVICES": "GPU-aa"}, {"0000:3b:00"}),
+        ("", {"CUDA_VISIBLE_DEVICES": "GPU-a"}, {"0000:3b:00"}),
+        ("", {"CUDA_VISIBLE_DEVICES": "MIG-GPU-aa/7/0"}, {"0000:3b:00"}),
+        # CUDA ignores what stands after an invalid entry.
+        ("", {"CUDA_VISIBLE_DEVICES": "0,-1,1"}, {"0000:3b:00"}),
         ("0000:86:00", {"CUDA_VISIBLE_DEVICES": "0"}, {"0000:86:00"}),
     ],
 )
@@ -124,6 +128,14 @@ def test_which_gpus_are_a_nodes(policy: str, environ: dict[str, str], own: set[s
     found = gpus_of(machine_at(tmp_path, files), InspectionPolicy(gpus=policy), environ)
     both = frozenset({"0000:3b:00", "0000:86:00"})
     assert found == Gpus(of_machine=both, own=frozenset(own), are_divided=True)
+
+
+@pytest.mark.parametrize("device", ["MIG-3f0e2a58-4d2b-5c6e-8a1c-000000000000", "GPU-zz"])
+def test_a_device_that_the_driver_does_not_show_divides_nothing(device: str, tmp_path: Path) -> None:
+    files = pci("0000:86:00.0") | pci("0000:3b:00.0")
+    both = frozenset({"0000:3b:00", "0000:86:00"})
+    found = gpus_of(machine_at(tmp_path, files), POLICY, {"CUDA_VISIBLE_DEVICES": device})
+    assert found == Gpus(of_machine=both, own=both, are_divided=False)
 
 
 def test_where_nobody_divides_them_all_are_a_nodes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -212,3 +213,10 @@ async def test_what_comes_back_late_is_the_answer_to_the_next_question() -> None
     answer.set()
     assert await abandonable.call(30) == 1
     assert await abandonable.call(30) == 2
+
+
+async def test_a_call_that_ends_its_thread_is_an_error_and_the_next_one_is_made() -> None:
+    exits = Abandonable("exits", lambda: sys.exit("no such card"))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no such card"):
+            await exits.call(30)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.daemon.orders.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.embedded.configuration import Configuration
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
-from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout, Ports
+from holdfast.embedded.layout import SERVICES, ClusterInfo, ClusterLayout, Ports, write_private
 from holdfast.embedded.processes.children import ChildSpec
 from holdfast.embedded.servers import credentials
 from holdfast.embedded.servers.access import Access
@@ -46,6 +46,22 @@ def test_cluster_json_comes_back_and_only_its_owner_reads_it(layout: ClusterLayo
     for file in (layout.cluster_file, layout.secrets_file):
         assert file.stat().st_mode & 0o777 == 0o600
     assert layout.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_is_right_is_not_written_again_so_that_a_full_disk_does_not_matter(tmp_path: Path) -> None:
+    file = tmp_path / "nats.conf"
+
+    def written(content: bytes) -> int:
+        write_private(file, content, durable=False)
+        assert (file.read_bytes(), file.stat().st_mode & 0o777) == (content, 0o600)
+        return file.stat().st_ino
+
+    first = written(b"port: 1")
+    assert written(b"port: 1") == first
+    second = written(b"port: 2")
+    assert second != first
+    file.chmod(0o644)
+    assert written(b"port: 2") != second
 
 
 def test_fields_of_a_newer_holdfast_do_not_hurt(layout: ClusterLayout) -> None:
