@@ -14,7 +14,6 @@ from holdfast_proving.scenario.load import load_scenario
 from holdfast_proving.scenario.scenario import FaultKind, JobPlan, Scenario
 from holdfast_proving.truth.generator import DAY_S
 
-
 TABLE_6_S = {"AutoFT-ER": 93.0, "AutoFT-HU": 57.0, "Analyzer-ER": 93.0, "Rollback": 57.0}
 """Mean time to resolve (ByteRobust, Table 6): of CUDA errors, and of changes of code."""
 TABLE_4 = {
