@@ -178,7 +178,8 @@ def _trim(error: BaseException) -> None:
     part = error.__traceback__
     while part is not None and part.tb_frame.f_code.co_filename == __file__:
         part = part.tb_next
-    if part is not None:
+    # Without one, the script was not run: it is no Python, and the error names its line.
+    if part is not None or isinstance(error, SyntaxError):
         error.__traceback__ = part
     seen: set[int] = set()
     one: BaseException | None = error

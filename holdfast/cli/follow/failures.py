@@ -8,6 +8,7 @@ import signal
 import textwrap
 from collections.abc import Callable, Iterable
 
+from holdfast.engines.log_end import without_stacks
 from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
 
@@ -18,6 +19,10 @@ LINES_MAX = 40
 TAIL_LINES_MAX = 12
 """Lines shown of the output of a rank that raised nothing."""
 
+_OWN_FRAME = re.compile(
+    r'\s+File "(?:[^"]*/(?:holdfast_agent/zygote/[^"]*|holdfast/trainer/rank)\.py|<frozen runpy>)", line \d+ in '
+)
+"""A frame as faulthandler prints it."""
 _NUMBER = re.compile(r"\d+")
 
 
@@ -64,8 +69,8 @@ class RankFailures:
             self._seen |= {last_lines(event) for event in group}
 
     def has_shown(self, lines: str) -> bool:
-        """Return True if the user has seen these last lines of a rank, or there are none."""
-        return not lines or lines in self._seen
+        """Return True if the user has seen these last lines of a rank or a part of them, or there are none."""
+        return not lines or any(lines.endswith(seen) for seen in self._seen if seen)
 
     def readable(self, text: str) -> str:
         """Return the text with paths of the source tree instead of those of its private copy on a node."""
@@ -84,8 +89,18 @@ class RankFailures:
 def last_lines(event: ProcessExited) -> str:
     """Return the end of what a rank has told: its traceback, else the end of its output."""
     if event.exception is not None:
-        return "\n".join(event.exception.traceback.rstrip().splitlines()[-LINES_MAX:])
-    return "\n".join(event.log_tail.rstrip().splitlines()[-TAIL_LINES_MAX:])
+        return end_of_output(event.exception.traceback, LINES_MAX)
+    return end_of_output(event.log_tail, TAIL_LINES_MAX)
+
+
+def end_of_output(text: str, lines_max: int = LINES_MAX) -> str:
+    """Return the last lines of what a rank printed.
+
+    A process that is aborted prints the stacks of its threads last, and those lead through the process that it was
+    forked from: only the innermost frames of the thread that was aborted are kept, those of the script.
+    """
+    lines = without_stacks(text.rstrip()).splitlines()
+    return "\n".join([line for line in lines if not _OWN_FRAME.match(line)][-lines_max:]).strip("\n")
 
 
 def _kind(event: ProcessExited) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.bus import Bus
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.database import DatabaseUnreachable, reading, working
-from holdfast.cli.follow.failures import LINES_MAX, RankFailures
+from holdfast.cli.follow.failures import RankFailures, end_of_output
 from holdfast.cli.follow.follower import JobFollower, submit
 from holdfast.cli.follow.status_line import StatusLine
 from holdfast.cli.incident_ids import numbers_of
@@ -191,7 +191,7 @@ class TrainingJobFollower(JobFollower[int]):
         # Before the controller accepts, the event is of another job that has this name already.
         if isinstance(event, JobFinished) and self._accepted.is_set() and not self.result.done():
             if event.outcome == "failed":
-                traceback = "\n".join((event.traceback or "").rstrip().splitlines()[-LINES_MAX:])
+                traceback = end_of_output(event.traceback or "")
                 if not self._failures.has_shown(traceback):
                     self.line.print(self._failures.readable(traceback), keep="\n\t")
                 if self._user and "PermissionError" in (event.traceback or ""):

@@ -10,11 +10,11 @@ import click
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
+from holdfast.cli.follow.failures import end_of_output
 from holdfast.cli.incident_ids import checked_incident, full_id, numbers_of
 from holdfast.cli.output.phases import TRAINING, phases_table
 from holdfast.cli.output.step_words import steps_from, steps_lost
 from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
-from holdfast.engines.log_end import without_stacks
 
 _RECORD = "select * from controller.incidents where key = $1"
 _INCIDENT = "select * from historian.incidents where incident = $1::uuid"
@@ -180,6 +180,6 @@ def _indented(text: str, lines_max: int | None) -> list[str]:
     lines = text.rstrip("\n").split("\n")
     shown = lines
     if lines_max is not None and len(lines) > lines_max:
-        shown = without_stacks(text.rstrip("\n")).split("\n")[-lines_max:]
+        shown = end_of_output(text, lines_max).split("\n")
     left_out = [f"  ... {len(lines) - len(shown)} lines omitted; --full shows them"] if len(shown) < len(lines) else []
     return left_out + [f"  {printable(line, keep=chr(9))}" for line in shown]

@@ -25,6 +25,7 @@ from holdfast.cli.hidden_arguments import hide_values
 from holdfast.cli.names import require_name
 from holdfast.cli.torchrun.meanings import launch_of, node_range, notices, ranks_per_node, started_elsewhere
 from holdfast.cli.torchrun.options import RunCommand, flags_given, torchrun_options
+from holdfast.cli.unread_input import UNREAD, is_input_waiting
 from holdfast.cli.values import FilePath, NonEmptyText
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
@@ -199,6 +200,8 @@ def run(
     given = flags_given(context)
     for line in notices(given):
         click.echo(f"[holdfast] {line}", err=True)
+    if is_input_waiting(sys.stdin):
+        click.echo(UNREAD, err=True)
     if why := started_elsewhere(flags, os.environ):
         click.echo(f"[holdfast] {why}", err=True)
         return

@@ -90,3 +90,35 @@ async def test_a_rank_that_raised_nothing_is_shown_with_the_end_of_its_output(
     shown.fails(2, code=3)
     shown.failures.flush()
     assert shown.lines[1:] == ["job: rank 2 on node-1 failed: exit code 3"]
+
+
+async def test_a_rank_that_is_aborted_is_shown_by_its_reason_and_the_frames_of_its_script() -> None:
+    zygote = '  File "/lib/python3.11/site-packages/holdfast_agent/zygote/crew.py", line 7 in run'
+    tail = "\n".join(
+        [
+            "step 5",
+            "Fatal Python error: Aborted",
+            "",
+            "Thread 0x00007f5eabfff6c0 (most recent call first):",
+            '  File "/usr/lib/python3.11/threading.py", line 982 in run',
+            "",
+            "Current thread 0x00007f5f8c7fab80 (most recent call first):",
+            '  File "/home/ada/train.py", line 21 in <module>',
+            '  File "/lib/python3.11/site-packages/holdfast/trainer/rank.py", line 88 in _execute',
+            *[zygote] * 20,
+            "",
+            "Extension modules: numpy._core (total: 1)",
+        ]
+    )
+    shown = Shown()
+    shown.fails(1, tail=tail, code=None)
+    shown.failures.flush()
+    first, *lines = (line.strip() for line in shown.lines[0].splitlines() if line.strip())
+    assert first == "job: rank 1 on node-0 failed: killed by SIGKILL"
+    assert lines == [
+        "step 5",
+        "Fatal Python error: Aborted",
+        "Current thread 0x00007f5f8c7fab80 (most recent call first):",
+        'File "/home/ada/train.py", line 21 in <module>',
+    ]
+    assert shown.failures.has_shown(failures.end_of_output(f"step 4\n{tail}"))

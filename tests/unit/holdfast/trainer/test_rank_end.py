@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 
-from holdfast.trainer.rank import _keep_operators, _trim
+from holdfast.trainer.rank import ERROR_FILE_VARIABLE, _execute, _keep_operators, _trim
 from holdfast.trainer.steps.loads import _noting
 
 
@@ -45,3 +47,15 @@ def test_a_traceback_has_the_scripts_calls_and_torchs_and_no_hooks_between() -> 
         names = [entry.name for one in (error, error.__cause__) for entry in traceback.extract_tb(one.__traceback__)]  # type: ignore[union-attr]
         own = "test_a_traceback_has_the_scripts_calls_and_torchs_and_no_hooks_between"
         assert names == [own, own, "_of_torch"]
+
+
+def test_a_script_that_is_no_python_is_shown_by_its_own_line_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\nfor x in\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv(ERROR_FILE_VARIABLE, raising=False)
+    assert _execute(str(script), (), is_module=False) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith(f'  File "{script}", line 2') and shown.endswith("SyntaxError: invalid syntax\n")
