@@ -125,9 +125,9 @@ class RingWriter:
         index = next(self._count)
         number = index + 1
         place = -1 << 32 | sequence & _SEQUENCE_MAX
-        times = (time_ns - self._offset_ns for time_ns in (entered_ns, waited_ns, left_ns))
-        at = RING_OFFSET + (index & _MASK) * _RECORD_BYTES
-        _PACK(self._map, at, number, *times, size, place, group | operation << 16, number)
+        at, offset = RING_OFFSET + (index & _MASK) * _RECORD_BYTES, self._offset_ns
+        entered, waited, left = entered_ns - offset, waited_ns - offset, left_ns - offset
+        _PACK(self._map, at, number, entered, waited, left, size, place, group | operation << 16, number)
         self._words[_STATE] = number
 
     def issued(self, index: int) -> None:
