@@ -194,7 +194,8 @@ def run(
     They run as root if the script, Python or an existing job directory is closed to that user, which is reported here.
     `holdfast up --run-as` and the setting [jobs] run_as choose another user (docs/security.md).
 
-    Exit codes: the job's; 130 after Ctrl-C; 141 if the output is no longer read; 1 if the job was not accepted.
+    Exit codes: the job's; 143 if it was stopped, by Ctrl-C too; 130 after a second Ctrl-C; 141 if the output is no
+    longer read; 1 if the job was not accepted.
     """
     hide_values(env)
     given = flags_given(context)

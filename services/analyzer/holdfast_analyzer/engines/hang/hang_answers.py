@@ -273,7 +273,9 @@ def _working(processes: Iterable[ProcessStacks], policy: HangPolicy, *, by_cpu: 
 def _with_states(summary: str, processes: Iterable[ProcessStacks]) -> str:
     words = {"T": "is stopped", "t": "is stopped by a debugger", "D": "waits inside the kernel"}
     states = [
-        f"process {process.pid} of rank {process.rank} {words[process.state]}"
+        in_words(process)
+        if process.kind != "rank" and process.state == "T"
+        else f"process {process.pid} of rank {process.rank} {words[process.state]}"
         + (f" ({process.waits_in})" if process.state == "D" and process.waits_in else "")
         for process in processes
         if process.state in words
