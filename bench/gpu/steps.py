@@ -22,9 +22,7 @@ alone skips a step while the one before is not sealed. The model as FSDP2 of one
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,22 +35,18 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 import torch.distributed as dist
 from device import GB, SIMULATED, Part, Parts, arguments, available_bytes, described, seconds, use
+from keeping import Keeping, Mode, kept
 from model import LARGE, TINY, Gpt, Shape, fitted, state_of
 from report import median, percentile, tell
 from show import show
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from vaults import vault
 
-from holdfast.node.vault.messages import SealedStep, ShardName
-from holdfast.trainer.device import StepSkipped
+from holdfast.node.vault.messages import SealedStep
 from holdfast.trainer.device.adapters import free_bytes
-from holdfast.trainer.device.copies import DeviceCopies
 from holdfast.trainer.device.guards import SIZES, CopySizes
-from holdfast.trainer.vault_client.client import VaultClient
 
-Mode = Literal["nothing", "within", "gate", "shadows", "no gate"]
 Kind = Literal["plain", "fsdp2", "compiled"]
 SEGMENTS = 3
 """A vault has a rank's state so many times."""
@@ -60,7 +54,6 @@ ON_DEVICE = 3.5
 """Device memory of a training and of a restore beside it, in sizes of the state."""
 PINNED_WITHIN = 30
 """Steps that a block waits for pinned memory at most."""
-SEALED_WITHIN_S = 60.0
 
 
 class Plan(NamedTuple):
@@ -119,63 +112,6 @@ class Training:
         return state_of(self.model, self.optimizer)
 
 
-class Keeping:
-    """How one mode keeps steps."""
-
-    def __init__(self, mode: Mode, directory: Path | None, sizes: CopySizes) -> None:
-        self.mode = mode
-        self.copies: DeviceCopies | None = None
-        self.client: VaultClient | None = None
-        if directory is not None:
-            name = ShardName(job="bench", submitted_ms=0, world_size=1, rank=0)
-            if mode != "within":
-                self.copies = DeviceCopies(directory, name, 1, None, shadows_all=mode == "shadows", sizes=sizes)
-            self.client = VaultClient(directory, name, 1, copies=self.copies)
-
-    @property
-    def is_ready(self) -> bool:
-        """The mode is as it will be for the rest of a job."""
-        return self.copies is None or self.copies.is_direct
-
-    def keep(self, step: int, state: Callable[[], dict[str, Any]]) -> bool:
-        if self.client is None:
-            return False
-        try:
-            self.client.save(step, state())
-        except StepSkipped:
-            return False
-        if self.mode == "no gate" and self.copies is not None:
-            self.copies._gate.open()
-        return True
-
-    def hold_back(self) -> None:
-        if self.copies is not None:
-            self.copies.hold_back()
-
-    def wait_sealed(self) -> None:
-        if self.copies is not None and not self.copies.wait_sealed(SEALED_WITHIN_S):
-            raise RuntimeError(f"a step is not sealed after {SEALED_WITHIN_S:g} s")
-
-    def close(self) -> None:
-        if self.copies is not None:
-            self.copies.close()
-        if self.client is not None:
-            self.client.close()
-
-
-@contextlib.contextmanager
-def kept(mode: Mode, plan: Plan) -> Iterator[Keeping]:
-    """Yield a way of keeping steps, with a vault of its own."""
-    with contextlib.ExitStack() as stack:
-        directory = None
-        if mode != "nothing":
-            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
-            directory = stack.enter_context(vault(root)).directory
-        keeping = Keeping(mode, directory, plan.sizes)
-        stack.callback(keeping.close)
-        yield keeping
-
-
 class Block(NamedTuple):
     """What some steps of one mode took."""
 
@@ -188,7 +124,7 @@ class Block(NamedTuple):
 
 def block(training: Training, mode: Mode, plan: Plan) -> Block:
     found = Block([], [], [], 0, False)
-    with kept(mode, plan) as keeping:
+    with kept(mode, plan.sizes) as keeping:
         for step in range(1, PINNED_WITHIN + 1):
             _step(training, keeping, step)
             keeping.wait_sealed()
@@ -248,7 +184,7 @@ def _row(mode: Mode, blocks: list[Block], base: float | None) -> dict[str, Any]:
 def restores(training: Training, plan: Plan) -> list[dict[str, Any]]:
     """Keep steps while training goes on, read them back, and compare them with copies in the order of training."""
     rows: list[dict[str, Any]] = []
-    with kept("gate", plan) as keeping:
+    with kept("gate", plan.sizes) as keeping:
         assert keeping.client is not None
         for step in range(1, plan.restores + 1):
             training.backward()

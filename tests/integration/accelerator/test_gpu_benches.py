@@ -58,3 +58,10 @@ def test_kills() -> None:
     (ranks,), (late,) = found["ranks"], found["late_writer"]
     assert ranks["memory_files"] and not ranks["late_writes"] and ranks["next_restored_s"] > 0
     assert late["is_found"] and late["sealed"] < late["steps"] and not late["sealed_wrong"]
+
+
+def test_a_link_of_a_set_speed() -> None:
+    roomy, short = run("link", "link")["link"]
+    assert roomy["expected_ms"] == 0 < short["expected_ms"] < short["copy_ms"]
+    # The gate waits for what forward and backward do not outlast, and the host does not.
+    assert 0 < short["keep_ms"] < short["copy_ms"] and short["longer_ms"] > short["expected_ms"] / 2

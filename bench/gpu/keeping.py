@@ -1,0 +1,77 @@
+"""The ways of keeping steps that are compared, each with a vault of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from vaults import vault
+
+from holdfast.node.vault.messages import ShardName
+from holdfast.trainer.device import StepSkipped
+from holdfast.trainer.device.copies import DeviceCopies
+from holdfast.trainer.device.guards import CopySizes
+from holdfast.trainer.vault_client.client import VaultClient
+
+Mode = Literal["nothing", "within", "gate", "shadows", "no gate"]
+SEALED_WITHIN_S = 60.0
+
+
+class Keeping:
+    """How one mode keeps steps."""
+
+    def __init__(self, mode: Mode, directory: Path | None, sizes: CopySizes) -> None:
+        self.mode = mode
+        self.copies: DeviceCopies | None = None
+        self.client: VaultClient | None = None
+        if directory is not None:
+            name = ShardName(job="bench", submitted_ms=0, world_size=1, rank=0)
+            if mode != "within":
+                self.copies = DeviceCopies(directory, name, 1, None, shadows_all=mode == "shadows", sizes=sizes)
+            self.client = VaultClient(directory, name, 1, copies=self.copies)
+
+    @property
+    def is_ready(self) -> bool:
+        """The mode is as it will be for the rest of a job."""
+        return self.copies is None or self.copies.is_direct
+
+    def keep(self, step: int, state: Callable[[], dict[str, Any]]) -> bool:
+        if self.client is None:
+            return False
+        try:
+            self.client.save(step, state())
+        except StepSkipped:
+            return False
+        if self.mode == "no gate" and self.copies is not None:
+            self.copies._gate.open()
+        return True
+
+    def hold_back(self) -> None:
+        if self.copies is not None:
+            self.copies.hold_back()
+
+    def wait_sealed(self) -> None:
+        if self.copies is not None and not self.copies.wait_sealed(SEALED_WITHIN_S):
+            raise RuntimeError(f"a step is not sealed after {SEALED_WITHIN_S:g} s")
+
+    def close(self) -> None:
+        if self.copies is not None:
+            self.copies.close()
+        if self.client is not None:
+            self.client.close()
+
+
+@contextlib.contextmanager
+def kept(mode: Mode, sizes: CopySizes) -> Iterator[Keeping]:
+    """Yield a way of keeping steps, with a vault of its own."""
+    with contextlib.ExitStack() as stack:
+        directory = None
+        if mode != "nothing":
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
+            directory = stack.enter_context(vault(root)).directory
+        keeping = Keeping(mode, directory, sizes)
+        stack.callback(keeping.close)
+        yield keeping
