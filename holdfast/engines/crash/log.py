@@ -86,6 +86,8 @@ _STAMP_LEAD = re.compile(
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVEL_WITHIN_CHARS = 110
 _C10 = re.compile(r"^\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
+_OLD_NCCL = re.compile(r"(?:^|\] )[\w./-]{1,60}\.(?:cu|cc|h):\d{1,5} WARN ")
+"""A warning of NCCL before 2.4, which did not write its name."""
 _QUIET = {"DEBUG": "info", "INFO": "info", "WARNING": "quiet", "WARN": "quiet"}
 _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]arning: ")
 
@@ -162,7 +164,7 @@ def _level(text: str) -> str:
     head = text[:_LEVEL_WITHIN_CHARS]
     if "NCCL INFO" in text[:300]:
         return "quiet"
-    if "NCCL WARN" in text[:300]:
+    if "NCCL WARN" in text[:300] or (" WARN " in head and _OLD_NCCL.search(head)):
         return "nccl_warn"
     if glog := _GLOG.search(head):
         return "quiet" if glog[1] in "WI" else "loud"

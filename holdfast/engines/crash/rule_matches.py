@@ -25,6 +25,9 @@ _QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
 _RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
 """Keys of a log record in JSON; samples of a data set have others."""
 
+_NATIVE = re.compile(r"[\w/]\.(?:cc|cpp|cu|h|hpp|go|rs):\d{1,6}[\])]")
+"""Place in a source of native code, which a logger prints before its message; it prints no samples."""
+
 _HELD = re.compile(r"Process \d+ has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in use")
 _OWN = re.compile(r"this process has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in use")
 _ALLOCATED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) is allocated by PyTorch")
@@ -92,8 +95,9 @@ def rule_matches(
 
 
 def _unquoted(text: str) -> str:
-    """Return a line without quoted text, which may be a sample of a data set. JSON records are kept as they are."""
-    is_record = text.lstrip()[:1] in ("{", '"') and _RECORD.search(text) is not None
+    """Return a line without quoted text, which may be a sample of a data set. JSON records and messages of native
+    code are kept as they are."""
+    is_record = (text.lstrip()[:1] in ("{", '"') and _RECORD.search(text) is not None) or _NATIVE.search(text)
     return text if is_record else _QUOTED.sub('""', text)
 
 
@@ -171,9 +175,11 @@ def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
     before += [
         finding
         for finding in printed
-        if last.rule.root is Root.UNKNOWN
-        and finding.rule.root is Root.INFRASTRUCTURE
-        and last.number < finding.number <= last.number + _MESSAGE_LINES
+        if last.number < finding.number <= last.number + _MESSAGE_LINES
+        and (
+            (last.rule.root is Root.UNKNOWN and finding.rule.root is Root.INFRASTRUCTURE)
+            or (unsure and last.rule.generic and not finding.rule.generic)
+        )
     ]
     after = [finding for finding in printed if finding.number > last.number + _FAR_LINES]
     if before and (special := _most_special(before)) and special.place < last.place:

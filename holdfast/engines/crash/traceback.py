@@ -16,6 +16,12 @@ _EXCEPTION = re.compile(
     r"UnrecoverableError|ExceptionGroup|BaseExceptionGroup|MissingMandatoryValue|OutOfResources|HTTPException))"
     r"(?:: ?(?P<message>.*))?$"
 )
+_TASK = re.compile(
+    r"^[\s|+]{0,16}(?:ray\.)?(?:exceptions\.)?RayTaskError\("
+    r"(?!RuntimeError|OSError|IOError|Exception|\w*(?:Actor|Worker|Node|Raylet|Object|Timeout|Connection))(\w{1,80})\)(?=:|$)"
+)
+"""An exception of a task, as Ray raises it where the result is asked for; of those that say nothing without their
+message, which is not repeated, only the original counts."""
 _CUSTOM = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*(?=[A-Z_]?\w*[a-z])[A-Za-z_]\w*)(?:: (?P<message>.*))?$")
 """Any class below a frame; names in capitals are levels of loggers."""
 _QUOTED = re.compile(r"^\s*(?:raise\b|return\b|assert\b|self\.|if\b|for\b|with\b|except\b|def\b|print\(|\w+ = )")
@@ -101,6 +107,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
         if line.number == last_frame + 1 and _INDENTED.match(text):
             # The source line of the frame above.
             continue
+        text = _TASK.sub(r"\1", text)
         match = _EXCEPTION.match(text)
         is_below = line.number <= last_frame + _BELOW_FRAME
         if match is None and is_below and not text[:1].isspace():
@@ -120,7 +127,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
                 line=line,
                 block=block,
                 is_aside=aside,
-                has_traceback=open_ or in_group or is_below,
+                has_traceback=open_ or chained or in_group or is_below,
                 frame=frame,
                 functions=tuple(functions[-_FRAMES:]),
                 files=tuple(files[-_FRAMES:]),

@@ -6,6 +6,9 @@ import re
 
 _HEADER = "Traceback (most recent call last)"
 _ESCAPED = _HEADER + ":\\n"
+_JOINED = re.compile(r'Traceback \(most recent call last\):? {1,4}(?=File ")')
+_JOINT = re.compile(r' {1,4}(?=File "[^"]{1,300}", line \d)| (?=(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): )')
+"""Where the lines of a traceback began that were joined by blanks."""
 _RECORD = re.compile(r'^\s*\{.{0,400}?"(?:log|message|msg|textPayload)" ?: ?"((?:[^"\\]|\\.)*)', re.DOTALL)
 _OF_A_LOG = re.compile(r'"(?:time|timestamp|@timestamp|ts|stream|level|severity|levelname)" ?: ?["\d]')
 """Keys that log records have; samples of a data set have others."""
@@ -18,11 +21,15 @@ _TEXT = re.compile(r"[^\s|+]")
 
 
 def unwrapped(text: str) -> list[str]:
-    """Return the lines that a line contains: those of a record in JSON, or of a traceback with escaped line ends."""
+    """Return the lines that a line contains: those of a record in JSON, or of a traceback whose line ends
+    are escaped or lost."""
     if text.lstrip()[:1] == "{" and _OF_A_LOG.search(text) and (record := _RECORD.match(text)):
         return _lines(record[1])
     if _ESCAPED in text:
         return _lines(text)
+    if _HEADER in text and (joined := _JOINED.search(text)):
+        head = text[: joined.start()] + _HEADER + ":"
+        return [head, *_JOINT.split(text[joined.end() :])][:_PARTS_MAX]
     return [text]
 
 
