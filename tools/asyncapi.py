@@ -96,6 +96,8 @@ _LOG_LINES = {
         "stream": {"type": "string"},
         "lines": {"type": "array", "items": {"type": "string"}},
         "generation": {"type": "integer"},
+        "before": {"type": "integer", "description": "How many lines this output had before: what is missing shows."},
+        "is_open": {"type": "boolean", "description": "The last line goes on in the next message."},
     },
     "required": ["rank", "stream", "lines"],
 }

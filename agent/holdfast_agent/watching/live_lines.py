@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.bus import Bus
 from holdfast.subjects import log_subject
-from holdfast_agent.zygote.wire import Lines
+from holdfast_agent.zygote.wire import Fence, Lines
 
 WAITING_MAX = 256
 
@@ -20,16 +20,24 @@ class LiveLines:
     def __init__(self, node: str, job: Callable[[], str | None]) -> None:
         self._node = node
         self._job = job
-        self._waiting: asyncio.Queue[Lines] = asyncio.Queue(WAITING_MAX)
+        self._waiting: asyncio.Queue[tuple[Lines, int]] = asyncio.Queue(WAITING_MAX)
+        self._fence: Fence | None = None
+        self._counted: dict[tuple[int, str], int] = {}
+        """How many lines each output of the present ranks had, those that were dropped too."""
 
     def put(self, lines: Lines) -> None:
         if self._waiting.full():
             self._waiting.get_nowait()
-        self._waiting.put_nowait(lines)
+        if lines.fence != self._fence:
+            self._fence, self._counted = lines.fence, {}
+        output = lines.rank, lines.stream
+        before = self._counted.get(output, 0) + lines.dropped
+        self._counted[output] = before + len(lines.lines)
+        self._waiting.put_nowait((lines, before))
 
     async def broadcast(self, bus: Bus) -> None:
         while True:
-            lines = await self._waiting.get()
+            lines, before = await self._waiting.get()
             job = self._job()
             if job is None:
                 continue
@@ -39,5 +47,8 @@ class LiveLines:
                 "lines": lines.lines,
                 "generation": lines.fence[1],
                 "dropped": lines.dropped,
+                # Whoever receives them sees from it which are missing, wherever they were lost.
+                "before": before,
+                "is_open": lines.is_open,
             }
             await bus.broadcast(log_subject(job, lines.rank, self._node), msgspec.json.encode(body))

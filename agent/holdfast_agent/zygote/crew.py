@@ -26,7 +26,7 @@ from holdfast.node.ranks_file import open_ranks_file
 from holdfast_agent.plan.log_lines.log_alerts import LogAlerts
 from holdfast_agent.plan.log_lines.log_signatures import Scanner, Signature
 from holdfast_agent.zygote.copy_file import CopyFile
-from holdfast_agent.zygote.logs import Output, RotatingFile, Tail
+from holdfast_agent.zygote.logs import LineSink, Output, RotatingFile, Tail
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
 from holdfast_agent.zygote.reserve import Reserve, fork_rank
 from holdfast_agent.zygote.wire import (
@@ -208,11 +208,11 @@ class Crew:
             is_followed = rank.slot.rank in self._followed or rank.slot.shown & STREAMS[stream]
             output.follower = self._line_sink(rank, stream) if is_followed else None
 
-    def _line_sink(self, rank: _Rank, stream: str) -> Callable[[list[str]], None]:
+    def _line_sink(self, rank: _Rank, stream: str) -> LineSink:
         number, fence = rank.slot.rank, rank.fence
 
-        def send(lines: list[str]) -> None:
-            self._report(Lines(fence=fence, rank=number, stream=stream, lines=tuple(lines)))
+        def send(lines: list[str], is_open: bool) -> None:
+            self._report(Lines(fence=fence, rank=number, stream=stream, lines=tuple(lines), is_open=is_open))
 
         return send
 

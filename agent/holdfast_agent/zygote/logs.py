@@ -5,6 +5,7 @@ Writes never wait for a reader. A full disk costs log lines, not the rank.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import time
@@ -22,7 +23,8 @@ FILES_MAX = 5
 TAIL_BYTES = 16_384
 STACKS_FACTOR = 8
 """How many times as much is held in memory: stacks that are printed last are left out of a tail that is too long."""
-LINE_BYTES_MAX = 8_192
+PIECE_BYTES_MAX = 8_192
+"""A longer line is forwarded in pieces."""
 PIPE_BYTES = 1024 * 1024
 READ_BYTES = 65_536
 READS_PER_TURN = 8
@@ -107,7 +109,8 @@ class Tail:
         return end_of_log(bytes(self._buffer[-self._held_max :]).decode(errors="replace"), self._bytes_max)
 
 
-LineSink = Callable[[list[str]], None]
+LineSink = Callable[[list[str], bool], None]
+"""Takes lines; if the flag is True the last one goes on in the next call."""
 
 
 class Output:
@@ -133,6 +136,9 @@ class Output:
         self._scanner = scanner
         self._copy = copy
         self._partial = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_open = False
+        """A piece of a line was forwarded, and its end was not."""
         self.follower: LineSink | None = None
 
     def pump(self, reads_max: int = READS_PER_TURN) -> bool:
@@ -166,13 +172,30 @@ class Output:
 
     def _split(self, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > LINE_BYTES_MAX:
-            lines.append(self._partial)
+        whole: list[str] = []
+        for line in lines:
+            if len(line) > PIECE_BYTES_MAX:
+                *pieces, line = [line[at : at + PIECE_BYTES_MAX] for at in range(0, len(line), PIECE_BYTES_MAX)]
+                for piece in pieces:
+                    self._send([*whole, self._text(piece)], is_open=True)
+                    whole = []
+            whole.append(self._text(line, ends=True))
+        if whole:
+            self._send(whole, is_open=False)
+        # A bar of progress moves its cursor back, and ends its line when all is done.
+        if b"\r" in self._partial or len(self._partial) > PIECE_BYTES_MAX:
+            self._send([self._text(self._partial)], is_open=True)
             self._partial = b""
-        if lines and self.follower is not None:
-            self.follower([line[:LINE_BYTES_MAX].decode(errors="replace") for line in lines])
 
     def _flush(self) -> None:
-        if self._partial and self.follower is not None:
-            self.follower([self._partial.decode(errors="replace")])
+        if self.follower is not None and (self._partial or self._is_open):
+            self._send([self._text(self._partial, ends=True)], is_open=False)
         self._partial = b""
+
+    def _text(self, line: bytes, *, ends: bool = False) -> str:
+        return self._decoder.decode(line, ends)
+
+    def _send(self, lines: list[str], *, is_open: bool) -> None:
+        self._is_open = is_open
+        if self.follower is not None:
+            self.follower(lines, is_open)

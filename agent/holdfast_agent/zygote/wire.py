@@ -251,6 +251,8 @@ class Lines(_ZygoteMessage, frozen=True, kw_only=True, tag="lines"):
     stream: str
     lines: tuple[str, ...]
     dropped: int = 0
+    is_open: bool = False
+    """The last line goes on in the next report."""
 
 
 class LogAlert(_ZygoteMessage, frozen=True, kw_only=True, tag="signs_seen"):

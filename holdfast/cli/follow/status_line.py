@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
 from holdfast.cli.follow.live_numbers import LiveNumbers
+from holdfast.cli.follow.rank_output import RankOutput
 from holdfast.cli.incident_ids import number_or_id
 from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import short
@@ -48,6 +49,7 @@ class StatusLine:
         self._state = "waiting for nodes"
         self._generation = 0
         self.numbers = LiveNumbers()
+        self.output = RankOutput()
         self._nodes = 0
         self._incident_at: float | None = None
         self._started_at: datetime | None = None
@@ -129,13 +131,16 @@ class StatusLine:
     def print(self, text: str, keep: str = "") -> None:
         """Print a line; control characters are escaped, except those in `keep`."""
         self.clear()
-        self._out.write(f"[holdfast] {printable(text, keep)}\n")
+        end = "\n" if self.output.end_line() else ""
+        self._out.write(f"{end}[holdfast] {printable(text, keep)}\n")
         self._out.flush()
 
     async def keep_drawing(self) -> None:
         """Redraw the line until cancelled; do nothing where there is no terminal."""
         while self._out.isatty():
-            self._draw()
+            # A bar of progress that the script draws has the line.
+            if not self.output.is_open:
+                self._draw()
             await asyncio.sleep(DRAW_EVERY_S)
 
     def clear(self) -> None:

@@ -18,6 +18,7 @@ from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.database import DatabaseUnreachable, reading, working
 from holdfast.cli.follow.failures import RankFailures, end_of_output
 from holdfast.cli.follow.follower import JobFollower, submit
+from holdfast.cli.follow.rank_output import LogLines
 from holdfast.cli.follow.status_line import StatusLine
 from holdfast.cli.incident_ids import numbers_of
 from holdfast.cli.output.tables import coloured
@@ -289,7 +290,7 @@ class TrainingJobFollower(JobFollower[int]):
     async def _take_output(self) -> None:
         async for subject, body in self.bus.listen(log_subject(self.job, "*", "*")):
             try:
-                lines = msgspec.json.decode(body, type=_LogLines)
+                lines = msgspec.json.decode(body, type=LogLines)
             except UNREADABLE:
                 continue
             # Any node may print for any job, under its own name.
@@ -298,20 +299,22 @@ class TrainingJobFollower(JobFollower[int]):
             prefix = self._prefix(lines)
             if prefix is None:
                 continue
-            if lines.dropped > 0:
-                self.line.print(f"{lines.dropped} lines omitted: rank {lines.rank} prints faster than is forwarded")
+            if missing := self.line.output.missing(lines):
+                self.line.print(
+                    f"{missing} lines omitted: rank {lines.rank} prints faster than is forwarded. Its log has them"
+                )
             self._show(lines, prefix)
 
     def _shows_errors_of(self, rank: int) -> bool:
         """Return True if what this rank writes to stderr appears here."""
-        return self._prefix(_LogLines(rank=rank, stream="err", lines=[])) is not None
+        return self._prefix(LogLines(rank=rank, stream="err", lines=[])) is not None
 
     def _node_of(self, rank: int) -> str | None:
         """Return the node that runs the rank; None if that is not known."""
         at = rank // self._submits.nproc_per_node if self._submits is not None else rank
         return self.nodes[at] if 0 <= at < len(self.nodes) else None
 
-    def _prefix(self, lines: _LogLines) -> str | None:
+    def _prefix(self, lines: LogLines) -> str | None:
         """Return what stands before each line, "" as a rule, as torchrun's --tee has it; None: they are not shown."""
         if self._submits is None:
             return "" if lines.rank == 0 else None
@@ -321,13 +324,13 @@ class TrainingJobFollower(JobFollower[int]):
             return None
         return f"[{launch.role}{local_rank}]:" if streams_of(launch.tee, local_rank) & stream else ""
 
-    def _show(self, lines: _LogLines, prefix: str) -> None:
+    def _show(self, lines: LogLines, prefix: str) -> None:
         self.line.clear()
         out = sys.stderr if lines.stream == "err" else sys.stdout
         # A file or a program gets what the rank wrote; a terminal obeys control characters.
         shown = [coloured(line) for line in lines.lines] if out.isatty() else lines.lines
         try:
-            out.write("".join(f"{prefix}{line}\n" for line in shown))
+            out.write(self.line.output.text(lines, shown, prefix))
             out.flush()
         except BrokenPipeError:
             raise
@@ -346,11 +349,3 @@ def _discard_unread_output() -> None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
-
-
-class _LogLines(msgspec.Struct):
-    rank: int
-    stream: str
-    lines: list[str]
-    generation: int = 0
-    dropped: int = 0

@@ -26,7 +26,7 @@ from holdfast_agent.companions.environment import RankFiles, public_environment,
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.spool import MEASUREMENTS_KEPT_MAX, MEASUREMENTS_MAX, Lane, Spool
 from holdfast_agent.watching.reports import ReportFile, event_of
-from holdfast_agent.zygote.logs import LINE_BYTES_MAX, Output, RotatingFile, Tail
+from holdfast_agent.zygote.logs import PIECE_BYTES_MAX, Output, RotatingFile, Tail
 from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, commands, reports
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -76,22 +76,48 @@ def test_stacks_of_many_threads_do_not_push_the_error_out_of_the_tail() -> None:
 
 def test_output_goes_to_file_tail_and_follower(tmp_path: Path) -> None:
     reading, writing = os.pipe()
-    tail, lines = Tail(), []
+    tail, sent = Tail(), []
     output = Output(reading, RotatingFile(tmp_path / "out"), tail)
     os.write(writing, b"before anyone follows\n")
     assert output.pump()
-    output.follower = lines.extend
+    output.follower = lambda new, is_open: sent.append((new, is_open))
     os.write(writing, b"one\ntw")
     assert output.pump()
-    os.write(writing, b"o\n" + b"x" * (LINE_BYTES_MAX + 1))
+    os.write(writing, b"o\n" + b"x" * (PIECE_BYTES_MAX - 1) + "\u00e9y\n".encode())
     assert output.pump()
     os.write(writing, b"last")
     os.close(writing)
     assert not output.pump()
     output.close()
-    assert lines == ["one", "two", "x" * LINE_BYTES_MAX, "last"]
+    assert sent == [
+        (["one"], False),
+        (["two", "x" * (PIECE_BYTES_MAX - 1)], True),
+        (["\u00e9y"], False),
+        (["last"], False),
+    ]
     assert tail.text().startswith("before anyone follows\none\ntwo\n")
-    assert (tmp_path / "out").read_bytes().endswith(b"xlast")
+    assert (tmp_path / "out").read_bytes().endswith(b"y\nlast")
+
+
+def test_a_bar_of_progress_is_forwarded_while_it_moves(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    sent: list[tuple[list[str], bool]] = []
+    output = Output(reading, RotatingFile(tmp_path / "out"), Tail())
+    output.follower = lambda new, is_open: sent.append((new, is_open))
+    for part in (b"\r 10 %", b"\r 90 %", b"\r100 %\nnext\n"):
+        os.write(writing, part)
+        assert output.pump()
+    os.write(writing, b"\r 1 %")
+    os.close(writing)
+    assert not output.pump()
+    output.close()
+    assert sent == [
+        (["\r 10 %"], True),
+        (["\r 90 %"], True),
+        (["\r100 %", "next"], False),
+        (["\r 1 %"], True),
+        ([""], False),
+    ]
 
 
 async def test_the_spool_survives_and_keeps_order_and_lanes_apart(tmp_path: Path) -> None:
