@@ -21,7 +21,8 @@ from holdfast_agent.inspections.sources.pressure import memory_cgroup
 
 log = structlog.get_logger(__name__)
 
-_NVIDIA, _DISPLAY = "0x10de", "0x03"
+_NVIDIA, _AMD = ("0x10de", ("0x03",)), ("0x1002", ("0x0380", "0x12"))
+"""Vendors, and classes of their devices that compute: a display of AMD's (0x0300) is no accelerator."""
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The machine's initial PID namespace, as `/proc/self/ns/pid` shows it: its inode number is fixed in the kernel."""
 
@@ -41,31 +42,40 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
     """The node's; may be none."""
     are_divided: bool
     """True if GPUs outside of `own` are another node's."""
+    are_amds: bool = False
 
 
 def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, str]) -> Gpus:
     """Return the GPUs. The first of these that is given decides which are the node's: `[inspections] gpus`;
     `CUDA_VISIBLE_DEVICES` (indexes in bus order, or UUIDs); the driver's list, which a container may limit. A variable
     that names what the driver's files do not resolve, such as a MIG device, does not decide: all alerts count then.
+    AMD's GPUs count where there are none of NVIDIA's; `HIP_VISIBLE_DEVICES` is then read, too.
     """
-    present = sorted(
-        pci_address(device.name)
-        for device in entries(machine.sys / "bus/pci/devices")
-        if text(device / "vendor") == _NVIDIA and (text(device / "class") or "").startswith(_DISPLAY)
-    )
+    present = _present(machine, *_NVIDIA)
+    are_amds = not present and bool(present := _present(machine, *_AMD))
     named = frozenset(pci_address(address) for address in listed(policy.gpus))
     are_divided = bool(named)
-    if not named and (variable := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+    name = "HIP_VISIBLE_DEVICES" if are_amds and "CUDA_VISIBLE_DEVICES" not in environ else "CUDA_VISIBLE_DEVICES"
+    if not named and (variable := environ.get(name)) is not None:
         visible = _visible(variable, present, _by_uuid(machine))
         if visible is None:
-            log.warning("CUDA_VISIBLE_DEVICES names a device that the driver's files do not show", value=variable)
+            log.warning(f"{name} names a device that the driver's files do not show", value=variable)
         else:
             named, are_divided = visible, True
     shown = frozenset(pci_address(folder.name) for folder in entries(machine.proc / "driver/nvidia/gpus"))
     if not are_divided and shown < frozenset(present) and shown:
         named, are_divided = shown, True
     own = named if are_divided else frozenset(present)
-    return Gpus(of_machine=frozenset(present), own=own, are_divided=are_divided)
+    return Gpus(of_machine=frozenset(present), own=own, are_divided=are_divided, are_amds=are_amds)
+
+
+def _present(machine: Machine, vendor: str, classes: tuple[str, ...]) -> list[str]:
+    """Return the PCI addresses of a vendor's GPUs."""
+    return sorted(
+        pci_address(device.name)
+        for device in entries(machine.sys / "bus/pci/devices")
+        if text(device / "vendor") == vendor and (text(device / "class") or "").startswith(classes)
+    )
 
 
 class HardwareFinder:

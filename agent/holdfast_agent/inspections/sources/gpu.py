@@ -1,4 +1,4 @@
-"""GPUs by NVML in a separate process: lost GPUs, a hanging driver, heat, memory, PCIe, the fabric manager."""
+"""GPUs by NVML or amdsmi in a separate process: lost GPUs, a hanging driver, heat, memory, PCIe, the fabric manager."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from holdfast.symptoms import Symptom
 from holdfast_agent.companions.environment import public_environment
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable
 from holdfast_agent.inspections.node_hardware import Gpus
-from holdfast_agent.inspections.sources.gpu_report import GpuReport, Known, reading_of
+from holdfast_agent.inspections.sources.gpu_report import AMD, NVIDIA, GpuReport, Known, reading_of
 
-PROBE = (sys.executable, "-P", "-m", "holdfast_agent.inspections.sources.gpu_probe")
+_ROOM = "holdfast_agent.inspections.sources"
+PROBES = {
+    NVIDIA: (sys.executable, "-P", "-m", f"{_ROOM}.gpu_probe"),
+    AMD: (sys.executable, "-P", "-m", f"{_ROOM}.amd.probe"),
+}
 
 KILLED_S = 1.0
 """Time after which a killable process has ended."""
@@ -37,10 +41,12 @@ class ProbeStarved(Exception):
 
 
 class GpuProbe:
-    """The NVML process. A hanging one is killed; until it dies, no other is started."""
+    """The process that asks. A hanging one is killed; until it dies, no other is started."""
 
-    def __init__(self, command: Sequence[str] = PROBE) -> None:
-        self._command = tuple(command)
+    def __init__(self, command: Sequence[str] = (), source: str = NVIDIA) -> None:
+        """`source`: what it asks. `command`: another process in its place."""
+        self._command = tuple(command) or PROBES[source]
+        self._source = source
         self._process: subprocess.Popen[bytes] | None = None
         self._hung: subprocess.Popen[bytes] | None = None
         self._hung_at = ""
@@ -99,24 +105,24 @@ class GpuProbe:
     def _ended(self, process: subprocess.Popen[bytes]) -> OSError:
         self._process = None
         code = process.wait()
-        return OSError(
-            0, f"the process that asks NVML ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-        )
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return OSError(0, f"the process that asks {self._source} ended with {how}")
 
 
 class GpuInspection:
-    """Reads NVML's report and compares it with what is known of the GPUs."""
+    """Reads the report and compares it with what is known of the GPUs."""
 
     def __init__(self, policy: InspectionPolicy, gpus: Gpus, probe: GpuProbe | None = None) -> None:
         self._policy = policy
         self._gpus = gpus
-        self._probe = probe or GpuProbe()
+        self.source = AMD if gpus.are_amds else NVIDIA
+        self._probe = probe or GpuProbe(source=self.source)
         self._known = Known(wanted=gpus.own if gpus.are_divided else None)
 
     def read(self) -> Reading:
         if not self._gpus.own:
             hidden = bool(self._gpus.of_machine)
-            return Reading(absent="no GPU is this node's" if hidden else "no NVIDIA GPU on the PCI bus")
+            return Reading(absent="no GPU is this node's" if hidden else "no GPU on the PCI bus")
         try:
             report = self._probe.ask(self._policy.gpu_hang_s)
         except ProbeHangs as error:
@@ -125,7 +131,7 @@ class GpuInspection:
             )
             return Reading(troubles=(Trouble(kind="hang", detail=detail, confidence="evict"),))
         except ProbeStarved:
-            return unreadable(f"the process that asks NVML got no processor for {self._policy.gpu_hang_s:g} s")
+            return unreadable(f"the process that asks {self.source} got no processor for {self._policy.gpu_hang_s:g} s")
         now_s = time.monotonic()
         reading = reading_of(report, self._known, now_s, self._policy)
         self._known = self._known.with_(report, now_s)
@@ -138,7 +144,7 @@ class GpuInspection:
 def gpu_check(policy: InspectionPolicy, inspection: GpuInspection) -> Check:
     return Check(
         name="gpu",
-        source="NVML",
+        source=inspection.source,
         read=inspection.read,
         interval_s=policy.gpu_s,
         # The probe's own limit comes first: it tells a hanging driver from a busy machine.

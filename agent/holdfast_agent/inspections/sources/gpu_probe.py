@@ -19,27 +19,28 @@ from holdfast_agent.inspections.sources.gpu_report import GpuReport, GpuState
 _encoder = msgspec.json.Encoder()
 
 
-def main() -> None:
-    nvml: Any = None
-    failure = GpuReport()
+def serve(begin: Callable[[], Callable[[], GpuReport] | GpuReport]) -> None:
+    """Answer with what `begin` returns: what reports; or what is missing, and then it is called again next time."""
+    report: Callable[[], GpuReport] | GpuReport = GpuReport()
     for _ in sys.stdin:
-        if nvml is None:
-            nvml, failure = _initialised()
-        report = _report(nvml) if nvml is not None else failure
-        sys.stdout.buffer.write(_encoder.encode(report) + b"\n")
+        if isinstance(report, GpuReport):
+            report = begin()
+        answer = report if isinstance(report, GpuReport) else report()
+        sys.stdout.buffer.write(_encoder.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
 
 
-def _initialised() -> tuple[Any, GpuReport]:
+def begin() -> Callable[[], GpuReport] | GpuReport:
+    """Return what reports from now on, or what is missing."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError as error:
-        return None, GpuReport(failed="library", why=f"{error} (pip install nvidia-ml-py)")
+        return GpuReport(failed="library", why=f"{error} (pip install nvidia-ml-py)")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return None, GpuReport(failed=_kind(nvml, error), why=str(error))
-    return nvml, GpuReport()
+        return GpuReport(failed=_kind(nvml, error), why=str(error))
+    return lambda: _report(nvml)
 
 
 def _kind(nvml: Any, error: Any) -> Literal["library", "driver", "versions"]:
@@ -122,4 +123,4 @@ def _text(value: str | bytes) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    serve(begin)

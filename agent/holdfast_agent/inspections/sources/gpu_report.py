@@ -1,4 +1,4 @@
-"""NVML's report on the GPUs, as the probe sends it, and the troubles in it. Pure."""
+"""The report on the GPUs of NVML, or AMD's library, as the probe sends it, and the troubles in it. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ _SLOWED = 0x8
 """NVML's throttle reasons that show a fault; the power limit is normal."""
 
 _FABRIC_DONE, _FABRIC_NOT_SUPPORTED = 3, 0
+
+
+NVIDIA, AMD = "NVML", "AMD SMI"
+"""Sources of reports."""
+_DRIVERS = {NVIDIA: "NVIDIA", AMD: "amdgpu"}
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +55,7 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[GpuState, ...] = ()
     failed: Literal["", "library", "driver", "versions"] = ""
     why: str = ""
+    source: str = NVIDIA
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +81,11 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 def reading_of(report: GpuReport, known: Known, now_s: float, policy: InspectionPolicy) -> Reading:
     if report.failed == "library":
-        return unreadable(f"{report.why}: install the NVIDIA driver, or give the container its libraries")
+        return unreadable(
+            f"{report.why}: install the {_DRIVERS[report.source]} driver, or give the container its libraries"
+        )
     if report.failed == "driver" and not known.gpus:
-        return unreadable(f"{report.why}: load the NVIDIA driver, or disable this check")
+        return unreadable(f"{report.why}: load the {_DRIVERS[report.source]} driver, or disable this check")
     if report.failed:
         detail = f"the driver does not answer for any GPU: {report.why}"
         return Reading(troubles=(Trouble(kind="driver", detail=detail, confidence="evict"),))
@@ -89,7 +97,7 @@ def reading_of(report: GpuReport, known: Known, now_s: float, policy: Inspection
     minutes = (now_s - known.at_s) / 60
     for name, gpu in now.items():
         troubles += _troubles(gpu, known.gpus.get(name), minutes, policy)
-    unread = {name: f"NVML has no data on it: {gpu.silent}" for name, gpu in now.items() if gpu.silent}
+    unread = {name: f"{report.source} has no data on it: {gpu.silent}" for name, gpu in now.items() if gpu.silent}
     seen = {name: _words(gpu) for name, gpu in now.items() if not gpu.lost and not gpu.silent}
     return Reading(troubles=tuple(troubles), unread=unread, seen=seen)
 
