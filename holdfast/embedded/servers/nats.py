@@ -1,7 +1,6 @@
 """The embedded nats-server: the real program, with JetStream, on this machine's loopback."""
 
 import importlib.metadata
-import json
 import os
 import shutil
 import signal
@@ -72,10 +71,16 @@ def write_config(
         port=port,
         monitor_host=HOST,
         monitor_port=monitor_port,
-        store=json.dumps(str(directory)),
+        store=_quoted(directory),
     )
     write_private(file, (text + server_accounts(passwords, nodes)).encode(), durable=False)
     return file
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as the server's configuration has it: its strings know no \\u, and paths may be no UTF-8."""
+    plain = {byte: chr(byte) for byte in range(0x20, 0x7F)} | {0x22: '\\"', 0x5C: "\\\\"}
+    return '"' + "".join(plain.get(byte) or f"\\x{byte:02x}" for byte in os.fsencode(path)) + '"'
 
 
 def nats_spec(
