@@ -206,7 +206,8 @@ def links(device: torch.device, sizes: Sizes) -> list[dict[str, Any]]:
             torch.accelerator.synchronize()
         # What torch keeps for later lies on this node.
         del hosts, host, memory
-        torch.accelerator.empty_host_cache()
+        if hasattr(torch.accelerator, "empty_host_cache"):
+            torch.accelerator.empty_host_cache()
     return rows
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.accelerator.build import built
-from tests.accelerator.children import on_accelerator
+from tests.accelerator.children import BUILD_S, on_accelerator
 from tests.integration.vault_process import vault
 
 pytestmark = on_accelerator
 
 LONG = "HOLDFAST_LONG" in os.environ
+LONG_S = 1800
 PROGRAM = Path(__file__).with_name("killed_ranks.py")
 ROOT = Path(__file__).parents[4]
 
@@ -39,6 +40,7 @@ def kills(what: str, directory: Path, count: int) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.timeout(LONG_S if LONG else BUILD_S)
 def test_a_rank_is_killed(directory: Path) -> None:
     for it in kills("rank", directory, 200 if LONG else 10):
         assert it["values"] == [it["restored"]], it
@@ -46,6 +48,7 @@ def test_a_rank_is_killed(directory: Path) -> None:
         assert it["restored"] in (it["sealed"], it["asked"]), it
 
 
+@pytest.mark.timeout(LONG_S if LONG else BUILD_S)
 def test_its_vault_is_killed(directory: Path) -> None:
     for it in kills("vault", directory, 200 if LONG else 4):
         assert it["values"] == [it["restored"]], it
