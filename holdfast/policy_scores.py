@@ -55,6 +55,9 @@ class PolicyScore(msgspec.Struct, frozen=True, kw_only=True):
     incidents: int
     evictions: int
     wrong_evictions: int
+    cleared_evictions: int = 0
+    """Evictions of machines with nothing wrong that a process or rank of their own had accused, and that tests brought
+    back within the hour."""
     missed_culprits: int
     """Machines whose fault stopped a job for the fourth time."""
     blocked_well_h: float

@@ -12,6 +12,7 @@ from holdfast.events import (
     DiagnosticResult,
     Event,
     FirstStep,
+    NodesAwaited,
     NodesGranted,
     NodesRequested,
     ProcessExited,
@@ -78,13 +79,20 @@ class FailingJob:
         self.send(ProcessExited, node=node, job=job, generation=generation, **fields)
 
     def print_ecc(self, node: str, rank: int) -> None:
-        """Let a rank end with the words of broken memory; checks of the nodes pass, and the job trains again."""
+        """Let a rank end with the words of broken memory. If no node is free in its node's place, checks of the nodes
+        pass; the job trains again."""
         self.exit(node, rank=rank, exit_code=1, exception=ECC, step=self.state.step + 1)
+        self.find_none_free()
         if isinstance(self.state.phase, Checking):
             for test in ("gemm", END):
                 for member in self.state.nodes:
                     self._of(DiagnosticResult, member, run="r", test=test, status="passed")
         self.train()
+
+    def find_none_free(self) -> None:
+        """Answer the request for a node in the place of one that is to leave."""
+        if (asked := self.state.replacement) is not None:
+            self.send(NodesAwaited, job="job", claim=asked.claim, wanted=1, available=0)
 
     def train(self, job: str = "job") -> None:
         """Let a job run, if it has all of its nodes, past the step at which it failed."""

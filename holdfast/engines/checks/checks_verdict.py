@@ -86,10 +86,12 @@ def judge_checks(
     results: Iterable[DiagnosticResult],
     unanswered: Mapping[str, str] | None = None,
     references: References = NO_REFERENCES,
+    suspected: Iterable[str] = (),
 ) -> ChecksVerdict:
     """Judge the results of one run on `nodes`, given in the order of their node ranks. `unanswered`: why a node gave no
     or not all results, such as silence until the deadline or the end of its process. `references`: digests that several
-    machines agreed on earlier; each has a vote."""
+    machines agreed on earlier; each has a vote. `suspected`: nodes that something else accuses. If most nodes
+    fail, that speaks against the tests only if most of the others do."""
     places = {node: place for place, node in enumerate(nodes)}
     known = [result for result in unfolded(results) if result.node in places]
     own = _own_failures(known)
@@ -106,7 +108,9 @@ def judge_checks(
     remarks = _slow(known, suspects.keys())
     named = tuple(suspects[node] for node in nodes if node in suspects)
     capped = ""
-    if len(nodes) > 1 and 2 * len(named) > len(nodes):
+    others = set(nodes) - set(suspected)
+    failing = sum(suspect.node in others for suspect in named)
+    if len(nodes) > 1 and 2 * len(named) > len(nodes) and (2 * failing > len(others) or not others):
         capped = (
             f"{len(named)} of {len(nodes)} nodes fail: a fault of the tests, or of something that the nodes share "
             "(network, file system, software), is more likely than a fault of each"

@@ -90,6 +90,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of an eviction: it rests on nothing but what ranks did or printed."""
     author: str = ""
     """Of an accusation: the user who submitted the job."""
+    is_tested: bool = False
+    """Of an eviction: tests beside training follow it."""
     text: str = ""
     event: str = ""
     """Id of the event that reports it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from holdfast.events import DiagnosticResult, Eviction, FailSlowLocated
+from holdfast.events import DiagnosticResult, Eviction, FailSlowLocated, HangFound
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_proving.judging.complaints import Complaint, Wrong
@@ -19,6 +19,8 @@ BACK_WITHIN_S = HOUR_S
 """Innocent nodes of a group are back, and nodes that were away unblocked, within this time."""
 GUESSED_S = 120.0
 """A guess about the ends of a broken connection follows the test within this time."""
+ACCUSING = ("ecc",)
+"""Last words in which a rank says that its machine is broken."""
 SHOWINGS_MAX = 3
 """Times that one fault may stop a job before its machine is gone: the second is checked, the third evicts."""
 STORM_S = HOUR_S
@@ -33,8 +35,62 @@ def innocents(history: History) -> Iterator[Complaint]:
             yield from _kept_out(history, at_s, event)
         elif history.ledger.was_away(event.node or "", at_s, GRACE_S):
             yield from _still_blocked(history, at_s, event)
+        elif is_tested_suspicion(history, at_s, event):
+            if (kept := _kept_too_long(history, at_s, event)) is not None:
+                yield Complaint(wrong=kept, at_s=at_s, job=event.job or "", node=event.node or "", text=event.reason)
         elif (wrong := _wrong(history, at_s, event)) is not None:
             yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=event.node or "", text=event.reason)
+
+
+def is_tested_suspicion(history: History, at_s: float, event: Eviction) -> bool:
+    """Return True if an innocent node left to be tested, since its own process or rank accused it just now.
+
+    One in a day is a job's to have: what it says of a second one is no better than of the first.
+    """
+    if event.together != (event.node,) or not _is_accused(history, at_s, event):
+        return False
+    return not any(
+        other.job == event.job
+        and 0.0 < at_s - since_s < DAY_S
+        and other.together == (other.node,)
+        and not _is_at_fault(history, since_s, other.job, other.node or "")
+        and _has_accused_itself(history, since_s, other)
+        for since_s, other in history.evictions
+    )
+
+
+def cleared(history: History) -> int:
+    """Return how many innocent nodes left for such a suspicion, and were back within the hour."""
+    return sum(
+        not _is_at_fault(history, at_s, event.job, event.node or "")
+        and not history.ledger.was_away(event.node or "", at_s, GRACE_S)
+        and is_tested_suspicion(history, at_s, event)
+        and _kept_too_long(history, at_s, event) is None
+        for at_s, event in history.evictions
+    )
+
+
+def _is_accused(history: History, at_s: float, event: Eviction) -> bool:
+    return _hangs_itself(history, at_s, event) or _has_accused_itself(history, at_s, event)
+
+
+def _hangs_itself(history: History, at_s: float, event: Eviction) -> bool:
+    """Return True if a process on the node was stuck when its job hung."""
+    return any(
+        found.is_machine and found.job == event.job and event.node in found.nodes
+        for since_s, found in history.of(HangFound)
+        if 0.0 <= at_s - since_s < GUESSED_S
+    )
+
+
+def _has_accused_itself(history: History, at_s: float, event: Eviction) -> bool:
+    """Return True if a rank on the node had printed that its machine is broken."""
+    return any(
+        (it.machine, it.job) == (event.node, event.job)
+        and history.ledger.records[it.fault].fault.kind.prints in ACCUSING
+        for it in history.ledger.showings
+        if 0.0 <= at_s - it.at_s < GUESSED_S
+    )
 
 
 def _is_at_fault(history: History, at_s: float, job: str | None, node: str) -> bool:

@@ -28,6 +28,7 @@ JUDGES = (
     returns.missed_twice,
     returns.slow_again,
     returns.needless_tests,
+    returns.tests_for_words,
     groups.kept_groups,
     groups.unreplaced_groups,
     warnings.certain,

@@ -17,6 +17,7 @@ from holdfast.events import (
 )
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
+from holdfast_proving.judging.blame import ACCUSING
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
 from holdfast_proving.scenario.scenario import ABSENCES
@@ -136,6 +137,21 @@ def needless_tests(history: History) -> Iterator[Complaint]:
             text = f"it crashed the job {len(crashes)} times, and no other machine did"
             wrong = Wrong.STOOD_FOR_TESTS
             yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=culprit, text=text)
+
+
+def tests_for_words(history: History) -> Iterator[Complaint]:
+    """Complain about jobs that stood for tests of all machines, though a rank had just named its own, for the first
+    time, and others were free."""
+    for at_s, event in history.of(ChecksStarted):
+        shown = [it for it in history.ledger.showings if it.job == event.job and it.at_s <= at_s]
+        is_first = bool(shown) and sum(at_s - it.at_s < ALONE_S for it in shown) == 1
+        if event.job not in history.trainings or not is_first or at_s - shown[-1].at_s > JUST_NOW_S:
+            continue
+        fault = history.ledger.records[shown[-1].fault].fault
+        if fault.culprit and fault.kind.prints in ACCUSING and history.has_free(at_s):
+            text = f"its rank had named it, and {fault.kind.name} is no fault of the others"
+            wrong = Wrong.STOOD_FOR_TESTS
+            yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=fault.culprit, text=text)
 
 
 def _own(history: History, node: str, at_s: float) -> Iterator[Fault]:

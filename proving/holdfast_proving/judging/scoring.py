@@ -12,7 +12,7 @@ import msgspec
 from holdfast.events import IncidentOpened, JobFinished, NodeStateChanged
 from holdfast.policy_scores import ComplaintCount, CurvePoint, Estimate, PolicyScore, Scoreboard
 from holdfast_proving.inside.cluster import EVENTS_MAX, Cluster
-from holdfast_proving.judging.blame import GRACE_S
+from holdfast_proving.judging.blame import GRACE_S, cleared
 from holdfast_proving.judging.complaints import Wrong
 from holdfast_proving.judging.history import History
 from holdfast_proving.judging.judges import judge
@@ -55,6 +55,7 @@ class Trial:
         self.worst_hour = min((worst_hour(book) for book in books), default=1.0)
         self.incidents = sum(1 for _ in history.of(IncidentOpened))
         self.evictions = len(history.evictions)
+        self.cleared_evictions = cleared(history)
         self.ended_jobs = sum(event.outcome == "failed" for _, event in history.of(JobFinished))
         self.blocked_well_h = blocked_well_h(history)
         self.pool_h = pool_h(history)
@@ -128,6 +129,7 @@ def _score(policy: Policy, trials: Sequence[Trial], best: Sequence[Trial], scena
         incidents=sum(trial.incidents for trial in trials),
         evictions=sum(trial.evictions for trial in trials),
         wrong_evictions=sum(complaints[wrong] for wrong in _WRONG_EVICTIONS),
+        cleared_evictions=sum(trial.cleared_evictions for trial in trials),
         missed_culprits=complaints[Wrong.CULPRIT_STAYS],
         blocked_well_h=sum(trial.blocked_well_h for trial in trials),
         pool_h=sum(trial.pool_h for trial in trials),

@@ -57,13 +57,15 @@ SHOWN_IN = {
         blames_for_services never_waits believes_hints believes_every_hang evicts_for_services
         hands_out_unfit_nodes ignores_suspicions ignores_repeated_alerts counts_past_slowness
         never_forgets_alerts pauses_for_long gives_up_at_outages restarts_at_hints ignores_confidence
-        swaps_reattempt_replace swaps_wait_replace believes_words
+        swaps_reattempt_replace swaps_wait_replace believes_words blocks_the_stuck
     """,
     "known-lemon": "forgets_records",
     "innocents": "counts_explained counts_kills never_decays counts_silence records_each_alone",
     "nowhere": "evicts_for_what_all_lack believes_silent_warm_ups",
     "slow-again": "forgets_slowness",
-    "repeated": "blocks_no_longer blocks_nobody",
+    "repeated": "stops_for_the_accused blocks_no_longer blocks_nobody",
+    "group-again": "remembers_groups_for_ever",
+    "known-spare": "judges_before_tests asks_one_witness",
     "beside": "stops_for_tests repeats_tests_that_miss forgives_witnesses",
 }
 """The trial that shows each policy: it is tried there first. Those left out are shown by the first of their trials."""
@@ -71,7 +73,7 @@ SHOWN_IN = {
 OF_THE_ANALYZER = ("analysis",)
 """The same for wrong findings: the engines of the analyzer are inside."""
 
-OF_GROUPS = ("known-group", "group-without-spares")
+OF_GROUPS = ("known-group", "group-without-spares", "group-again")
 """The same for groups of which one machine blocks the others."""
 OF_HINTS = ("hints",)
 """The same for policies that judge hints wrongly."""

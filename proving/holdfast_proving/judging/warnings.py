@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from holdfast.events import GenerationStarted, Inspection
 from holdfast.settings.decisions.ladder import LadderPolicy
+from holdfast_proving.judging.blame import ACCUSING
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
 
@@ -14,8 +15,6 @@ ANSWERED_S = 300.0
 REPEATED = 3
 """Alerts of one check and device within the window after which a node at fault has to leave."""
 WINDOW_S = LadderPolicy().alerts_window_s
-ACCUSING = ("ecc",)
-"""Last words in which a rank says that its machine is broken."""
 KNOWN_S = 30.0
 """An alert that is older than this is known to whoever grants a node."""
 

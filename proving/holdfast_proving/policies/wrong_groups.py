@@ -9,11 +9,12 @@ import msgspec
 from holdfast.events import HangFound
 from holdfast_controller.plan.checks import suspect_test
 from holdfast_controller.plan.checks.suspect_verdict import SuspectVerdict
+from holdfast_controller.plan.doubt import group_guesses
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
-from holdfast_proving.policies.mutation import HANDLERS, Function, choosing, taking
+from holdfast_proving.policies.mutation import HANDLERS, Function, always, choosing, taking
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 
 
@@ -64,6 +65,11 @@ GROUPS: tuple[Policy, ...] = (
         name="counts_machines",
         about="the circuit breaker counts machines in place of judgements",
         patches=(Patch(breaker, "judgements", _by_machine),),
+    ),
+    Policy(
+        name="remembers_groups_for_ever",
+        about="keeps a group in its job since another one was evicted from that place long ago",
+        patches=(Patch(group_guesses, "_is_recent", always(True)),),
     ),
     Policy(
         name="evicts_unreplaced_groups",

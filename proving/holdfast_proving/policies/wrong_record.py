@@ -17,12 +17,13 @@ from holdfast.settings.load import Settings
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.checks import suspect_test
+from holdfast_controller.plan.doubt import group_guesses
 from holdfast_controller.plan.incident import ladder, recovery, rungs, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
 from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
-from holdfast_controller.plan.record import finding, noting
+from holdfast_controller.plan.record import accusations, finding, noting
 from holdfast_controller.plan.record.finding import RecordFinding
-from holdfast_proving.policies.mutation import Function, always, value
+from holdfast_proving.policies.mutation import Function, always, choosing, value
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 
 _NO_NODES = frozenset({Symptom.SERVICE_ELSEWHERE, Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
@@ -70,6 +71,14 @@ def _missed_nothing(original: Function, insight: Insight) -> Function:
     return found
 
 
+def _explains_nothing(original: Function, insight: Insight) -> Function:
+    return lambda nodes, incident: incident
+
+
+def _tests_no_stuck_one(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
+    return msgspec.structs.replace(choice, one_of=False) if failure.suspects else choice
+
+
 RECORDS: tuple[Policy, ...] = (
     Policy(
         name="forgets_records",
@@ -107,7 +116,7 @@ RECORDS: tuple[Policy, ...] = (
     Policy(
         name="ends_for_broken_nodes",
         about="takes what two broken machines show, one after the other, for a failure of the job",
-        patches=(Patch(rungs, "explained_by", lambda original, insight: lambda nodes, incident: incident),),
+        patches=tuple(Patch(of, "explained_by", _explains_nothing) for of in (rungs, group_guesses)),
     ),
 )
 
@@ -116,6 +125,29 @@ OFFENDERS: tuple[Policy, ...] = (
         name="stops_for_tests",
         about="stops a job for tests of all machines, though one of them could be tested beside it",
         patches=(Patch(ladder, "_by_record", _tests_all),),
+    ),
+    Policy(
+        name="stops_for_the_accused",
+        about="stops a job for tests of all machines though its rank named one, and another is free",
+        patches=(Patch(recovery, "may_exchange", always(False)),),
+    ),
+    Policy(
+        name="judges_before_tests",
+        about="takes words that two machines print for the script's before the first one is tested",
+        patches=(
+            Patch(accusations, "_is_under_test", always(False)),
+            Patch(recovery, "awaits_tests", always(False)),
+        ),
+    ),
+    Policy(
+        name="asks_one_witness",
+        about="tests one machine with one other: if both fail, neither is at fault",
+        patches=(Patch(suspect_test, "WITNESSES", value(1)),),
+    ),
+    Policy(
+        name="blocks_the_stuck",
+        about="tests no machine on which a process is stuck: it is blocked for a hang that has passed",
+        patches=(choosing(_tests_no_stuck_one),),
     ),
     Policy(
         name="repeats_tests_that_miss",

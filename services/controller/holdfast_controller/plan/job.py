@@ -54,7 +54,7 @@ class SuspectTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def witnesses_needed(self) -> int:
-        return 0 if self.for_speed else self.witnesses
+        return 0 if self.for_speed else min(1, self.witnesses)
 
     def witnesses_among(self, nodes: Iterable[str]) -> tuple[str, ...]:
         return tuple(node for node in nodes if node not in self.nodes)

@@ -53,8 +53,9 @@ from holdfast_controller.plan.transitions import become_completed, become_starti
 
 ASKED_BY = "the controller"
 
-SPEED_WITNESSES = 2
-"""Number of witnesses that nodes evicted for being slow are compared with."""
+WITNESSES = 2
+"""Witnesses of a test of one or two nodes, or of slow ones, if so many are free: one that fails like the suspects do
+shows a fault of its own only if another one passes."""
 
 
 def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules) -> JobDecision | None:
@@ -70,7 +71,7 @@ def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules
         nodes=eviction.together,
         evicted_at=eviction.at,
         for_speed=is_slow,
-        witnesses=SPEED_WITNESSES if is_slow else int(len(eviction.together) < SUSPECTS_TESTED_MIN),
+        witnesses=WITNESSES if is_slow or len(eviction.together) < SUSPECTS_TESTED_MIN else 0,
     )
     suite = SLOW if is_slow else suite_for(incident.symptom_name if incident else "")
     spec = _spec(of.spec, f"retest-{eviction.id[-12:]}", test, suite)

@@ -56,7 +56,7 @@ def judge_suspects(test: SuspectTest, members: Sequence[str], references: Refere
     silent = {node: why for node, why in silent.items() if why and node not in over}
     tested = tuple(dict.fromkeys((*members, *test.nodes)))
     witnesses = test.witnesses_among(tested)
-    verdict = judge_checks(tested, test.results, silent, references)
+    verdict = judge_checks(tested, test.results, silent, references, test.nodes)
     verdict = msgspec.structs.replace(verdict, cleared=tuple(it for it in test.nodes if it in verdict.cleared))
     cleared = verdict.cleared + _one_of_a_link(test.nodes, verdict, witnesses)
     if test.for_speed:

@@ -15,6 +15,7 @@ from holdfast.events import EvictionRevoked, SuspectsTested
 from holdfast.events.parts.job import Grant
 from holdfast_controller.plan.doubt.records import GroupGuess
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.evidence.blame import explained_by
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.record.noting import note_cleared
@@ -57,8 +58,12 @@ def note(draft: JobDraft, failure: Failure, held: Iterable[Grant]) -> None:
 
 
 def suspects_tested(draft: JobDraft, event: SuspectsTested) -> None:
-    """Forget a guess that tests proved right: it does not count against the next one at the same place."""
+    """Forget a guess that tests proved right: it does not count against the next one at the same place. What its nodes
+    showed is explained."""
     named = {suspect.node for suspect in event.at_fault}
+    incident = draft.state.incident
+    if incident is not None and event.incident == incident.id:
+        draft.update(incident=explained_by(named, incident))
     if any(named & guess.nodes.keys() for guess in draft.state.guesses):
         draft.update(guesses=tuple(it for it in draft.state.guesses if not named & it.nodes.keys()))
 

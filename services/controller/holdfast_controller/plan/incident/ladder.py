@@ -108,6 +108,10 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """False if the failure shows that a group was evicted for it in vain."""
     has_accused_enough: bool = False
     """True if the job has cost the pool as many nodes as it may by what its ranks did."""
+    may_exchange: bool = False
+    """True if a node that its own rank accuses may leave before any test, for one that is free."""
+    awaits_tests: bool = False
+    """True if a node is out for what ranks of the job did, and its tests may not be over."""
     record: RecordFinding | None = None
     """The finding in the record of the failed node, over incidents and jobs."""
     restarts_max: int | None = None
@@ -135,7 +139,7 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
         # A single node is tested again as well: slowness often passes.
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True, mechanism=FAIL_SLOW)
     if symptom is Symptom.HANG and failure.suspects:
-        return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, mechanism=HANGS)
+        return _for_suspects(failure, options)
     if error := user_error(failure):
         return _for_user_error(incident, failure, error, options)
     if failure.symptom is Symptom.SERVICE_ELSEWHERE:
@@ -264,11 +268,18 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         return _for_group(failure, asks_first=True)
     if failure.may_be_outage and not _fails_alone(incident, failure, policy):
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
+    if failure.is_shared and options.awaits_tests and options.can_check and _are_some_left(options, incident.checked):
+        return _checks(failure, options.hints)
     seen = incident.recurrences.get(trait(failure) or "")
     if seen and (failure.is_shared or _follows_the_job(incident, trait(failure), seen)):
         return _for_what_follows_the_job(incident, failure, seen, options, policy)
-    if options.record and (choice := _by_record(incident, failure, options.record, options)):
-        return choice
+    by_record = _by_record(incident, failure, options.record, options) if options.record else None
+    if by_record is not None and by_record.rung is Rung.EVICT:
+        return by_record
+    if failure.proof is Proof.CLAIMED and node in options.members and _may_exchange(incident, failure, options):
+        return _for_accused(failure)
+    if by_record is not None:
+        return by_record
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
     is_due = is_again or failure.proof is Proof.CLAIMED or bool(options.hints)
@@ -289,6 +300,38 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         why = "the job failed again, no machine is known to be at fault, and the code is new"
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
+
+
+def _may_exchange(incident: Incident, failure: Failure, options: LadderOptions) -> bool:
+    """Return True if the node that its own rank accuses may leave, once another one is there, and be tested then.
+
+    That is the first answer of an incident. Where something has failed before, more than that node may be wrong: then
+    all are tested.
+    """
+    is_first = incident.restarts == 0
+    return options.may_exchange and is_first and not (failure.is_irreplaceable or options.can_roll_back)
+
+
+def _for_accused(failure: Failure) -> RungChoice:
+    assert failure.node is not None
+    return RungChoice(
+        rung=Rung.EVICT,
+        reason=f"{failure.text}; {failure.node} is tested beside training, as its own rank accuses it",
+        nodes=(failure.node,),
+        one_of=True,
+        asks_first=True,
+        is_accusation=True,
+    )
+
+
+def _for_suspects(failure: Failure, options: LadderOptions) -> RungChoice:
+    """Return the eviction of machines on which processes are stuck. That often passes: tests show whether it has."""
+    is_known = bool(options.alerts) or (
+        options.record is not None and (options.record.is_sure or options.record.was_missed)
+    )
+    return RungChoice(
+        rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, one_of=not is_known, mechanism=HANGS
+    )
 
 
 def _are_some_left(options: LadderOptions, tried: frozenset[str]) -> bool:

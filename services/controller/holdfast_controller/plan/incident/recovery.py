@@ -34,7 +34,7 @@ from holdfast_controller.plan.incident.replay_scope import can_replay
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Starting
-from holdfast_controller.plan.record.accusations import is_full, refute
+from holdfast_controller.plan.record.accusations import awaits_tests, is_full, may_exchange, refute
 from holdfast_controller.plan.record.finding import RecordFinding, finding
 from holdfast_controller.plan.record.noting import is_one_of_many, note_failure, record_of
 
@@ -144,6 +144,8 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         can_replay=can_replay(state),
         may_guess=may_guess(draft, failure),
         has_accused_enough=is_full(draft),
+        may_exchange=may_exchange(draft),
+        awaits_tests=awaits_tests(draft),
         record=_record(draft, failure) if rules.mechanisms.record == "act" else None,
         restarts_max=state.restarts_left,
     )

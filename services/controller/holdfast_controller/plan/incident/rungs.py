@@ -210,6 +210,7 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
                 peer=peer,
                 epoch=member.epoch,
                 is_accusation=choice.is_accusation,
+                is_tested=choice.one_of,
                 author=draft.state.author if choice.is_accusation else "",
                 symptom=failure.symptom_name,
                 rank=failure.rank,
@@ -231,7 +232,7 @@ def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     if failure.symptom not in ABSENT and not failure.lacks_path:
         judgements = breaker.judgements(choice.nodes, draft.now)
         draft.update(evictions=(*draft.state.evictions, *judgements))
-    if choice.one_of and choice.mechanism == HANGS:
+    if choice.one_of and choice.mechanism == HANGS and not failure.suspects:
         group_guesses.note(draft, failure, held)
     if choice.mechanism == INSPECTIONS:
         draft.update(convicted=(*_convicted_lately(draft), *(_convict(draft, member) for member in held)))

@@ -7,16 +7,20 @@ would not have called for its eviction. A job whose words follow its rank is not
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 from holdfast.engines.record.chance import elsewhere, log_odds, logit
-from holdfast.engines.record.history import TEXT_MAX, Mark, MarkKind, NodeRecord
+from holdfast.engines.record.history import JUDGED, TEXT_MAX, Mark, MarkKind, NodeRecord
 from holdfast.events import EvictionRevoked
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.record.noting import note_cleared, strike
+from holdfast_controller.plan.record.noting import is_distrusted, note_cleared, strike
+
+TESTED_WITHIN = timedelta(minutes=15)
+"""Time within which the tests of a node that left are over. What they show counts for more than what others print."""
 
 ACCUSATIONS = "accusations"
 """Mechanism that withholds an eviction: the job has accused as many nodes as it may."""
@@ -38,13 +42,45 @@ def accused_max(draft: JobDraft) -> int:
     return max(breaker.least(nnodes, draft.rules.ladder), int(draft.rules.record.accused_share_max * nnodes))
 
 
+def may_exchange(draft: JobDraft) -> bool:
+    """Return True if a node that its own rank accuses may be exchanged at once, and be tested beside training.
+
+    Not if the same job has cost a healthy node so lately, or the last one that it accused is not tested yet: then the
+    words may be the script's.
+    """
+    if is_full(draft) or is_distrusted(draft) or awaits_tests(draft):
+        return False
+    since, job = draft.now - timedelta(seconds=draft.rules.timeouts.block_s), draft.state.job
+    return not any(_was_cleared(record, job, since) for record in draft.records.of_jobs((job,)))
+
+
+def awaits_tests(draft: JobDraft) -> bool:
+    """Return True if a node is out for what ranks of the job did, and its tests may not be over."""
+    return any(_is_under_test(draft, mark) for _, mark in draft.records.accused_by(draft.state.job))
+
+
+def _is_under_test(draft: JobDraft, mark: Mark) -> bool:
+    return mark.is_tested and draft.now - mark.at < TESTED_WITHIN
+
+
+def _was_cleared(record: NodeRecord, job: str, since: datetime) -> bool:
+    """Return True if tests or later failures have shown that the job accused this node in vain."""
+    judged = [mark for mark in record.marks if mark.kind in JUDGED]
+    pairs = pairwise(judged)
+    return any(
+        first.is_accusation and first.job == job and then.kind is MarkKind.CLEARED and then.at > since
+        for first, then in pairs
+    )
+
+
 def refute(draft: JobDraft, failure: Failure) -> None:
     """Take nodes off the blocklist that were evicted for what the job now does without them."""
     is_of_node = failure.symptom in FIRST_HAND_OF_NODE or failure.is_of_own_link
     if not is_of_node or failure.node is None or failure.is_witnessed:
         return
     for record, mark in draft.records.accused_by(draft.state.job):
-        if record.node in draft.state.nodes or failure.generation <= mark.generation:
+        is_earlier = failure.generation <= mark.generation
+        if record.node in draft.state.nodes or is_earlier or _is_under_test(draft, mark):
             continue
         if _is_same(failure, mark):
             why = f"rank {failure.rank} fails in the same way on {failure.node}: {failure.text}"

@@ -83,7 +83,7 @@ def note(draft: JobDraft, node: str, kind: MarkKind, text: str = "", **fields: o
 def note_failure(draft: JobDraft, failure: Failure) -> None:
     """Note a failure of a node, once for each generation; stronger evidence about the generation replaces it."""
     kind = _kind_of(failure)
-    if kind is MarkKind.HARDWARE and _is_distrusted(draft):
+    if kind is MarkKind.HARDWARE and is_distrusted(draft):
         kind = MarkKind.EXPLAINED
     if kind is None or failure.node is None or is_one_of_many(draft, failure):
         return
@@ -159,7 +159,7 @@ def _struck(mark: Mark, why: str) -> Mark:
     return msgspec.structs.replace(mark, struck=why[:TEXT_MAX])
 
 
-def _is_distrusted(draft: JobDraft) -> bool:
+def is_distrusted(draft: JobDraft) -> bool:
     """Return True if the job prints that its hardware is broken wherever it runs."""
     since = draft.state.distrusted_since
     return since is not None and draft.now - since < timedelta(days=draft.rules.record.half_life_days)

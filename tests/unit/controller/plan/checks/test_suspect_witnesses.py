@@ -24,7 +24,7 @@ from tests.scenes.suspect_test import CAUSE, EXIT, NOW, TRAINING, Run
 def test_a_witness_distinguishes_two_suspects() -> None:
     run = Run("a", "b")
     claim = run.one(NodesRequested)
-    assert (claim.only, claim.count, claim.witnesses) == (("a", "b"), 3, 1)
+    assert (claim.only, claim.count, claim.witnesses) == (("a", "b"), 3, 2)
     run.start("w", "a", "b")
     run.meet(wa="failed", wb="passed", ab="failed")
     found = run.one(SuspectsTested)
@@ -51,6 +51,27 @@ def test_a_witness_that_fails_with_both_suspects_accuses_neither() -> None:
     eviction = run.one(Eviction)
     assert (eviction.node, eviction.epoch, eviction.job) == ("w", 5, run.state.job), "no job gets it next"
     assert eviction.blocked_for_s > 0.0 and not eviction.together
+
+
+def test_a_suspect_and_one_of_two_witnesses_that_fail_by_themselves_are_both_at_fault() -> None:
+    run = Run("a")
+    run.start("w", "x", "a")
+    run.answer("x")
+    for node in ("w", "a"):
+        run.answer(node, status="failed", detail="7 of 256 rows are wrong")
+    found = run.one(SuspectsTested)
+    assert ([it.node for it in found.at_fault], found.in_doubt) == (["a"], ())
+    assert run.one(Eviction).node == "w", "the other witness shows that the tests are sound"
+
+
+def test_a_test_that_no_machine_passes_accuses_none() -> None:
+    run = Run("a")
+    run.start("w", "x", "a")
+    for node in ("w", "x", "a"):
+        run.answer(node, status="failed", detail="7 of 256 rows are wrong")
+    found = run.one(SuspectsTested)
+    assert (found.at_fault, found.in_doubt) == ((), ("a",))
+    assert not [event for event in run.emitted if isinstance(event, Eviction)]
 
 
 def test_a_witness_whose_process_ends_without_an_answer_stays_in_the_pool() -> None:
@@ -99,7 +120,7 @@ def test_the_loss_of_a_suspect_leaves_the_other_its_witness() -> None:
     run.receive(NodesAwaited, wanted=3, available=2, missing="b is lost", missing_nodes=("b",))
     run.wait()
     claim = [event for event in run.emitted if isinstance(event, NodesRequested)][-1]
-    assert (claim.only, claim.count, claim.witnesses) == (("a",), 2, 1)
+    assert (claim.only, claim.count, claim.witnesses) == (("a",), 2, 2)
     run.start("w", "a")
     run.meet(wa="passed")
     found = run.one(SuspectsTested)
@@ -186,7 +207,7 @@ def test_a_needed_witness_that_is_lost_before_it_joins_is_requested_again_and_co
     run.start("w", "a", "b")
     assert (run.state.nodes, run.state.phase_name) == (("a", "b"), "claiming")
     claim = [event for event in run.emitted if isinstance(event, NodesRequested)][-1]
-    assert (claim.only, claim.count, claim.witnesses) == ((), 1, 1)
+    assert (claim.only, claim.count, claim.witnesses) == ((), 1, 2)
     run.start("x")
     assert (run.state.nodes, run.state.phase_name) == (("x", "a", "b"), "starting")
 
@@ -210,7 +231,7 @@ def test_a_witness_that_is_lost_while_a_suspect_is_awaited_is_replaced() -> None
     run.receive(NodesAwaited, wanted=1, available=0, missing="b is lost", missing_nodes=("b",))
     run.wait()
     claim = [event for event in run.emitted if isinstance(event, NodesRequested)][-1]
-    assert (claim.only, claim.count, claim.witnesses) == ((), 1, 1)
+    assert (claim.only, claim.count, claim.witnesses) == ((), 1, 2)
     run.start("x")
     run.meet(xa="passed")
     assert run.one(SuspectsTested).cleared == ("a",)

@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from holdfast.engines.record.history import Mark, MarkKind, NodeRecord
 from holdfast.engines.record.records import NodeRecords
-from holdfast.events import Eviction, EvictionRevoked, Inspection, Withheld
+from holdfast.events import ChecksStarted, Eviction, EvictionRevoked, Inspection, Withheld
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast_controller.plan.draft import JobDraft, Rules
+from holdfast_controller.plan.phase import Checking
 from holdfast_controller.plan.record.accusations import ACCUSATIONS, is_full
-from holdfast_controller.plan.record.noting import strike_incident
+from holdfast_controller.plan.record.noting import note_cleared, strike_incident
 from tests.scenes.failing_job import ECC, FailingJob
 
 
@@ -139,3 +140,43 @@ def test_all_jobs_of_one_user_can_accuse_twice_as_many_nodes_as_one() -> None:
     assert not is_full_with(others)
     job.now += timedelta(days=1)
     assert not is_full_with(held)
+
+
+def exchanged(job: FailingJob, node: str, rank: int, spare: str) -> bool:
+    """Let a rank print that its machine is broken, while another node is free; return True if the node leaves."""
+    job.exit(node, rank=rank, exit_code=1, exception=ECC, step=job.state.step + 1)
+    if job.state.replacement is None:
+        return False
+    job.grant(spare)
+    job.train()
+    return node not in job.state.nodes
+
+
+def test_a_node_that_its_own_rank_accuses_leaves_for_a_free_one_and_is_tested() -> None:
+    job = FailingJob()
+    assert exchanged(job, "b", 2, "e")
+    (eviction,) = job.of(Eviction)
+    assert (eviction.node, eviction.together) == ("b", ("b",)) and not job.of(ChecksStarted)
+    record = job.controller.records["b"]
+    assert record.accusation is not None and record.accusation.is_tested
+
+
+def test_the_same_words_on_the_next_node_lead_to_checks_of_all_while_the_first_is_tested() -> None:
+    job = FailingJob()
+    job.exit("b", rank=2, exit_code=1, exception=ECC, step=6)
+    job.grant("e")
+    job.exit("e", rank=2, exit_code=1, exception=ECC, step=6)
+    assert isinstance(job.state.phase, Checking) and not job.of(EvictionRevoked)
+    assert job.controller.records["b"].accusation, "its own test decides about it"
+
+
+def test_a_job_whose_words_cost_a_healthy_node_has_no_other_one_exchanged_for_a_day() -> None:
+    job = FailingJob()
+    assert exchanged(job, "b", 2, "e")
+    draft = JobDraft(job.state, uuid7(), job.now, replace(job.controller.planner.rules, records=job.controller.records))
+    note_cleared(draft, "b", "it passed the tests", job=job.state.job)
+    job.controller.records["b"] = draft.records["b"]
+    assert not exchanged(job, "c", 4, "f") and isinstance(job.state.phase, Checking)
+    job.now += timedelta(days=2)
+    job = FailingJob()
+    assert exchanged(job, "b", 2, "e") and exchanged(job, "c", 4, "f"), "nothing was cleared"
