@@ -14,7 +14,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import recovery
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_controller.plan.planner import TRAINING
 from holdfast_proving.policies.policy import Insight, Patch
 

@@ -18,7 +18,7 @@ from holdfast_controller.plan.doubt import shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts, breaker, recovery, rungs, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Running
 from holdfast_proving.policies.mutation import HANDLERS

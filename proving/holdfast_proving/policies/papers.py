@@ -19,7 +19,7 @@ from holdfast_controller.plan.checks import suspect_test
 from holdfast_controller.plan.doubt import shared_faults
 from holdfast_controller.plan.incident import alerts, breaker, recovery, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
-from holdfast_controller.plan.incident.ladder import HANGS, LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rung_choice import HANGS, LadderOptions, RungChoice
 from holdfast_controller.plan.incident.rungs import ABSENT
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 from holdfast_proving.scenario.scenario import FaultKind, JobPlan, Scenario

@@ -28,7 +28,7 @@ from holdfast_controller.plan.incident import (
 )
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
 from holdfast_controller.plan.incident.incident import Failure, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_controller.plan.incident.rungs import ABSENT
 from holdfast_controller.plan.job import JobState
 from holdfast_proving.policies.mutation import (

@@ -18,7 +18,7 @@ from holdfast_controller.plan.evidence import joined
 from holdfast_controller.plan.incident import alerts, hangs, rank_exit, recovery, slow
 from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Cause, Failure, Proof, Rung
-from holdfast_controller.plan.incident.ladder import CHECKS, FAILURES, RungChoice
+from holdfast_controller.plan.incident.rung_choice import CHECKS, FAILURES, RungChoice
 from holdfast_controller.plan.phase import LIVE
 from holdfast_proving.policies.mutation import (
     HANDLERS,

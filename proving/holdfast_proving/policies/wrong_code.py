@@ -14,7 +14,7 @@ from holdfast_controller.plan.code.code_state import CodeState, CodeVersion, Pen
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import recovery
 from holdfast_controller.plan.incident.incident import Failure, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_controller.plan.job import JobState
 from holdfast_proving.policies.mutation import Function, always, choosing, taking, with_option
 from holdfast_proving.policies.policy import Insight, Patch, Policy

@@ -18,7 +18,7 @@ from holdfast_ckpt.plan.records import HeldShards, JobBackups
 from holdfast_controller.plan.checks import replays
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.incident.ladder import REPLAYS, RungChoice
+from holdfast_controller.plan.incident.rung_choice import REPLAYS, RungChoice
 from holdfast_controller.plan.job import JobState
 from holdfast_proving.policies.mutation import Function, always, taking
 from holdfast_proving.policies.policy import Insight, Patch, Policy

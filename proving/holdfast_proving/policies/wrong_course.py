@@ -13,7 +13,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts, recovery, rungs
 from holdfast_controller.plan.incident.incident import Failure, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_controller.plan.incident.rungs import ABSENT
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Running

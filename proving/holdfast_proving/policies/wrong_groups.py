@@ -13,7 +13,7 @@ from holdfast_controller.plan.doubt import group_guesses
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.incident import Failure, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_proving.policies.mutation import HANDLERS, Function, always, choosing, taking
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 

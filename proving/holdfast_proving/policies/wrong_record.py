@@ -20,7 +20,7 @@ from holdfast_controller.plan.checks import suspect_test
 from holdfast_controller.plan.doubt import group_guesses
 from holdfast_controller.plan.incident import ladder, recovery, rungs, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
-from holdfast_controller.plan.incident.ladder import LadderOptions, RungChoice
+from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_controller.plan.record import accusations, finding, noting
 from holdfast_controller.plan.record.finding import RecordFinding
 from holdfast_proving.policies.mutation import Function, always, choosing, value

@@ -9,8 +9,7 @@ import msgspec
 from holdfast.engines.checks.suites import suite_for
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
-from holdfast_controller.plan.incident.ladder import RungChoice
-from holdfast_controller.plan.incident.replay_scope import can_replay
+from holdfast_controller.plan.incident.rung_choice import RungChoice
 from holdfast_controller.plan.phase import (
     TRANSITIONS,
     Checking,
@@ -21,6 +20,7 @@ from holdfast_controller.plan.phase import (
     Stopping,
     Waiting,
 )
+from holdfast_controller.plan.replay_scope import can_replay
 from holdfast_proving.policies.mutation import taking
 from holdfast_proving.policies.policy import Policy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.events.parts.ranks import Suspect
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
-from holdfast_controller.plan.incident.ladder import CHECKS, REPLAYS, RungChoice
+from holdfast_controller.plan.incident.rung_choice import CHECKS, REPLAYS, RungChoice
 
 
 def named_by_checks(failure: Failure, suspects: tuple[Suspect, ...], members: frozenset[str]) -> RungChoice | None:

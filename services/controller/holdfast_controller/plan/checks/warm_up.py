@@ -22,9 +22,9 @@ from holdfast_controller.plan.doubt import shared_faults
 from holdfast_controller.plan.doubt.replacement import replace_when_possible
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
-from holdfast_controller.plan.incident.ladder import WARM_UP
 from holdfast_controller.plan.incident.rank_exit import rank_exited
 from holdfast_controller.plan.incident.recovery import handle_failure
+from holdfast_controller.plan.incident.rung_choice import WARM_UP
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Starting, WarmUpProgress
 

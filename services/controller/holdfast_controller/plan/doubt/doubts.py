@@ -13,7 +13,7 @@ from holdfast_controller.plan.doubt.replacement import replace_when_possible, wi
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.incident.ladder import INSPECTIONS
+from holdfast_controller.plan.incident.rung_choice import INSPECTIONS
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Ended, Stopping
 

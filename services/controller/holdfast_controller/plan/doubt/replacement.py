@@ -16,8 +16,8 @@ from holdfast.events.parts.job import Grant
 from holdfast_controller.plan.doubt.records import Doubt, Replacement, leaving
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
-from holdfast_controller.plan.incident.ladder import RungChoice
 from holdfast_controller.plan.incident.recovery import handle_failure, new_incident_id
+from holdfast_controller.plan.incident.rung_choice import RungChoice
 from holdfast_controller.plan.incident.rungs import may_evict
 from holdfast_controller.plan.phase import LIVE, Running
 

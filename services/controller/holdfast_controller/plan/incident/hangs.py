@@ -16,8 +16,8 @@ from holdfast_controller.plan.doubt.group_guesses import refute
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Failure, RankError, Rung
-from holdfast_controller.plan.incident.ladder import HANGS
 from holdfast_controller.plan.incident.recovery import handle_failure
+from holdfast_controller.plan.incident.rung_choice import HANGS
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE
 

@@ -8,7 +8,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.conclusion import conclude_closed
 from holdfast_controller.plan.incident import alerts, rank_exit
 from holdfast_controller.plan.incident.incident import Rung
-from holdfast_controller.plan.incident.ladder import INSPECTIONS
+from holdfast_controller.plan.incident.rung_choice import INSPECTIONS
 from holdfast_controller.plan.phase import Stopping
 
 

@@ -11,11 +11,12 @@ a service elsewhere failed the job            -> wait, each time longer, and sta
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 crash on a node that has an alert             -> evict it: a crash with a culprit
 a rank names its machine, and a witness too   -> evict it: its kernel, its devices, or all nodes that ran without it
-a rank alone names its machine                -> stop-time checks at once: a script can print anything
+a rank alone names its machine, others are free -> it leaves, and is tested beside training; else all are tested
+the same although another one left for it     -> stop-time checks: a script can print anything
 tests name a machine that slows the job down  -> evict it, once it has cost as much as a restart, and test it again
 a link, or a group by stacks, slows it down   -> evict both ends, or the group, likewise; healthy ones come back
 crash or hang, and a hint about its node      -> stop-time checks at once; a hint alone does nothing
-hang, and a machine itself shows a fault      -> evict it: a process there is stuck, or cannot be read
+hang, and a machine itself shows a fault      -> evict it, and test it: a process there is stuck, or cannot be read
 hang, and one group stands apart from the rest -> evict the group, once others are there; test it beside training
 the same without those nodes                  -> it follows the job: they come back, no other group is evicted
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
@@ -59,63 +60,19 @@ from holdfast_controller.plan.incident.incident import (
     Recurrence,
     Rung,
 )
+from holdfast_controller.plan.incident.rung_choice import (
+    FAIL_SLOW,
+    HANGS,
+    INSPECTIONS,
+    RECORD,
+    WARM_UP,
+    LadderOptions,
+    RungChoice,
+)
 from holdfast_controller.plan.record.finding import RecordFinding
 
 EVICTED_FOR_TRAIT_MAX = 2
 """Maximum number of nodes evicted for one trait: if it appears on each node, evicting a third is no better guess."""
-
-INSPECTIONS, CHECKS, REPLAYS, HANGS, FAILURES = "inspections", "stop_time_checks", "replay", "hangs", "failures"
-FAIL_SLOW, RECORD, WARM_UP = "fail_slow", "record", "warm_up"
-"""Mechanisms that can justify an eviction."""
-
-
-class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
-    rung: Rung
-    reason: str
-    nodes: tuple[str, ...] = ()
-    one_of: bool = False
-    """True if at least one of the nodes is at fault and it is not known which: they are tested beside training."""
-    asks_first: bool = False
-    """True if the nodes leave only once others are granted in their place."""
-    is_accusation: bool = False
-    """True if nothing but what ranks did or printed speaks against the nodes."""
-    link: tuple[str, str] | None = None
-    """The broken connection that the nodes are evicted for."""
-    mechanism: str = FAILURES
-    suite: str = ""
-    evidence: tuple[str, ...] = ()
-
-
-class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the job that limits the choice of a rung."""
-
-    members: frozenset[str]
-    alerts: tuple[Alert, ...] = ()
-    """Alerts of the failed node that often pass by themselves; together with a crash they count."""
-    hints: tuple[Alert, ...] = ()
-    """Hints about the nodes that may have failed: alone they prove nothing."""
-    doubted: tuple[Failure, ...] = ()
-    """Failures of other nodes that alerts are sure about, and that wait to be compared."""
-    can_check: bool = True
-    can_roll_back: bool = False
-    """True if the code that failed is not known to be good, and other code is."""
-    is_all_of_code: bool = True
-    """True if no failure of the incident is older than that code."""
-    code_failures: int = 0
-    """Earlier incidents of that code, while it was not known to be good."""
-    can_replay: bool = False
-    may_guess: bool = True
-    """False if the failure shows that a group was evicted for it in vain."""
-    has_accused_enough: bool = False
-    """True if the job has cost the pool as many nodes as it may by what its ranks did."""
-    may_exchange: bool = False
-    """True if a node that its own rank accuses may leave before any test, for one that is free."""
-    awaits_tests: bool = False
-    """True if a node is out for what ranks of the job did, and its tests may not be over."""
-    record: RecordFinding | None = None
-    """The finding in the record of the failed node, over incidents and jobs."""
-    restarts_max: int | None = None
-    """Restarts that the job's --max-restarts leaves to this incident; None: it has no such bound."""
 
 
 def user_error(failure: Failure) -> RankError | None:
@@ -308,8 +265,7 @@ def _may_exchange(incident: Incident, failure: Failure, options: LadderOptions) 
     That is the first answer of an incident. Where something has failed before, more than that node may be wrong: then
     all are tested.
     """
-    is_first = incident.restarts == 0
-    return options.may_exchange and is_first and not (failure.is_irreplaceable or options.can_roll_back)
+    return options.may_exchange and incident.restarts == 0 and not (failure.is_irreplaceable or options.can_roll_back)
 
 
 def _for_accused(failure: Failure) -> RungChoice:
@@ -329,9 +285,8 @@ def _for_suspects(failure: Failure, options: LadderOptions) -> RungChoice:
     is_known = bool(options.alerts) or (
         options.record is not None and (options.record.is_sure or options.record.was_missed)
     )
-    return RungChoice(
-        rung=Rung.EVICT, reason=failure.text, nodes=failure.suspects, one_of=not is_known, mechanism=HANGS
-    )
+    nodes = failure.suspects
+    return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=nodes, one_of=not is_known, mechanism=HANGS)
 
 
 def _are_some_left(options: LadderOptions, tried: frozenset[str]) -> bool:
@@ -374,16 +329,20 @@ def _by_record(
     reason = f"{failure.text}; {record.text}"
     was_checked = record.was_checked or failure.node in incident.checked or not options.can_check
     is_blamed = record.is_sure or not options.can_roll_back
+    is_known = record.is_sure or record.was_missed or (record.is_accused_alone and record.was_checked)
     # The test of one node beside training costs less than stopping all for tests, if another one takes its place.
     can_ask = failure.proof is Proof.NOTHING and not (failure.is_irreplaceable or options.has_accused_enough)
-    if record.calls_for_eviction and is_blamed and (was_checked or can_ask) and failure.node in options.members:
+    # It prints the same again, and no other node does: tests miss it.
+    is_odd_one = failure.proof is Proof.CLAIMED and record.is_accused_alone and record.was_cleared
+    is_due = is_odd_one or (record.calls_for_eviction and (was_checked or can_ask))
+    if is_due and is_blamed and failure.node in options.members:
         return RungChoice(
             rung=Rung.EVICT,
             reason=reason,
             nodes=(failure.node,),
             # What tests did not find before they will not find beside training either.
-            one_of=not (record.is_sure or record.was_missed or (record.is_accused_alone and record.was_checked)),
-            asks_first=not was_checked,
+            one_of=not (is_known or is_odd_one),
+            asks_first=not (was_checked or is_odd_one),
             is_accusation=not record.is_sure,
             mechanism=RECORD,
             evidence=record.evidence,

@@ -22,21 +22,15 @@ from holdfast_controller.plan.evidence.explanation import EXPLAINED_BY, explanat
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Proof, Rung
-from holdfast_controller.plan.incident.ladder import (
-    RECORD,
-    LadderOptions,
-    RungChoice,
-    choose,
-    user_error,
-    within_limits,
-)
-from holdfast_controller.plan.incident.replay_scope import can_replay
+from holdfast_controller.plan.incident.ladder import choose, user_error, within_limits
+from holdfast_controller.plan.incident.rung_choice import RECORD, LadderOptions, RungChoice
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Starting
 from holdfast_controller.plan.record.accusations import awaits_tests, is_full, may_exchange, refute
 from holdfast_controller.plan.record.finding import RecordFinding, finding
 from holdfast_controller.plan.record.noting import is_one_of_many, note_failure, record_of
+from holdfast_controller.plan.replay_scope import can_replay
 
 ENDS = frozenset({Symptom.KILLED_BY_SIGNAL, Symptom.EXIT_CODE, Symptom.RANKS_VANISHED})
 """Symptoms which only show that a rank ended, without a reason."""

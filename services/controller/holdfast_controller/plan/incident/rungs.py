@@ -17,7 +17,8 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import explained_by, trait
 from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
-from holdfast_controller.plan.incident.ladder import (
+from holdfast_controller.plan.incident.ladder import next_rung, pause_s, within_limits
+from holdfast_controller.plan.incident.rung_choice import (
     CHECKS,
     HANGS,
     INSPECTIONS,
@@ -25,15 +26,12 @@ from holdfast_controller.plan.incident.ladder import (
     WARM_UP,
     LadderOptions,
     RungChoice,
-    next_rung,
-    pause_s,
-    within_limits,
 )
-from holdfast_controller.plan.incident.replay_scope import first_phase
 from holdfast_controller.plan.phase import JobOutcome
 from holdfast_controller.plan.record.accusations import ACCUSATIONS, accused_max, is_full
 from holdfast_controller.plan.record.finding import earlier_evictions
 from holdfast_controller.plan.record.noting import note, note_cleared, record_of, strike_incident
+from holdfast_controller.plan.replay_scope import first_phase
 from holdfast_controller.plan.transitions import (
     POOL_ANSWERS_S,
     become_checking,

@@ -25,7 +25,7 @@ from holdfast_controller.plan.doubt import hints
 from holdfast_controller.plan.doubt.replacement import replace_when_possible, withdraw
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
-from holdfast_controller.plan.incident.ladder import FAIL_SLOW
+from holdfast_controller.plan.incident.rung_choice import FAIL_SLOW
 from holdfast_controller.plan.job import JobState, Slowdown, SlowNode
 from holdfast_controller.plan.lost_steps import can_resume, steps_to_redo
 from holdfast_controller.plan.phase import Running

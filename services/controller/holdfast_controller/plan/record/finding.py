@@ -30,6 +30,8 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
     calls_for_eviction: bool
     was_checked: bool
     """True if checks have lately found nothing wrong with it."""
+    was_cleared: bool
+    """True if an eviction of it has lately proved wrong, as it passed tests perhaps."""
     was_missed: bool
     """True if tests have lately passed it, and passing once more would leave enough to evict it."""
     is_sure: bool
@@ -67,6 +69,7 @@ def finding(record: NodeRecord, records: NodeRecords, now: datetime, policy: Rec
         calls_for_checks=chance >= policy.check_min and is_news,
         calls_for_eviction=chance >= policy.evict_min and can_break,
         was_checked=passed is not None,
+        was_cleared=any(mark.kind is MarkKind.CLEARED and mark.at > since for mark in record.marks),
         was_missed=was_tested and chance_of(odds + math.log(policy.missed_by_checks)) >= policy.evict_min,
         is_sure=any(mark.kind in SURE and mark.at > since and not mark.struck for mark in record.marks),
         is_accused_alone=not around.accusations and printed >= FAILURES_MIN,

@@ -1,0 +1,61 @@
+"""A rung of the ladder as it is chosen, with its reason, and what limits the choice."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast_controller.plan.incident.incident import Alert, Failure, Rung
+from holdfast_controller.plan.record.finding import RecordFinding
+
+INSPECTIONS, CHECKS, REPLAYS, HANGS, FAILURES = "inspections", "stop_time_checks", "replay", "hangs", "failures"
+FAIL_SLOW, RECORD, WARM_UP = "fail_slow", "record", "warm_up"
+"""Mechanisms that can justify an eviction."""
+
+
+class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
+    rung: Rung
+    reason: str
+    nodes: tuple[str, ...] = ()
+    one_of: bool = False
+    """True if at least one of the nodes is at fault and it is not known which: they are tested beside training."""
+    asks_first: bool = False
+    """True if the nodes leave only once others are granted in their place."""
+    is_accusation: bool = False
+    """True if nothing but what ranks did or printed speaks against the nodes."""
+    link: tuple[str, str] | None = None
+    """The broken connection that the nodes are evicted for."""
+    mechanism: str = FAILURES
+    suite: str = ""
+    evidence: tuple[str, ...] = ()
+
+
+class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the job that limits the choice of a rung."""
+
+    members: frozenset[str]
+    alerts: tuple[Alert, ...] = ()
+    """Alerts of the failed node that often pass by themselves; together with a crash they count."""
+    hints: tuple[Alert, ...] = ()
+    """Hints about the nodes that may have failed: alone they prove nothing."""
+    doubted: tuple[Failure, ...] = ()
+    """Failures of other nodes that alerts are sure about, and that wait to be compared."""
+    can_check: bool = True
+    can_roll_back: bool = False
+    """True if the code that failed is not known to be good, and other code is."""
+    is_all_of_code: bool = True
+    """True if no failure of the incident is older than that code."""
+    code_failures: int = 0
+    """Earlier incidents of that code, while it was not known to be good."""
+    can_replay: bool = False
+    may_guess: bool = True
+    """False if the failure shows that a group was evicted for it in vain."""
+    has_accused_enough: bool = False
+    """True if the job has cost the pool as many nodes as it may by what its ranks did."""
+    may_exchange: bool = False
+    """True if a node that its own rank accuses may leave before any test, for one that is free."""
+    awaits_tests: bool = False
+    """True if a node is out for what ranks of the job did, and its tests may not be over."""
+    record: RecordFinding | None = None
+    """The finding in the record of the failed node, over incidents and jobs."""
+    restarts_max: int | None = None
+    """Restarts that the job's --max-restarts leaves to this incident; None: it has no such bound."""
