@@ -113,6 +113,7 @@ def report(found: Mapping[str, Mapping[int, PolicyScore]]) -> None:
         "incidents",
         "evicted",
         "wrongly",
+        "cleared",
         "missed",
     )
     table(head, [(name, *row(name, list(of.values()), list(of))) for name, of in found.items() if of])
@@ -127,7 +128,10 @@ def row(scenario: str, scores: Sequence[PolicyScore], seeds: Sequence[int]) -> t
         with_interval([score.lost_s.mean for score in scores], 1),
         with_interval([score.regret_s.mean for score in scores], 1),
         *(sum(getattr(score, name) for score in scores) for name in ("incidents", "evictions")),
-        *(sum(getattr(score, name) for score in scores) for name in ("wrong_evictions", "missed_culprits")),
+        *(
+            sum(getattr(score, name) for score in scores)
+            for name in ("wrong_evictions", "cleared_evictions", "missed_culprits")
+        ),
     )
 
 
@@ -156,6 +160,7 @@ def summary(scenario: str, of_seeds: Mapping[int, PolicyScore]) -> dict[str, obj
         "incidents": sum(score.incidents for score in scores),
         "evictions": sum(score.evictions for score in scores),
         "wrong_evictions": sum(score.wrong_evictions for score in scores),
+        "cleared_evictions": sum(score.cleared_evictions for score in scores),
         "missed_culprits": sum(score.missed_culprits for score in scores),
         "ended_jobs": sum(score.ended_jobs for score in scores),
         "complaints": dict(kinds.most_common()),

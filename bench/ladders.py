@@ -72,7 +72,7 @@ def main() -> None:
             pool.shutdown(wait=False, cancel_futures=True)
     print(f"{days:g} days, seeds {asked.first_seed} to {max((max(of) for of in found.values() if of), default=0)}.\n")
     print(
-        "| scenario | policy | ETTR | lost s/day | than today, s/day | evicted, wrongly | missed | given up | pool h |"
+        "|scenario | policy | ETTR | lost s/day | than today | evicted, wrongly, cleared | missed | given up | pool h |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in filter(found.get, scenarios):
@@ -95,7 +95,10 @@ def row(scenario: str, of: Sequence[PolicyScore], today_s: Sequence[float]) -> s
         _shown(estimate([score.ettr.mean for score in of]), 4),
         _shown(estimate(lost_s), 0),
         "" if of[0].policy == "today" else _shown(than, 0, signed=True),
-        f"{sum(score.evictions for score in of)}, {sum(score.wrong_evictions for score in of)}",
+        ", ".join(
+            str(sum(getattr(score, name) for score in of))
+            for name in ("evictions", "wrong_evictions", "cleared_evictions")
+        ),
         str(sum(score.missed_culprits for score in of)),
         str(sum(score.ended_jobs for score in of)),
         f"{sum(score.pool_h for score in of):.0f}",

@@ -104,6 +104,7 @@ BYTEROBUST = Policy(
         Patch(breaker, "opens", _never),
         # What was evicted is tested by people: its page has no test beside training.
         Patch(suspect_test, "follow_up", _nothing),
+        Patch(recovery, "may_exchange", _never),
     ),
 )
 

@@ -95,7 +95,7 @@ def _shown(board: Scoreboard) -> str:
     head = f"{board.scenario}: {board.title}\n{board.machines} machines, {board.days:g} days, {seeds}, "
     head += f"{board.faults} faults; {board.cpu_s:.1f} s of a core"
     headers = ["policy", "ETTR", "bad hour", "worst", "lost s/day", "than first", "regret s/day", "incidents"]
-    headers += ["evicted", "wrongly", "missed", "blocked well h", "pool h", "given up"]
+    headers += ["evicted", "wrongly", "cleared", "missed", "blocked well h", "pool h", "given up"]
     parts = [head, render(headers, [_row(score) for score in board.scores])]
     for score in board.scores:
         causes = list(score.lost_by_cause_s.items())[:_CAUSES_SHOWN_MAX]
@@ -123,6 +123,7 @@ def _row(score: PolicyScore) -> list[object]:
         score.incidents,
         score.evictions,
         score.wrong_evictions,
+        score.cleared_evictions,
         score.missed_culprits,
         round(score.blocked_well_h),
         round(score.pool_h),
