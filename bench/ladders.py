@@ -72,7 +72,7 @@ def main() -> None:
             pool.shutdown(wait=False, cancel_futures=True)
     print(f"{days:g} days, seeds {asked.first_seed} to {max((max(of) for of in found.values() if of), default=0)}.\n")
     print(
-        "|scenario | policy | ETTR | lost s/day | than today | evicted, wrongly, cleared | missed | given up | pool h |"
+        "| scenario | policy | ETTR | lost s/day | than today | evicted, wrong, cleared | missed | given up | pool h |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in filter(found.get, scenarios):

@@ -93,10 +93,10 @@ class History:
         """Return the jobs that had not ended then."""
         return [job for job in self._members if at_s < self._ended.get(job, float("inf"))]
 
-    def has_free(self, at_s: float) -> bool:
-        """Return True if a machine was well then that no job had."""
+    def has_free(self, at_s: float, count: int = 1) -> bool:
+        """Return True if so many machines were well then that no job had."""
         members = {node for job in self.jobs_at(at_s) for node in self.members(job, at_s)}
-        return any(
+        return count <= sum(
             machine not in members
             and not self.ledger.is_at_fault(machine, at_s)
             and not self.ledger.was_away(machine, at_s, 60.0)

@@ -141,14 +141,14 @@ def needless_tests(history: History) -> Iterator[Complaint]:
 
 def tests_for_words(history: History) -> Iterator[Complaint]:
     """Complain about jobs that stood for tests of all machines, though a rank had just named its own, for the first
-    time, and others were free."""
+    time, and two others were free."""
     for at_s, event in history.of(ChecksStarted):
         shown = [it for it in history.ledger.showings if it.job == event.job and it.at_s <= at_s]
         is_first = bool(shown) and sum(at_s - it.at_s < ALONE_S for it in shown) == 1
         if event.job not in history.trainings or not is_first or at_s - shown[-1].at_s > JUST_NOW_S:
             continue
         fault = history.ledger.records[shown[-1].fault].fault
-        if fault.culprit and fault.kind.prints in ACCUSING and history.has_free(at_s):
+        if fault.culprit and fault.kind.prints in ACCUSING and history.has_free(at_s, count=2):
             text = f"its rank had named it, and {fault.kind.name} is no fault of the others"
             wrong = Wrong.STOOD_FOR_TESTS
             yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=fault.culprit, text=text)

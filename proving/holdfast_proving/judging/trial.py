@@ -63,9 +63,9 @@ SHOWN_IN = {
     "innocents": "counts_explained counts_kills never_decays counts_silence records_each_alone",
     "nowhere": "evicts_for_what_all_lack believes_silent_warm_ups",
     "slow-again": "forgets_slowness",
-    "repeated": "stops_for_the_accused blocks_no_longer blocks_nobody",
+    "repeated": "blocks_no_longer blocks_nobody",
     "group-again": "remembers_groups_for_ever",
-    "known-spare": "judges_before_tests asks_one_witness",
+    "known-spare": "stops_for_the_accused judges_before_tests asks_one_witness",
     "beside": "stops_for_tests repeats_tests_that_miss forgives_witnesses",
 }
 """The trial that shows each policy: it is tried there first. Those left out are shown by the first of their trials."""

@@ -16,7 +16,7 @@ from holdfast_controller.plan.doubt.records import Convict, Replacement
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import explained_by, trait
 from holdfast_controller.plan.incident import breaker
-from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Rung, RungTaken
+from holdfast_controller.plan.incident.incident import Evicted, FailedLink, Failure, Incident, Proof, Rung, RungTaken
 from holdfast_controller.plan.incident.ladder import next_rung, pause_s, within_limits
 from holdfast_controller.plan.incident.rung_choice import (
     CHECKS,
@@ -92,9 +92,13 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
 
 
 def _ask_first(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
-    """Request nodes in the place of those that are to leave; the decision follows with the answer."""
+    """Request nodes in the place of those that are to leave; the decision follows with the answer.
+
+    One that only its rank accuses leaves if one more is free: without a witness it could not be tested.
+    """
+    needs_witness = failure.proof is Proof.CLAIMED
     reason = f"to replace {', '.join(choice.nodes)}; they leave once these are there: {choice.reason}"
-    request = draft.request_nodes(reason, len(choice.nodes))
+    request = draft.request_nodes(reason, len(choice.nodes) + needs_witness)
     draft.update(
         replacement=Replacement(
             failure=failure,
