@@ -1,4 +1,5 @@
-"""Launchers' reports on their ranks (torchrun, DeepSpeed, Composer, srun, mpirun, PALS): exit codes, first failure.
+"""Launchers' reports on their ranks (torchrun, DeepSpeed, Composer, srun, mpirun, PALS, Paddle): exit codes, and
+which failed first.
 
 Pure.
 """
@@ -29,8 +30,9 @@ _TASKS_MAX = 65536
 _KILLED = -9
 ENDED_BY_LAUNCHER = -15
 """Exit code of ranks that their launcher ended: after the first failure it sends SIGTERM to the others."""
-_MPIRUN = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
+_MPIRUN = re.compile(r"process rank (\d+) with PID \S+ on node \S+ exited on signal (\d+)")
 _PALS = re.compile(r"(?:^|[\w.-]{1,60}: )rank (\d{1,6}) (?:died from signal|exited with code) (\d{1,3})\b")
+_PADDLE = re.compile(r"^Container rank (\d{1,6}) status failed cmd .{0,4000}\] code (-?\d{1,3}) log ")
 _SIGNALS = {
     "Segmentation fault": -11,
     "Bus error": -7,
@@ -96,6 +98,8 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
         elif match := _PALS.search(text):
             code = int(match[2]) * (-1 if "signal" in match[0] else 1)
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=code, line=line))
+        elif match := _PADDLE.match(text):
+            found.append(RankEnd(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
     return found
 
 

@@ -33,8 +33,8 @@ _ASIDE = re.compile(
     r"Exception ignored (?:in|on)|Error in atexit|Error in sys\.excepthook|Exception in thread|Exception in callback"
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|<frozen |/torch/|importlib")
-_PACKAGE = re.compile(r"(?:site|dist)-packages/(\w+)")
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|\\lib\\|<frozen |/torch/|importlib")
+_PACKAGE = re.compile(r"(?:site|dist)-packages[/\\](\w+)")
 _FRAMES = 40
 _BELOW_FRAME = 4
 """Lines within which a traceback's last frame is followed by its exception: the source line, and its marks."""
@@ -100,7 +100,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
             if "torch/distributed/elastic" not in found["file"] and not _LIBRARY.search(found["file"]):
                 frame = line
             functions.append(found["function"] or "")
-            files.append(found["file"].rpartition("/")[2])
+            files.append(re.split(r"[/\\]", found["file"])[-1])
             packages += _PACKAGE.findall(found["file"])
             last_frame = line.number
             continue
@@ -117,6 +117,8 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
                 rest.append(line)
             continue
         if line.level in QUIET:
+            if not open_:
+                rest.append(line)
             continue
         if not open_ and not chained and not in_group:
             block += 1
