@@ -58,6 +58,8 @@ class StatusLine:
         """Numbers of incidents, by their ids, as far as they are known."""
         self.expects_nodes = False
         """The nodes of the job are about to start."""
+        self.is_record_kept = True
+        """False in a cluster that ends with the job, and its record with it."""
 
     def show_state(self, phase: str, generation: int, nodes: int) -> None:
         """Show the present state, for a command that received no events before."""
@@ -100,7 +102,8 @@ class StatusLine:
                 self.print(f"{self._job}: incident {self._incident(event.incident)}: {event.reason}")
             case IncidentClosed():
                 name = self._incident(event.incident)
-                self.print(f"{self._job}: incident {name} closed: {event.reason} (`holdfast show {name}`)")
+                more = f" (`holdfast show {name}`)" if self.is_record_kept else ""
+                self.print(f"{self._job}: incident {name} closed: {event.reason}{more}")
             case Eviction() | Suspension():
                 words = {Eviction: f"{event.node} is evicted", Suspension: "suspended"}
                 self.print(f"{self._job}: {words[type(event)]}: {event.reason}")

@@ -105,6 +105,7 @@ async def follow(
         follower = TrainingJobFollower(spec.name, bus, database_url, spec, code)
         follower.own_cluster_ended = own_cluster_ended
         follower.line.expects_nodes = own_cluster_ended is not None
+        follower.line.is_record_kept = own_cluster_ended is None
         return await follower.run()
 
 

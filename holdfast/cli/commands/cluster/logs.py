@@ -8,6 +8,7 @@ from typing import BinaryIO, NamedTuple
 import click
 
 from holdfast.cli.connect.directory import cluster_errors, directory_option, is_named
+from holdfast.cli.connect.own_cluster import RUNS
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import printable
 from holdfast.cli.values import FilePath, WholeNumber
@@ -56,12 +57,14 @@ def logs(
         holdfast logs llama-7 --rank 3 -n 200
 
     SERVICE is a name that `holdfast status` shows (postgres, nats, controller, node-0, ...), or supervisor. With --rank
-    or --checks the name is a JOB's. Nodes keep the output of their last jobs ([retention] jobs_on_node_max).
+    or --checks the name is a JOB's. Nodes keep the output of their last jobs ([retention] jobs_on_node_max). That of a
+    job with a cluster for itself stays where it was started.
     """
     if (rank is not None or checks) and service is None:
         raise click.UsageError(f"{'--checks' if checks else '--rank'} needs the name of a JOB")
     with cluster_errors():
-        files = _files(_sources(directory, node_logs), service, rank, checks)
+        own = _own_cluster(directory, service)
+        files = _files(_sources(directory, node_logs) if own is None else _of_cluster(own), service, rank, checks)
         prefixes = _prefixes(list(files))
         followers = {}
         for name, file in files.items():
@@ -113,6 +116,14 @@ class Sources(NamedTuple):
     nodes: Path
     processes: dict[str, Path]
     """Of the processes of an embedded cluster."""
+
+
+def _own_cluster(directory: Path, job: str | None) -> ClusterLayout | None:
+    """Return what is left of the cluster that a job had for itself; None if it had none, or another is named."""
+    if job is None or os.sep in job or is_named():
+        return None
+    layout = ClusterLayout(directory / RUNS / job)
+    return layout if layout.nodes.is_dir() else None
 
 
 def _sources(directory: Path, node_logs: Path | None) -> Sources:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.cli.follow.status_line import StatusLine
-from holdfast.events import CopiesRefused, GenerationStarted, IncidentOpened, Progress, StepNotPersisted
+from holdfast.events import CopiesRefused, GenerationStarted, IncidentClosed, IncidentOpened, Progress, StepNotPersisted
 from holdfast.events.parts.ranks import RankProgress
 from holdfast.fresh_ids import uuid7
 
@@ -53,3 +53,23 @@ def test_a_job_whose_steps_are_not_seen_is_reported_to_go_on() -> None:
         ranks = (RankProgress(rank=0, step=-1, phase="init", collectives=passed, since_change_s=0.1),)
         line.take(Progress(id=uuid7(), at=at + timedelta(seconds=after_s), node="n-1", ranks=ranks, **common))
     assert out.getvalue().count("goes on 0 s after the failure; its steps are not seen") == 1
+
+
+def test_a_command_that_shows_an_incident_is_named_if_its_record_stays() -> None:
+    for is_kept in (True, False):
+        out = io.StringIO()
+        line = StatusLine("gpt", out)
+        line.is_record_kept = is_kept
+        closed = IncidentClosed(
+            id=uuid7(),
+            at=datetime(2026, 1, 1, tzinfo=UTC),
+            source="controller",
+            job="gpt",
+            incident=uuid7(),
+            outcome="recovered",
+            attempts=1,
+            reason="all is well",
+        )
+        line.take(closed)
+        shown = out.getvalue().rstrip()
+        assert shown.endswith("all is well") is not is_kept and ("holdfast show" in shown) is is_kept

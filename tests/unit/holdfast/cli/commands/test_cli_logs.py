@@ -88,3 +88,16 @@ def test_in_a_cluster_elsewhere_ranks_are_found_where_their_nodes_logs_are_mount
         assert code == 1 and "logs exist of: gpt. Read those of services and agents where they run" in output
     code, output = logs("gpt", "--dir", str(tmp_path))
     assert code == 1 and "there is no cluster in" in output and "--node-logs" in output
+
+
+def test_the_output_of_a_job_that_had_a_cluster_for_itself_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    folder = ClusterLayout(tmp_path / ".holdfast" / "runs" / "train-1").node("node-0") / "logs" / "train-1"
+    folder.mkdir(parents=True)
+    (folder / "rank-0.out").write_text("step 1\n")
+    shown = CliRunner().invoke(main, ["logs", "train-1"])
+    assert (shown.exit_code, shown.output) == (0, "step 1\n"), shown.output
+    assert CliRunner().invoke(main, ["logs", "other"]).exit_code == 1
