@@ -23,12 +23,13 @@ class RankOutput:
 
     def __init__(self) -> None:
         self._next: dict[tuple[int, str, int], int] = {}
-        self._open: tuple[int, str] | None = None
+        self._open: dict[str, int] = {}
+        """The rank whose line has not ended, by stream."""
 
     @property
     def is_open(self) -> bool:
-        """True while the last line that was written has not ended."""
-        return self._open is not None
+        """True while a line that was written has not ended."""
+        return bool(self._open)
 
     def missing(self, lines: LogLines) -> int:
         """Return how many lines are missing before these."""
@@ -40,15 +41,23 @@ class RankOutput:
         # An agent that was started again counts from 0.
         return max(0, lines.before - expected)
 
-    def text(self, lines: LogLines, shown: list[str], prefix: str) -> str:
-        """Return what to write. `shown` are the lines as the output takes them, `prefix` what begins each line."""
-        goes_on = self._open == (lines.rank, lines.stream)
-        begin = "" if self._open is None or goes_on else "\n"
-        self._open = (lines.rank, lines.stream) if lines.is_open else None
+    def text(self, lines: LogLines, shown: list[str], prefix: str, *, on_terminal: bool = False) -> str:
+        """Return what to write. `shown` are the lines as the output takes them, `prefix` what begins each line.
+        `on_terminal`: both streams appear at one place, where a line of the other one ends first.
+        """
+        goes_on = self._open.get(lines.stream) == lines.rank
+        cuts = lines.stream in self._open or (on_terminal and self.is_open)
+        if on_terminal:
+            self._open.clear()
+        self._open.pop(lines.stream, None)
+        if lines.is_open:
+            self._open[lines.stream] = lines.rank
         prefixed = [f"{'' if goes_on and not at else prefix}{line}" for at, line in enumerate(shown)]
-        return begin + "\n".join(prefixed) + ("" if lines.is_open else "\n")
+        return ("\n" if cuts and not goes_on else "") + "\n".join(prefixed) + ("" if lines.is_open else "\n")
 
-    def end_line(self) -> bool:
-        """Return True if a line was open, which ends now."""
-        was_open, self._open = self._open is not None, None
+    def end_line(self, *, on_terminal: bool) -> bool:
+        """Return True if a line that other text on the standard error would continue ends now."""
+        was_open = "err" in self._open or (on_terminal and self.is_open)
+        if was_open:
+            self._open.clear()
         return was_open

@@ -134,7 +134,7 @@ class StatusLine:
     def print(self, text: str, keep: str = "") -> None:
         """Print a line; control characters are escaped, except those in `keep`."""
         self.clear()
-        end = "\n" if self.output.end_line() else ""
+        end = "\n" if self.output.end_line(on_terminal=self._out.isatty()) else ""
         self._out.write(f"{end}[holdfast] {printable(text, keep)}\n")
         self._out.flush()
 

@@ -331,7 +331,7 @@ class TrainingJobFollower(JobFollower[int]):
         # A file or a program gets what the rank wrote; a terminal obeys control characters.
         shown = [coloured(line) for line in lines.lines] if out.isatty() else lines.lines
         try:
-            out.write(self.line.output.text(lines, shown, prefix))
+            out.write(self.line.output.text(lines, shown, prefix, on_terminal=out.isatty()))
             out.flush()
         except BrokenPipeError:
             raise

@@ -31,4 +31,15 @@ def test_a_line_that_goes_on_is_one_line_and_other_output_begins_another() -> No
     written(lines("\r 1 %", is_open=True))
     assert written(lines("of rank 1", rank=1)) == "\nof rank 1\n"
     written(lines("\r 2 %", is_open=True))
-    assert output.end_line() and not output.end_line()
+    assert not output.end_line(on_terminal=False), "the line is on the standard output, elsewhere"
+    assert output.end_line(on_terminal=True) and not output.end_line(on_terminal=True)
+
+
+def test_a_bar_on_the_standard_error_leaves_a_file_with_the_output_as_it_is() -> None:
+    output = RankOutput()
+    bar = LogLines(0, "err", ["\r 1 %"], is_open=True)
+    assert output.text(bar, bar.lines, "") == "\r 1 %"
+    assert output.text(lines("loss 3"), ["loss 3"], "") == "loss 3\n"
+    assert output.text(bar, bar.lines, "") == "\r 1 %"
+    assert output.text(lines("loss 2"), ["loss 2"], "", on_terminal=True) == "\nloss 2\n"
+    assert not output.is_open
