@@ -1,13 +1,17 @@
 """Makes the passwords, keys and certificates of a compose cluster, and hands each container what it needs, no more.
 
     python make_secrets.py FOLDER --nodes node-0=agent-0,node-1=agent-1 [--renew [USER ...]]
-        [--renew-authority] [--reader-at FOLDER --reader-ports NATS,POSTGRES]
+        [--renew-authority] [--reader-at FOLDER --reader-ports NATS,POSTGRES] [--head HOST --machines c=10.0.0.13]
 
 Under FOLDER, each a volume of its own: `kept` has the passwords and keys themselves, and what is there stays, so that a
 second start finds the same; `postgres`, `nats`, `migrate`, `operator`, one folder for each service and one for each
 node (`agent-node-0`) hold what those containers see as /run/holdfast. They are written anew from `kept` each time.
 `reader` is for tools outside of containers: a folder of the machine, which it knows as the one of --reader-at, and from
 where NATS and Postgres are reached at --reader-ports of localhost. Its files belong to the folder's owner.
+
+Other machines find NATS and Postgres at --head, at the same ports. Each node of --machines has a folder below
+`machines`, to be copied to /etc/holdfast of that machine; its first host is the address at which others reach it.
+`machines/operator` is for machines where people run commands (docs/many-machines.md).
 
 A node stands with the hosts at which it is reached, if its name is none: NODE=HOST/HOST. Its certificate is for its
 name and for them. A certificate is replaced when half its time is over, or when its hosts have changed.
@@ -63,6 +67,9 @@ KEYS = "keys"
 """Among the names to renew: the keys that sign orders."""
 SERVER_PORTS = (4222, 5432)
 READER_AT = Path("reader")
+MACHINES = "machines"
+ON_A_MACHINE = "/etc/holdfast"
+"""Where a machine keeps the files of its folder."""
 ON_THEIR_MACHINE = ("localhost", "127.0.0.1")
 
 
@@ -97,7 +104,7 @@ def write_pair(path: Path, pair: KeyPair) -> None:
 
 
 def make_certificates(
-    folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], renew_authority: bool
+    folder: Path, nodes: dict[str, list[str]], *, renew: Container[str], renew_authority: bool, head: str = ""
 ) -> None:
     """Give every folder `ca.pem`, and those of servers, nodes and clients of the bus their own `tls.pem`, `tls.key`."""
     now = datetime.now(UTC)
@@ -107,7 +114,7 @@ def make_certificates(
         authority = make_authority("holdfast", now)
         write_pair(at / "authority", authority)
     wanted: dict[str, tuple[list[str], list[str]]] = {
-        **{server: ([server, *ON_THEIR_MACHINE], [SERVER]) for server in SERVERS},
+        **{server: ([server, *ON_THEIR_MACHINE, *filter(None, [head])], [SERVER]) for server in SERVERS},
         **{client: ([], [CLIENT]) for client in (*FOLDERS, accounts.OPERATOR, accounts.READER)},
         **{accounts.node_user(node): ([node, *hosts], [SERVER, CLIENT]) for node, hosts in nodes.items()},
     }
@@ -122,23 +129,26 @@ def make_certificates(
 
 
 def parsed_nodes(text: str) -> dict[str, list[str]]:
-    """Read the nodes and their hosts. Raises ArgumentTypeError if one could pass for another process."""
+    """Read the nodes and their hosts. Raises ArgumentTypeError if a name cannot be one."""
     nodes = {}
-    for part in text.split(","):
+    for part in filter(None, text.split(",")):
         node, _, hosts = part.partition("=")
         try:
             nodes[checked_name(node, "node")] = hosts.split("/") if hosts else []
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
-    taken = {*SERVERS, *ON_THEIR_MACHINE}
+    return nodes
+
+
+def who_could_pass_for_another(nodes: dict[str, list[str]], head: str = "") -> str:
+    """Return why one of these nodes could pass for another process, else ""."""
+    taken = {*SERVERS, *ON_THEIR_MACHINE, *filter(None, [head])}
     for node, hosts in nodes.items():
         own = {node, *hosts}
         if found := own & taken:
-            raise argparse.ArgumentTypeError(
-                f"{min(found)} of node {node} is the host of another process, for which the node could pass"
-            )
+            return f"{min(found)} of node {node} is the host of another process, for which the node could pass"
         taken |= own
-    return nodes
+    return ""
 
 
 def parsed_ports(text: str) -> tuple[int, int]:
@@ -190,8 +200,27 @@ def write_reader(folder: Path, bus_password: str, password: str, place: Path, po
     )
     write(folder / "holdfast.toml", settings_file(access), mode=0o600)
     write(folder / "reader.env", access.exports(), mode=0o600)
+    belong_to_owner_of(folder)
+
+
+def write_machine(folder: Path, own: Path, urls: dict[str, str], variables: dict[str, str]) -> None:
+    """Write what a process on another machine needs: its files of `own`, its addresses, and where all of that lies."""
+    files = {"ca.pem": "TLS_CA", "tls.pem": "TLS_CERT", "tls.key": "TLS_KEY"}
+    files |= {"refused": "TLS_REFUSED", "orders.pub": "ORDER_KEYS_FILE"}
+    for name in files:
+        if (file := own / name).exists():
+            write(folder / name, file.read_bytes(), mode=0o600)
+            variables[f"HOLDFAST_NETWORK_{files[name]}"] = f"{ON_A_MACHINE}/{name}"
+    for name, url in urls.items():
+        write(folder / f"{name}.url", url, mode=0o600)
+        variables[f"HOLDFAST_{name.upper()}_URL_FILE"] = f"{ON_A_MACHINE}/{name}.url"
+    write(folder / "holdfast.env", "".join(f"{name}={value}\n" for name, value in variables.items()), mode=0o600)
+
+
+def belong_to_owner_of(folder: Path) -> None:
+    """Give the files that containers write as root into a folder of this machine to the folder's owner."""
     owner = folder.stat()
-    for file in folder.iterdir():
+    for file in folder.rglob("*"):
         if file.name != ".gitignore":
             os.chown(file, owner.st_uid, owner.st_gid)
 
@@ -204,9 +233,13 @@ def main(
     renew_authority: bool,
     reader_at: Path = READER_AT,
     reader_ports: tuple[int, int] = SERVER_PORTS,
+    head: str = "",
+    machines: dict[str, list[str]] | None = None,
 ) -> None:
-    """Make what is missing or to be renewed, and write what each container sees."""
-    make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority)
+    """Make what is missing or to be renewed, and write what each container and each other machine sees."""
+    machines = machines or {}
+    nodes = nodes | machines
+    make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority, head=head)
     make_refusals(folder, nodes, renew=renew)
     admin = kept(folder / "kept" / "postgres", renew=ADMIN in renew)
     bus = {user: kept(folder / "kept" / "bus" / user, renew=user in renew) for user in accounts.users(nodes)}
@@ -215,11 +248,11 @@ def main(
     }
     order_keys = make_order_keys(folder, nodes, renew=KEYS in renew)
 
-    def bus_url(user: str) -> str:
-        return f"tls://{user}:{bus[user]}@nats:4222"
+    def bus_url(user: str, server: str = "nats:4222") -> str:
+        return f"tls://{user}:{bus[user]}@{server}"
 
-    def database_url(user: str, password: str) -> str:
-        return f"postgresql://{user}:{password}@postgres:5432/holdfast?sslmode=verify-full"
+    def database_url(user: str, password: str, server: str = "postgres:5432") -> str:
+        return f"postgresql://{user}:{password}@{server}/holdfast?sslmode=verify-full"
 
     write(folder / "postgres" / "password", admin)
     write(folder / "nats" / "nats.conf", accounts.server_accounts(bus, nodes))
@@ -237,6 +270,20 @@ def main(
     for node in nodes:
         user = accounts.node_user(node)
         write(folder / user / "nats.url", bus_url(user))
+    if not head:
+        return
+    bus_at, database_at = (f"{head}:{port}" for port in reader_ports)
+    for node, hosts in machines.items():
+        user = accounts.node_user(node)
+        own = {"NODE": node, "ADDRESS": (hosts or [node])[0]}
+        write_machine(folder / MACHINES / node, folder / user, {"nats": bus_url(user, bus_at)}, own)
+    urls = {
+        "nats": bus_url(accounts.OPERATOR, bus_at),
+        "database": database_url("holdfast_reader", roles["reader"], database_at)
+        + f"&sslrootcert={quote(f'{ON_A_MACHINE}/ca.pem')}",
+    }
+    write_machine(folder / MACHINES / accounts.OPERATOR, folder / accounts.OPERATOR, urls, {})
+    belong_to_owner_of(folder / MACHINES)
 
 
 if __name__ == "__main__":
@@ -251,10 +298,20 @@ if __name__ == "__main__":
     parser.add_argument(
         "--reader-ports", type=parsed_ports, default=SERVER_PORTS, help="ports of NATS and Postgres on this machine"
     )
+    parser.add_argument("--head", default="", help="host at which other machines reach NATS and Postgres")
+    parser.add_argument(
+        "--machines", default={}, type=parsed_nodes, help="nodes on other machines (and =HOST), with commas"
+    )
     asked = parser.parse_args()
+    if asked.machines and not asked.head:
+        parser.error("--machines needs --head: the address at which these machines reach NATS")
+    if both := asked.nodes.keys() & asked.machines.keys():
+        parser.error(f"{min(both)} is a node of --nodes and of --machines")
+    if why := who_could_pass_for_another(asked.nodes | asked.machines, asked.head):
+        parser.error(why)
     named = (
         {name: name for name in accounts.users(())}
-        | {node: accounts.node_user(node) for node in asked.nodes}
+        | {node: accounts.node_user(node) for node in (*asked.nodes, *asked.machines)}
         | {KEYS: KEYS, ADMIN: ADMIN}
     )
     if unknown := [name for name in asked.renew or () if name not in named]:
@@ -268,4 +325,6 @@ if __name__ == "__main__":
         renew_authority=asked.renew_authority,
         reader_at=asked.reader_at,
         reader_ports=asked.reader_ports,
+        head=asked.head,
+        machines=asked.machines,
     )

@@ -41,6 +41,9 @@ SERVICES = ("controller", "analyzer", "standby", "ckpt-coordinator", "historian"
 AGENTS = ("agent-0", "agent-1", "agent-2")
 GPU_AGENT = "agent-gpu"
 """Started by a profile of its own, on machines with GPUs."""
+ON_ANOTHER_MACHINE = "c"
+"""A node whose agent runs on a machine of its own, with what `secrets` makes for it: here, in the place of agent-2."""
+ELSEWHERE = ("--head=localhost", f"--machines={ON_ANOTHER_MACHINE}=127.0.0.9")
 TLS_FILES = {"ca": "ca.pem", "cert": "tls.pem", "key": "tls.key"}
 
 
@@ -74,11 +77,12 @@ class Machine:
         """What the one-shot service `secrets` does."""
         making = [re.sub(r"\$\{\w+:-(.*?)\}", r"\1", word) for word in COMPOSE["secrets"]["entrypoint"][3:]]
         making.append(f"--reader-at={self.reader}")
-        for folder in ("kept", "reader"):
+        for folder in ("kept", "reader", "machines"):
             (self.secrets / folder).mkdir(parents=True, exist_ok=True)
         (self.secrets / "kept" / "postgres").write_text(PASSWORD)
         subprocess.run([sys.executable, ROOT / "deploy" / "make_secrets.py", self.secrets, *making, *flags], check=True)
-        for file in (*self.secrets.glob("*/*.url"), *self.reader.glob("holdfast.toml"), *self.reader.glob("*.env")):
+        addresses = (*self.secrets.glob("*/*.url"), *self.secrets.glob("machines/*/*.url"))
+        for file in (*addresses, *self.reader.glob("holdfast.toml"), *self.reader.glob("*.env")):
             file.write_text(self.here(file.read_text(), ""))
 
     def own_secrets(self, service: str) -> Path:
@@ -127,6 +131,22 @@ class Machine:
         words = [own if word == f"{self.root}/var/lib/holdfast" else word for word in words]
         # Containers resolve each other's names; here everybody is the loopback.
         return [sys.executable, "-m", *("127.0.0.1" if word in AGENTS else word for word in words)]
+
+    def agent_elsewhere(self) -> tuple[list[str], dict[str, str]]:
+        """Return command and environment that deploy/holdfast-agent.service has on a machine of its own."""
+        folder = self.secrets / "machines" / ON_ANOTHER_MACHINE
+        unit = (ROOT / "deploy" / "holdfast-agent.service").read_text()
+        (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+        lines = (folder / "holdfast.env").read_text().replace("/etc/holdfast", str(folder)).splitlines()
+        own = dict(line.split("=", 1) for line in lines)
+        for away, here in {
+            "/opt/holdfast/bin/python": sys.executable,
+            "/var/lib/holdfast": str(self.root / "var/lib/holdfast" / ON_ANOTHER_MACHINE),
+            **{f"${{{name}}}": value for name, value in own.items()},
+        }.items():
+            command = command.replace(away, here)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        return command.split(), clean | own
 
     def is_let_in(self, url: str, folder: Path | None = None) -> bool:
         """Return whether the bus takes this address with its password, and the certificate of this folder."""
@@ -178,7 +198,7 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.fixture
 async def started(machine: Machine) -> AsyncIterator[Machine]:
     """A machine with secrets, and Postgres as they have it."""
-    machine.make_secrets()
+    machine.make_secrets(*ELSEWHERE)
     await machine.postgres.start()
     if isinstance(machine.postgres, TlsPostgresServer):
         connection = await asyncpg.connect(machine.postgres.url().replace("verify-full", "require"))
@@ -269,7 +289,7 @@ def test_agents_for_the_cpu_are_the_default_and_ports_are_on_loopback() -> None:
     assert profiles == {**{agent: ["cpu"] for agent in AGENTS}, GPU_AGENT: ["gpu"], "train": ["train"]}
     ports = {name: one["ports"] for name, one in COMPOSE.items() if "ports" in one}
     assert set(ports) == {"nats", "postgres"}
-    assert all(port.startswith("127.0.0.1:") for published in ports.values() for port in published)
+    assert all(port.startswith("${HEAD:-127.0.0.1}:") for published in ports.values() for port in published)
 
 
 @pytest.mark.timeout(420)
@@ -296,14 +316,15 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
             service: stack.enter_context(
                 machine.running(service, machine.command(service), machine.environment(service))
             )
-            for service in (*SERVICES, *AGENTS)
+            for service in (*SERVICES, *AGENTS[:2])
         }
-        for service in (*SERVICES, *AGENTS):
+        processes["elsewhere"] = stack.enter_context(machine.running("elsewhere", *machine.agent_elsewhere()))
+        for service in (*SERVICES, *AGENTS[:2]):
             wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
         workspace = machine.root / "workspace"
         shutil.copytree(ROOT / "examples" / "gpt", workspace / "gpt")
-        job = ["run", "--nnodes", "2", "--mesh", "dp=2", workspace / "gpt" / "train.py"]
-        for agent in AGENTS:
+        job = ["run", "--nnodes", "3", "--mesh", "dp=3", workspace / "gpt" / "train.py"]
+        for agent in (*AGENTS[:2], ON_ANOTHER_MACHINE):
             logs = machine.root / "nodes" / agent.replace("agent", "node")
             logs.mkdir(parents=True)
             (logs / "logs").symlink_to(machine.root / "var" / "lib" / "holdfast" / agent / "logs")
@@ -345,12 +366,12 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
 
         # New passwords, as docs/compose.md has it: no process starts again.
         known = {name: (machine.own_secrets(name) / "nats.url").read_text() for name in (*AGENTS, "operator")}
-        machine.make_secrets("--renew", "node-1", "historian", "operator")
+        machine.make_secrets(*ELSEWHERE, "--renew", "node-1", "historian", "operator")
         subprocess.run(["sh", "-c", migrate], check=True, env=machine.environment("migrate"))
         bus.send_signal(signal.SIGHUP)
         wait_for(lambda: not machine.is_let_in(known["agent-1"]), "the old password of a node is still good", machine)
         assert [machine.is_let_in(known[name]) for name in ("operator", "agent-0")] == [False, True]
-        for service in (*SERVICES, *AGENTS):
+        for service in (*SERVICES, *AGENTS[:2]):
             wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
         assert not [service for service, process in processes.items() if process.poll() is not None]
         wait_for(nodes_are_free, "a node did not come back", machine)

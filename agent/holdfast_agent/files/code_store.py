@@ -91,12 +91,16 @@ class CodeStore:
         self._on_brought = on_brought
         self._on_failure = on_failure
         self._needs: dict[str, CodeNeed] = {}
+        """Versions whose fetch has not ended, by key."""
         self._new: asyncio.Queue[CodeNeed] = asyncio.Queue()
         self._in_place: set[str] = set()
+        """Versions that ranks can run now: from a copy, or from the source tree while the copy is still written."""
         self._held: dict[str, dict[str, bytes]] = {}
         """Contents of versions that are being put in place, before they are all on the disk."""
         self._wanted: dict[str, tuple[str, ...]] = {}
+        """Versions that the controller may order soon, by job."""
         self._ordered: list[str] = []
+        """Versions of the newest order and of the one before, which ranks run until they are replaced."""
         for part in (root / _CONTENTS).glob("*.part"):
             # An agent that was killed while it wrote left it behind.
             part.unlink(missing_ok=True)

@@ -73,7 +73,37 @@ def test_the_key_of_the_authority_stays_where_certificates_are_made(tmp_path: Pa
     ]
 
 
-@pytest.mark.parametrize("nodes", ["nats", "node-0=postgres", "node-0=localhost", "node-0=here,node-1=here", "a_b"])
+@pytest.mark.parametrize(
+    "nodes", ["nats", "node-0=postgres", "node-0=localhost", "node-0=here,node-1=here", "node-0=10.0.0.1"]
+)
 def test_a_node_gets_no_certificate_with_which_it_could_pass_for_another_process(nodes: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"could pass|is not a valid name"):
-        MODULE["parsed_nodes"](nodes)
+    assert "could pass" in MODULE["who_could_pass_for_another"](MODULE["parsed_nodes"](nodes), "10.0.0.1")
+
+
+def test_a_name_that_no_node_can_have_is_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a valid name"):
+        MODULE["parsed_nodes"]("a_b")
+
+
+def test_each_other_machine_gets_its_own_files_and_addresses_and_nothing_of_others(tmp_path: Path) -> None:
+    machines = {"a": ["10.0.0.11", "a.cluster"], "b": ["10.0.0.12"]}
+    made(tmp_path, machines=machines, head="10.0.0.1", reader_ports=(14222, 15432))
+    folders = {folder.name: folder for folder in (tmp_path / "machines").iterdir()}
+    certificate = {"ca.pem", "tls.pem", "tls.key", "holdfast.env"}
+    assert {name: {file.name for file in folder.iterdir()} for name, folder in folders.items()} == {
+        **{node: {*certificate, "nats.url", "orders.pub", "refused"} for node in machines},
+        "operator": {*certificate, "nats.url", "database.url"},
+    }
+    assert {file.stat().st_mode & 0o777 for folder in folders.values() for file in folder.iterdir()} == {0o600}
+    passwords = {file.name: file.read_text() for file in (tmp_path / "kept" / "bus").iterdir()}
+    for name, user in {"a": "agent-a", "b": "agent-b", "operator": "operator"}.items():
+        assert (folders[name] / "nats.url").read_text() == f"tls://{user}:{passwords[user]}@10.0.0.1:14222"
+    assert "@10.0.0.1:15432/" in (folders["operator"] / "database.url").read_text()
+    variables = dict(line.split("=", 1) for line in (folders["a"] / "holdfast.env").read_text().splitlines())
+    assert (variables["NODE"], variables["ADDRESS"]) == ("a", "10.0.0.11")
+    named = {Path(value).name for value in variables.values() if value.startswith("/etc/holdfast/")}
+    assert named == {file.name for file in folders["a"].iterdir()} - {"holdfast.env"}
+    assert hosts_of((folders["a"] / "tls.pem").read_bytes()) == ["a", "10.0.0.11", "a.cluster"]
+    assert "10.0.0.1" in hosts_of((tmp_path / "nats" / "tls.pem").read_bytes())
+    made(tmp_path, machines={"a": machines["a"]}, head="10.0.0.1")
+    assert (folders["a"] / "refused").read_text() == "b\n"
