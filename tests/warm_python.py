@@ -1,4 +1,4 @@
-"""Processes that run Python with torch, forked from one that has it: most do less than importing torch takes.
+"""Processes that run Python, forked from one that has imported torch, or Holdfast: most do less than the imports take.
 
 For tests of what a program does, and not of how an interpreter starts it.
 """
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.embedded.processes.child_process import start
+from holdfast.embedded.processes import child_process
 from holdfast.embedded.servers.identity import Identity
 
 WARM_RANKS = Path(__file__).with_name("warm_ranks.py")
@@ -30,15 +30,15 @@ STARTS_WITHIN_S = 60.0
 
 
 @functools.cache
-def _server() -> Path:
-    """Return the socket of the process that forks, which ends with this one."""
+def _server(kind: str) -> Path:
+    """Return the socket of the process that forks those of a kind, which ends with this one."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-warm-"))
     asked = place / "warm.sock"
     with (place / "warm.log").open("ab") as log:
-        argv = (sys.executable, str(SERVER), str(asked))
+        argv = (sys.executable, str(SERVER), str(asked), kind)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environment["PYTHONPATH"] = str(SERVER.parents[1])
-        process = start(argv, environment, place, log.fileno(), signal.SIGKILL, Identity.AS_IS)
+        process = child_process.start(argv, environment, place, log.fileno(), signal.SIGKILL, Identity.AS_IS)
     atexit.register(_end, process, place)
     until = time.monotonic() + STARTS_WITHIN_S
     while not asked.exists():
@@ -55,6 +55,8 @@ def _end(process: subprocess.Popen[bytes], place: Path) -> None:
 
 class WarmPython(subprocess.Popen[str]):
     """`Popen([sys.executable, ...])`, forked from a process that has torch: its exit code comes over a socket."""
+
+    _kind = "torch"
 
     def _execute_child(self, args: Sequence[object], *rest: Any) -> None:
         (_, _, _, pass_fds, cwd, env, _, _, _, *files, _, _, _, _, _, start_new_session, _) = rest
@@ -74,7 +76,7 @@ class WarmPython(subprocess.Popen[str]):
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._answer = b""
         try:
-            self._link.connect(str(_server()))
+            self._link.connect(str(_server(self._kind)))
             data = json.dumps(asked).encode() + b"\n"
             sent = socket.send_fds(self._link, [data], list(given.values()))
             self._link.sendall(data[sent:])
@@ -112,6 +114,12 @@ class WarmPython(subprocess.Popen[str]):
         return self.returncode
 
 
+class WarmHoldfast(WarmPython):
+    """A `WarmPython` with the command line, the agent and the vault instead of torch."""
+
+    _kind = "holdfast"
+
+
 def run_warm(
     args: Sequence[object],
     *,
@@ -119,11 +127,12 @@ def run_warm(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
     check: bool = True,
+    start: type[WarmPython] = WarmPython,
 ) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run(args, capture_output=True, text=True)` by a `WarmPython`."""
+    """`subprocess.run(args, capture_output=True, text=True)` by a `WarmPython`. Raises AssertionError."""
     pipe = subprocess.PIPE
     command = [str(word) for word in args]
-    with WarmPython(command, cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+    with start(command, cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             output, errors = process.communicate(timeout=timeout)
         except BaseException:

@@ -1,4 +1,6 @@
-"""Forks Python processes from one that has torch, for `tests/warm_python.py`: ``warm_server.py SOCKET``
+"""Forks Python processes from one that has imported much, for `tests/warm_python.py`: ``warm_server.py SOCKET KIND``
+
+KIND is what has been imported: `torch`, or `holdfast`, the command line, the agent and the vault.
 
 A fork does what `python ARGUMENT...` would do, in its own environment and directory, and ends as an interpreter ends.
 """
@@ -10,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -19,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.daemon.quick_imports import quick_imports
 from holdfast.node import kernel
-from holdfast_agent.zygote import preload
 
 FILES_MOST = 64
 _ASIDE = 512
@@ -52,8 +55,6 @@ def receive(connection: socket.socket) -> Asked:
 
 def become(asked: Asked, parent: int) -> None:
     """Be such a process from here on, but for what it runs."""
-    from holdfast_agent.zygote.fork_rank import reset_signals  # Imports torch: not before its threads are held.
-
     kernel.die_with_parent(parent)
     if asked.has_session:
         os.setsid()
@@ -62,7 +63,8 @@ def become(asked: Asked, parent: int) -> None:
     for target, source in aside.items():
         os.dup2(source, target)
     os.closerange(_ASIDE, _ASIDE + max(aside) + 1)
-    reset_signals()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(asked.directory)
     os.environ.clear()
     os.environ.update(asked.environment)
@@ -120,13 +122,36 @@ def serve(listener: socket.socket) -> Asked:
             connection.sendall(b"%d\n" % pid)
 
 
-if __name__ == "__main__":
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(sys.argv[1])
-    listening.listen()
+def import_torch() -> None:
+    from holdfast_agent.zygote import preload
+
     preload.hold_threads()
     preload.preload()
-    importlib.import_module("holdfast_agent.zygote.fork_rank")
+
+
+def import_holdfast() -> None:
+    """Import what commands, agents and vaults import, as they do."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # Forks would lack its threads.
+    with quick_imports():
+        import holdfast.cli.commands
+        import holdfast_agent.main  # noqa: F401
+        import holdfast_vault.main  # noqa: F401
+
+        commands = pkgutil.walk_packages(holdfast.cli.commands.__path__, f"{holdfast.cli.commands.__name__}.")
+        for name in ("holdfast.cli.main", *(module.name for module in commands)):
+            importlib.import_module(name)
+
+
+KINDS = {"torch": import_torch, "holdfast": import_holdfast}
+
+
+if __name__ == "__main__":
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Whoever finds it may connect.
+    listening.bind(f"{sys.argv[1]}.new")
+    listening.listen()
+    os.rename(f"{sys.argv[1]}.new", sys.argv[1])
+    KINDS[sys.argv[2]]()
     gc.collect()
     gc.freeze()
     run(serve(listening).arguments)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from job import Job
+from job import HOLDFAST, Job
 from reader import Reader
 from waiting import DEADLINE_S, until
 
@@ -22,8 +22,8 @@ from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.proctree import kill_all, node_processes
 from tests.nursery import public_environment, worker_nursery
+from tests.warm_python import WarmHoldfast, run_warm
 
-HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 JOBS = Path(__file__).with_name("jobs")
 COMMAND_LIMIT_S = 90.0
 UP_LIMIT_S = 200.0
@@ -73,16 +73,23 @@ class Cluster:
         nested = (
             [rest.pop(0)] if name in ("nodes", "ckpt", "credentials") and rest and not rest[0].startswith("-") else []
         )
-        prefix = self._prefix if name == "up" else ()
-        done = subprocess.run(
-            [*prefix, HOLDFAST, name, *nested, "--dir", str(self.directory), *rest],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit_s,
-            env=self._environment,
-            cwd="/",
-        )
+        words = [HOLDFAST, name, *nested, "--dir", str(self.directory), *rest]
+        root, given = Path("/"), self._environment
+        if name == "up":
+            # What runs on is started as by a person.
+            done = subprocess.run(
+                [*self._prefix, *words],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=limit_s,
+                env=given,
+                cwd=root,
+            )
+        else:
+            done = run_warm(
+                [sys.executable, *words], cwd=root, env=given, timeout=limit_s, check=False, start=WarmHoldfast
+            )
         assert not check or done.returncode == 0, (
             f"holdfast {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}"
         )
@@ -107,10 +114,11 @@ class Cluster:
         name: str | None = None,
         options: Sequence[str] = (),
         environment: dict[str, str] | None = None,
+        is_executed: bool = False,
     ) -> Job:
         """`holdfast run` in the background; `environment`: variables of the command besides the cluster's."""
         job = Job(
-            [HOLDFAST, "run", "--dir", str(self.directory)],
+            ["run", "--dir", str(self.directory)],
             # Of our own jobs the version has no more than them: the repository around them changes while tests run.
             # A model of the examples is found from where the job lies.
             [
@@ -124,6 +132,7 @@ class Cluster:
             name=name or f"job-{len(self.jobs)}",
             environment=self._environment | (environment or {}),
             look=self.look,
+            is_executed=is_executed,
         )
         self.jobs.append(job)
         return job

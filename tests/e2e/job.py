@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,9 @@ from jobs.arithmetic import undisturbed
 from waiting import DEADLINE_S, until
 
 from holdfast.embedded.processes.child_process import started_ticks
+from tests.warm_python import WarmHoldfast
 
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 NOTE_BYTES_MAX = 400
 """More than two lines of a journal have, so that its end always has a whole one."""
 
@@ -45,7 +48,9 @@ class Job:
         name: str,
         environment: dict[str, str],
         look: Callable[[], str],
+        is_executed: bool = False,
     ) -> None:
+        """`is_executed`: the command is a program of its own, as the list of processes shows it, and no fork."""
         self.name = name
         self.scratch = scratch
         self.nnodes, self.nproc = shape
@@ -58,8 +63,11 @@ class Job:
         own += ["--until", str(self._wish)] if script.name == "fold.py" else []
         self._output, self._errors = scratch / "stdout", scratch / "stderr"
         with self._output.open("wb") as out, self._errors.open("wb") as err:
-            self.process = subprocess.Popen(
+            started, interpreter = (subprocess.Popen, []) if is_executed else (WarmHoldfast, [sys.executable])
+            self.process = started(
                 [
+                    *interpreter,
+                    HOLDFAST,
                     *command,
                     f"--nnodes={self.nnodes}",
                     f"--nproc-per-node={self.nproc}",

@@ -100,6 +100,7 @@ def test_it_learns_and_goes_on_bit_for_bit_after_all_ranks_were_killed(tmp_path:
     assert losses(resumed) == {step: expected[step] for step in range(saved + 1, 31)}
 
 
+@pytest.mark.long
 def test_the_mesh_changes_the_loss_by_rounding_only(tmp_path: Path) -> None:
     arguments = ["--steps=6", "--ckpt-every=0", f"--ckpt-dir={tmp_path}"]
     # Each rank of torchrun imports torch for itself, so it launches only one.

@@ -35,7 +35,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     return _losses(run_warm([sys.executable, WARM_RANKS, 2, SCRIPT, "torch", out, STEPS, EVERY]).stdout)
 
 
-@pytest.mark.parametrize("how", ["torch", "dcp"])
+@pytest.mark.parametrize("how", ["torch", pytest.param("dcp", marks=pytest.mark.long)])
 def test_a_rank_is_killed_between_a_save_and_its_file(
     holdfast: Cluster, tmp_path: Path, undisturbed: dict[int, str], how: str
 ) -> None:

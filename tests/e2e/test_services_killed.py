@@ -10,7 +10,8 @@ from records import check_record, check_steps
 pytestmark = pytest.mark.e2e
 
 PARTS = ("controller", "standby", "historian", "analyzer", "ckpt", "nats", "postgres")
-DECIDING = ("controller", "standby", "historian", "nats", "postgres")
+DECIDING = (("controller",), ("standby", "historian"), ("nats",), ("postgres",))
+"""What is killed together: none of the two asks the other for anything."""
 
 
 def test_training_does_not_notice(holdfast: Cluster) -> None:
@@ -30,25 +31,26 @@ def test_training_does_not_notice(holdfast: Cluster) -> None:
     assert not holdfast.incidents(job)
 
 
-@pytest.mark.parametrize("part", DECIDING)
-def test_a_recovery_comes_to_its_end(holdfast: Cluster, part: str) -> None:
-    """One that is under way when the part is killed, and one from a fault while it is away."""
+@pytest.mark.parametrize("parts", DECIDING, ids=" ".join)
+def test_a_recovery_comes_to_its_end(holdfast: Cluster, parts: tuple[str, ...]) -> None:
+    """One that is under way when the parts are killed, and one from a fault while they are away."""
     job = holdfast.run()
     job.until_step(15)
     rank = job.kill_rank(1)
-    killed = holdfast.kill(part)
-    _recovers(holdfast, job, part, killed, rank.step + 5, generation=2)
-    killed = holdfast.kill(part)
+    killed = {part: holdfast.kill(part) for part in parts}
+    _recovers(holdfast, job, killed, rank.step + 5, generation=2)
+    killed = {part: holdfast.kill(part) for part in parts}
     rank = job.kill_rank(2)
-    _recovers(holdfast, job, part, killed, rank.step + 5, generation=3)
+    _recovers(holdfast, job, killed, rank.step + 5, generation=3)
     job.finish()
     check_record(holdfast, job)
     check_steps(holdfast, job)
     assert job.generation() == 3
 
 
-def _recovers(holdfast: Cluster, job: Job, part: str, killed: int, step: int, generation: int) -> None:
+def _recovers(holdfast: Cluster, job: Job, killed: dict[str, int], step: int, generation: int) -> None:
     job.until_step(step, generation)
-    holdfast.until_mended(part, killed)
+    for part, pid in killed.items():
+        holdfast.until_mended(part, pid)
     outcomes = ["recovered"] * (generation - 1)
     holdfast.until("the incident is closed", lambda: [row["outcome"] for row in holdfast.incidents(job)] == outcomes)

@@ -19,24 +19,21 @@ STEPS = 100
 LOSS = re.compile(r" step (\d+) loss (\S+)$", re.MULTILINE)
 
 
-def test_a_torchrun_script_survives_a_kill_unchanged(holdfast: Cluster, tmp_path: Path) -> None:
+# Ranks that are executed import torch each for itself.
+@pytest.mark.parametrize("start", ["fork", pytest.param("exec", marks=pytest.mark.long)])
+def test_a_torchrun_script_survives_a_kill_unchanged(holdfast: Cluster, tmp_path: Path, start: str) -> None:
     undisturbed = _run(holdfast, tmp_path / "undisturbed", nnodes=1)
     assert undisturbed.exit_code() == 0
-    executed = _run(holdfast, tmp_path / "executed", "--start", "exec", nnodes=2)
-    _kill_a_rank(holdfast, executed, tmp_path / "executed")
-    # Ranks that are executed import torch each for itself: there is time for another job.
-    forked = _run(holdfast, tmp_path / "forked", "--start", "fork", nnodes=1)
-    _kill_a_rank(holdfast, forked, tmp_path / "forked")
+    job = _run(holdfast, tmp_path / start, "--start", start, nnodes=2)
+    _kill_a_rank(holdfast, job, tmp_path / start)
 
     expected = _losses(undisturbed)
-    for job in (forked, executed):
-        assert job.exit_code() == 0
-        assert _losses(job)[STEPS] == expected[STEPS]
-        assert all(expected[step] == loss for step, loss in _losses(job).items())
-    check_record(holdfast, undisturbed, forked, executed)
-    for job in (forked, executed):
-        (incident,) = holdfast.incidents(job)
-        assert (incident["symptom"], incident["outcome"]) == ("killed_by_signal", "recovered")
+    assert job.exit_code() == 0
+    assert _losses(job)[STEPS] == expected[STEPS]
+    assert all(expected[step] == loss for step, loss in _losses(job).items())
+    check_record(holdfast, undisturbed, job)
+    (incident,) = holdfast.incidents(job)
+    assert (incident["symptom"], incident["outcome"]) == ("killed_by_signal", "recovered")
     rows = holdfast.query("select count(*) as steps from historian.steps where job = $1", undisturbed.name)
     assert rows[0]["steps"] == STEPS * undisturbed.world_size
 

@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
@@ -32,6 +31,7 @@ from holdfast_agent.zygote.wire import Attach, Welcome, reports
 from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET
 from tests.nursery import public_environment
 from tests.scenes.order_keys import OF_AGENTS, signed
+from tests.warm_python import WarmHoldfast
 
 E = TypeVar("E", bound=Event)
 
@@ -89,12 +89,12 @@ class Node:
         self.heard = heard
         self._url = url
         self._log = directory.parent / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: WarmHoldfast | None = None
         self.environment: dict[str, str] = {}
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = WarmHoldfast(
                 (sys.executable, "-P", "-m", "holdfast_agent", "--node", self.name, "--state-dir", str(self.directory)),
                 env=public_environment() | {"HOLDFAST_NATS_URL": self._url} | OF_AGENTS | self.environment,
                 stdout=log,
@@ -102,7 +102,7 @@ class Node:
             )
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> WarmHoldfast:
         assert self._process is not None
         return self._process
 

@@ -56,12 +56,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def spec(folder: Path, *args: str, **fields: object) -> JobSpec:
+def spec(folder: Path, *args: str, ranks: int = RANKS, **fields: object) -> JobSpec:
     return JobSpec(
         name="job-1",
         script=str(folder / "look.py"),
         args=args,
-        nproc_per_node=RANKS,
+        nproc_per_node=ranks,
         cwd=str(folder),
         directory=str(folder),
         **fields,  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def name_of(pid: int) -> str | None:
         return None
 
 
-async def full(it: Node, taken: Sequence[int]) -> list[int]:
+async def full(it: Node, taken: Sequence[int], ranks: int = RANKS) -> list[int]:
     """Wait until as many wait as the job has ranks.
 
     Those that were `taken` may not know it yet: also the first ranks of a test may have been made ahead, in the test
@@ -98,12 +98,12 @@ async def full(it: Node, taken: Sequence[int]) -> list[int]:
     def ahead() -> list[int]:
         return [pid for pid in waiting(it) if pid not in taken]
 
-    await until(lambda: len(ahead()) == RANKS)
+    await until(lambda: len(ahead()) == ranks)
     return ahead()
 
 
-async def seen(folder: Path, generation: int) -> list[dict[str, Any]]:
-    paths = [folder / f"seen-{generation}-{rank}" for rank in range(RANKS)]
+async def seen(folder: Path, generation: int, ranks: int = RANKS) -> list[dict[str, Any]]:
+    paths = [folder / f"seen-{generation}-{rank}" for rank in range(ranks)]
     await until(lambda: all(path.exists() for path in paths))
     return [json.loads(path.read_text()) for path in paths]
 
@@ -212,17 +212,18 @@ async def test_interpreters_are_made_ahead_where_forks_cannot_have_the_environme
     node_place: Path, folder: Path, embedded_nats: str
 ) -> None:
     async with node("r-other", node_place, embedded_nats) as it:
-        job = spec(folder, "stay", env={"MALLOC_ARENA_MAX": "1"})
+        # One rank: each imports torch for itself.
+        job = spec(folder, "stay", ranks=1, env={"MALLOC_ARENA_MAX": "1"})
         cold_ones = await run(it, job, 1)
-        ahead = await full(it, cold_ones)
-        cold = await seen(folder, 1)
+        ahead = await full(it, cold_ones, 1)
+        cold = await seen(folder, 1, 1)
         assert await run(it, job, 2) == ahead
-        for before, after in zip(cold, await seen(folder, 2), strict=True):
+        for before, after in zip(cold, await seen(folder, 2, 1), strict=True):
             for what in ("cwd", "argv", "signals", "files", "leader", "threads"):
                 assert before[what] == after[what], what
             assert after["environment"]["HOLDFAST_GENERATION"] == "2"
             assert before["environment"].keys() == after["environment"].keys()
         # What was made with other variables is for no other job.
-        await full(it, [*cold_ones, *ahead])
-        await run(it, spec(folder, "stay", env={"MALLOC_ARENA_MAX": "2"}), 3)
-        assert {one["environment"]["MALLOC_ARENA_MAX"] for one in await seen(folder, 3)} == {"2"}
+        await full(it, [*cold_ones, *ahead], 1)
+        await run(it, spec(folder, "stay", ranks=1, env={"MALLOC_ARENA_MAX": "2"}), 3)
+        assert {one["environment"]["MALLOC_ARENA_MAX"] for one in await seen(folder, 3, 1)} == {"2"}

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def rank(what: str) -> Iterator[int]:
     with subprocess.Popen([sys.executable, str(RANK), what], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
+        while what == "stands" and (stat_fields(process.pid) or "S")[0] != "S":
+            time.sleep(0.001)
         try:
             yield process.pid
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.node.vault.seals import BrokenSeal
 from holdfast.trainer.vault_client import client as memory
 from holdfast.trainer.vault_client.client import MemoryRefused, VaultClient
+from tests.warm_python import WarmHoldfast, run_warm
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +35,7 @@ RANK = Path(__file__).with_name("vault_rank.py")
 def directory(tmp_path: Path) -> Iterator[Path]:
     reading, writing = os.pipe()
     command = (sys.executable, "-m", "holdfast_vault", "--state-dir", str(tmp_path), "--ready-fd", str(writing))
-    process = subprocess.Popen(command, pass_fds=[writing])
+    process = WarmHoldfast(command, pass_fds=[writing])
     os.close(writing)
     os.read(reading, 1)
     os.close(reading)
@@ -134,7 +134,7 @@ def _kernel_protects() -> bool:
 
 
 def test_the_last_three_steps_and_the_first_are_kept_and_the_state_outlives_its_process(directory: Path) -> None:
-    rank = subprocess.run([sys.executable, RANK, directory, "5"], capture_output=True, text=True, check=False)
+    rank = run_warm([sys.executable, RANK, directory, "5"], check=False)
     assert rank.returncode == -9, rank.stderr
     with client(directory, generation=2) as again:
         assert list(again.steps()) == [at(5), at(4), at(3), at(1)]

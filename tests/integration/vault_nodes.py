@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -28,6 +27,7 @@ from holdfast_vault.assignments import Assignment
 from holdfast_vault.peers.peer_link import ask, dial
 from holdfast_vault.peers.peer_messages import AskHeld, Held, RankSteps
 from holdfast_vault.peers.trust import PeerTrust
+from tests.warm_python import WarmHoldfast
 
 TOKEN = "the token of the job"
 CHUNK = 4 << 20
@@ -62,14 +62,14 @@ class VaultNode:
         self._reserved.bind(("127.0.0.1", 0))
         (self.directory / vault_socket.PORT).write_text(f"{self._reserved.getsockname()[1]}\n")
         self._agents: list[socket.socket] = []
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: WarmHoldfast | None = None
 
     def start(self, *arguments: str) -> VaultNode:
         """Start its vault, or start it anew."""
         reading, writing = os.pipe()
         command = (sys.executable, *self._program, "--state-dir", str(self.directory))
         with nullcontext() if self._log is None else self._log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = WarmHoldfast(
                 (*command, "--ready-fd", str(writing), *arguments),
                 pass_fds=[writing],
                 stderr=log,

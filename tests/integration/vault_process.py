@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.warm_python import WARM_RANKS, WarmPython
+from tests.warm_python import WARM_RANKS, WarmHoldfast, WarmPython
 
 SUBMITTED_MS = 1
 
@@ -28,7 +27,7 @@ def vault(directory: Path, *flags: str) -> Iterator[Path]:
         str(writing),
         *flags,
     )
-    process = subprocess.Popen(command, pass_fds=[writing])
+    process = WarmHoldfast(command, pass_fds=[writing])
     os.close(writing)
     try:
         with open(reading, "rb") as ready:

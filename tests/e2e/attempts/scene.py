@@ -245,6 +245,7 @@ def scene() -> Iterator[Scene]:
                 name="victim",
                 nproc=1,
                 options=("--code", "none", "--env", f"SECRET={SECRET}"),
+                is_executed=True,
             )
             job.journal = drop
             job.until_step(5)
