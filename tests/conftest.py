@@ -4,13 +4,16 @@ import gc
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.file_order import FileOrder, place
+from tests.file_order import WAITING, FileOrder, collects_all, place
 
 E2E_LIMIT_S = 300
+ROOT = Path(__file__).parent
 
 # Collecting thousands of tests makes objects that all stay: searching them for garbage again and again would take half
 # of the time, and in each worker.
@@ -35,6 +38,21 @@ settings.load_profile("busy")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="Rewrite golden traces to what the code decides now.")
     parser.addoption("--seed", type=int, default=None, help="Run only this seed of the simulation.")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker whether it collects all tests. None leaves any out unless all are run, file by file."""
+    option, source = node.config.option, node.config.args_source
+    is_split = option.dist == "loadfile" and source is pytest.Config.ArgsSource.TESTPATHS
+    node.workerinput["collects_all"] = not is_split or collects_all(node.gateway.id, option.numprocesses)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    if given.get("collects_all", True) or collection_path.parent != ROOT or not collection_path.is_dir():
+        return None
+    return None if collection_path.name in WAITING else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 Tests of processes wait most of the time, all others compute. So one worker begins with the files that compute: they
 take what the processes of the other tests leave of the cores. Once there are none left, it goes on as the others do.
+The others do not collect the tests that compute: thousands, from hundreds of files that each worker would compile.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ COMPUTES_FIRST = "gw0"
 ACCELERATOR = "tests/integration/accelerator/"
 MEASURING = ("test_slow_jobs.py",)
 """What compares the pace of a job with its pace before: not while each worker starts its first cluster."""
+
+
+def collects_all(worker: str, workers: int) -> bool:
+    """Return True for the worker that has the tests which compute too, and for one that replaces a dead worker."""
+    return not 0 < int(worker.removeprefix("gw")) < workers
 
 
 def folder(test: str) -> str:
@@ -45,9 +51,27 @@ class FileOrder(LoadFileScheduling):
         path: str = super()._split_scope(nodeid)
         return ACCELERATOR if path.startswith(ACCELERATOR) else path
 
+    def _check_nodes_have_same_collection(self) -> bool:
+        """Return True if each worker has all tests, or those of them that wait."""
+        fullest = max(self.registered_collections, key=lambda node: len(self.registered_collections[node]))
+        everything = self.registered_collections.pop(fullest)
+        waiting = [test for test in everything if folder(test) in WAITING]
+        # What the first one has is what there is to do.
+        self.registered_collections = {fullest: everything, **self.registered_collections}
+        if all(has in (everything, waiting) for has in self.registered_collections.values()):
+            return True
+        return bool(super()._check_nodes_have_same_collection())
+
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if node.gateway.id == COMPUTES_FIRST:
-            computing = next((file for file in self.workqueue if folder(file) not in WAITING), None)
-            if computing is not None:
-                self.workqueue.move_to_end(computing, last=False)
+        has_all = len(self.registered_collections[node]) == len(self.collection or ())
+        chosen = next(iter(self.workqueue))
+        if not has_all:
+            waiting = next((file for file in self.workqueue if folder(file) in WAITING), None)
+            if waiting is None:
+                node.shutdown()
+                return
+            chosen = waiting
+        elif node.gateway.id == COMPUTES_FIRST:
+            chosen = next((file for file in self.workqueue if folder(file) not in WAITING), chosen)
+        self.workqueue.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)

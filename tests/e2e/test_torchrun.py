@@ -14,8 +14,10 @@ import pytest
 from cluster import HOLDFAST, UP_LIMIT_S, Cluster
 from waiting import until
 
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.embedded.layout import ClusterInfo
 from holdfast.embedded.processes.child_process import started_ticks
+from tests.nursery import public_environment, worker_nursery
 
 pytestmark = pytest.mark.e2e
 
@@ -79,12 +81,14 @@ def test_a_run_without_a_cluster_has_one_of_its_own_and_ranks_have_torchruns_env
 def test_a_run_whose_cluster_ends_ends_with_the_reason(tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(1000)\n")
+    # A nursery that runs already spares it the import of torch.
+    caller = plain(public_environment()) | {NURSERY_VARIABLE: str(worker_nursery())}
     with (tmp_path / "output").open("wb") as output:
         command = [HOLDFAST, "run", "--standalone", "--name", "alone", str(script)]
-        held = subprocess.Popen(command, cwd=tmp_path, env=plain(os.environ), stdout=output, stderr=output)
+        held = subprocess.Popen(command, cwd=tmp_path, env=caller, stdout=output, stderr=output)
     told = (tmp_path / "output").read_text
     until("the rank runs", lambda: "up\n" in told(), within_s=UP_LIMIT_S, look=told)
-    again = subprocess.run(command, cwd=tmp_path, env=plain(os.environ), capture_output=True, text=True, timeout=60)
+    again = subprocess.run(command, cwd=tmp_path, env=caller, capture_output=True, text=True, timeout=60)
     assert again.returncode == 1 and "a run named alone is under way here: choose another --name" in again.stderr
     pid = ClusterInfo.load(tmp_path / ".holdfast" / "runs" / "alone").pid
     assert pid is not None

@@ -11,11 +11,12 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast import events
 from holdfast.bus import Bus, Message
@@ -82,19 +83,22 @@ class Heard:
 class Node:
     """A node named `name`, with its state in `directory`, its log beside it."""
 
-    def __init__(self, name: str, directory: Path, url: str, bus: Bus, heard: Heard) -> None:
+    def __init__(
+        self, name: str, directory: Path, url: str, bus: Bus, heard: Heard, *, is_executed: bool = False
+    ) -> None:
         self.name = name
         self.directory = directory
         self.bus = bus
         self.heard = heard
         self._url = url
         self._log = directory.parent / f"{name}.log"
-        self._process: WarmHoldfast | None = None
+        self._process: subprocess.Popen[Any] | None = None
+        self._popen: type[subprocess.Popen[Any]] = subprocess.Popen if is_executed else WarmHoldfast
         self.environment: dict[str, str] = {}
 
     def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = WarmHoldfast(
+            self._process = self._popen(
                 (sys.executable, "-P", "-m", "holdfast_agent", "--node", self.name, "--state-dir", str(self.directory)),
                 env=public_environment() | {"HOLDFAST_NATS_URL": self._url} | OF_AGENTS | self.environment,
                 stdout=log,
@@ -102,7 +106,7 @@ class Node:
             )
 
     @property
-    def process(self) -> WarmHoldfast:
+    def process(self) -> subprocess.Popen[Any]:
         assert self._process is not None
         return self._process
 
@@ -232,13 +236,16 @@ class Node:
 
 @contextlib.asynccontextmanager
 async def node(
-    name: str, directory: Path, url: str, environment: Mapping[str, str] | None = None
+    name: str, directory: Path, url: str, environment: Mapping[str, str] | None = None, *, is_executed: bool = False
 ) -> AsyncIterator[Node]:
-    """A node that is registered; whatever is left of it is gone at the end, but for its zygote."""
+    """A node that is registered; whatever is left of it is gone at the end, but for its zygote.
+
+    `is_executed`: its agent is a program of its own, with its environment as the kernel shows it, and no fork.
+    """
     bus = await connect(url, f"test-{name}", timeout_s=WAIT_S)
     heard = Heard(bus, name)
     listeners = [asyncio.create_task(heard.listen(stream)) for stream in ("EVIDENCE", "DECISIONS", "METRICS")]
-    it = Node(name, directory, url, bus, heard)
+    it = Node(name, directory, url, bus, heard, is_executed=is_executed)
     it.environment = dict(environment or {})
     it.start()
     try:

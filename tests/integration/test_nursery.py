@@ -131,7 +131,8 @@ def test_an_agent_that_differs_is_declined(answers: dict[str, dict[str, Any]], c
 async def test_a_zygote_of_the_nursery_is_like_one_of_the_agent(
     own_place: Path, nursery: Path, embedded_nats: str
 ) -> None:
-    async with node("nu-same", own_place, embedded_nats, {"HOLDFAST_NODE_DIR": str(own_place)}) as it:
+    settings = {"HOLDFAST_NODE_DIR": str(own_place)}
+    async with node("nu-same", own_place, embedded_nats, settings, is_executed=True) as it:
         await it.complete()
         zygote, agent = it.zygote, it.process.pid
         assert zygote in births(nursery)

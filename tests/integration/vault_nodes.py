@@ -92,8 +92,10 @@ class VaultNode:
     def kill(self) -> None:
         """What a node that is lost takes with it."""
         assert self.process is not None
+        group = self.process.pid
         self.signal(signal.SIGKILL)
         self.process.wait(WAIT_S)
+        until("its successor has ended", lambda: not members_of(group))
 
     def signal(self, number: signal.Signals) -> None:
         """Stop it, let it go on, and its successor with it."""
