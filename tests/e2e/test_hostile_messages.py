@@ -82,7 +82,7 @@ FAR = 10**9
     "forgery",
     [
         {"epoch": FAR, "generation": 1000},
-        {"generation": FAR, "placement": None},
+        pytest.param({"generation": FAR, "placement": None}, marks=pytest.mark.long),
     ],
     ids=["epoch", "generation, no ranks"],
 )
