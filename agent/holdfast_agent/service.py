@@ -268,9 +268,12 @@ class Agent:
         self._publisher.publish(code_in_place(self._reconciler.state.node, brought, self._now()))
 
     def _register(self) -> None:
-        """Publish the node's facts and self-check, once the zygote and all inspections have answered."""
+        """Publish the node's facts and self-check, once the zygote, the vault and all inspections have answered.
+
+        A job that is granted a node without its vault would have no copies there until its next generation.
+        """
         welcome, state = self._reports.welcome, self._reconciler.state
-        if welcome is None or state.leaving or not self._inspecting.has_looked:
+        if welcome is None or state.leaving or not self._inspecting.has_looked or not self._vault.has_settled:
             return
         facts = node_facts(self._address, welcome.store_ports, self._vault.port, self._rack)
         checks = self._self_check(welcome)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.events import FirstStep, NodeDeparted, ProcessExited, RanksStarted
+from holdfast.events import FirstStep, NodeDeparted, NodeRegistered, ProcessExited, RanksStarted
 from holdfast.events.parts.job import JobSpec
 from holdfast.subjects import heartbeat_subject, log_subject
 from tests.integration.agent_node import WAIT_S, gone, node
@@ -41,6 +41,16 @@ def spec(folder: Path) -> JobSpec:
     return JobSpec(
         name="job-1", script=str(folder / "alone.py"), nproc_per_node=2, cwd=str(folder), directory=str(folder)
     )
+
+
+async def test_a_node_registers_once_its_vault_answers(node_place: Path, embedded_nats: str) -> None:
+    """What it registers with is granted to a job, which has no copies on a node without a vault."""
+    async with node("n-zygote", node_place, embedded_nats) as it:
+        await it.registered()
+    # Its zygote is there at once, and its vault has to start.
+    async with node("n-vault", node_place, embedded_nats) as it:
+        await it.registered()
+        assert it.heard.all(NodeRegistered)[0].facts.vault_port
 
 
 async def test_rank_0_is_heard_live_and_the_node_beats(node_place: Path, tmp_path: Path, embedded_nats: str) -> None:

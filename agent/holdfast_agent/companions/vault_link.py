@@ -22,6 +22,8 @@ from holdfast.settings.network import NetworkPolicy
 from holdfast_agent.companions import companion
 
 RETRY_S = 1.0
+SETTLES_WITHIN_S = 10.0
+"""A vault takes less than a second to start, on a busy machine a few. A node does not wait for one that never does."""
 _LOG = "vault.log"
 
 log = structlog.get_logger(__name__)
@@ -46,6 +48,8 @@ class VaultLink:
         self._address = address
         self._orphan_s = orphan_s
         self._is_up = False
+        self.has_settled = False
+        """Whether the vault has come up since the agent began, or did not in time."""
         self._process: subprocess.Popen[bytes] | None = None
         self._assignment: Assign | None = None
         self._serves: Serve | None = None
@@ -54,6 +58,7 @@ class VaultLink:
         self._unassigned = asyncio.Event()
         self.on_notice: Callable[[Notice], None] = lambda notice: None
         self.on_ready: Callable[[], None] = lambda: None
+        """Called when the vault is up, and when it did not come up at first."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the vault has ended without a successor."""
 
@@ -64,6 +69,7 @@ class VaultLink:
 
     async def run(self) -> None:
         has_been_up = False
+        asyncio.get_running_loop().call_later(SETTLES_WITHIN_S, self._give_up_waiting)
         while True:
             try:
                 connection = self._connect()
@@ -74,13 +80,15 @@ class VaultLink:
                     connection = await self._start()
             except BlockingIOError:
                 log.warning("the vault does not answer", again_in_s=RETRY_S)
+                self._give_up_waiting()
                 await asyncio.sleep(RETRY_S)
                 continue
             if connection is None:
                 log.error("the vault does not come up", log=str(self._directory / _LOG), again_in_s=RETRY_S)
+                self._give_up_waiting()
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._is_up = has_been_up = True
+            self._is_up = has_been_up = self.has_settled = True
             self._taken = {}
             self._unassigned.set()
             self.on_ready()
@@ -97,6 +105,11 @@ class VaultLink:
                 self._is_up = False
                 writer.close()
                 self._reap()
+
+    def _give_up_waiting(self) -> None:
+        if not self.has_settled:
+            self.has_settled = True
+            self.on_ready()
 
     def assign(self, order: BackupOrder, token: str) -> None:
         """Give this order to the vault, and to every vault started later, until the next order."""
