@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -142,6 +142,17 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
 
+class _Named(NamedTuple):
+    """The ranks that hold the job up, by one kind of evidence."""
+
+    suspects: tuple[HangSuspect, ...]
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    scope: Scope
+    confidence: float
+    summary: str
+
+
 def judge(
     answers: TraceAnswers,
     *,
@@ -162,48 +173,18 @@ def judge(
     looked_at = [process for process in processes if not process.is_tracers_fault]
     verdict = judge_hang(looked_at, answers.traces, mesh, nproc_per_node or None, node_of_rank, answers.links)
     reader = StateReader()
-    suspects = tuple(
-        HangSuspect(
-            ranks=ranks[:RANKS_SHOWN_MAX],
-            nodes=_nodes_of(ranks, node_of_rank)[:RANKS_SHOWN_MAX],
-            reason=_cut(blamed.reason),
-            confidence=blamed.confidence,
-            evidence=tuple(map(_cut, blamed.evidence[:LINES_SHOWN_MAX])),
-        )
-        for blamed in verdict.suspects[:SUSPECTS_SHOWN_MAX]
-        if (ranks := _of_job(blamed.ranks, node_of_rank))
-    )
-    ranks = _of_job(verdict.ranks, node_of_rank)
-    nodes = _nodes_of(ranks, node_of_rank)
-    scope: Scope = verdict.scope if ranks else "nobody"
-    confidence, summary = verdict.confidence if ranks else 0.0, verdict.summary
     stopped = {
         rank: process
         for rank, process in stopped_trees(processes, policy, is_alone=len(node_of_rank) == 1).items()
         if rank in node_of_rank
     }
-    is_stopped_tree = bool(stopped) and confidence < STOPPED_CONFIDENCE
-    if is_stopped_tree:
-        suspects = tuple(
-            HangSuspect(
-                ranks=(rank,),
-                nodes=_nodes_of((rank,), node_of_rank),
-                reason=in_words(process),
-                confidence=STOPPED_CONFIDENCE,
-            )
-            for rank, process in sorted(stopped.items())[:SUSPECTS_SHOWN_MAX]
-        )
-        ranks = tuple(sorted(stopped))
-        nodes = _nodes_of(ranks, node_of_rank)
-        scope, confidence = "machine" if len(nodes) == 1 else "group", STOPPED_CONFIDENCE
-        more = f"; {len(ranks) - 1} more ranks are held up so" if len(ranks) > 1 else ""
-        summary = f"{suspects[0].reason} ({nodes[0]}) and no other process of that rank works{more}"
-    if not ranks and (silent := _silent(processes, node_of_rank, unanswered)):
-        ranks, nodes = silent, _nodes_of(silent, node_of_rank)
-        scope, confidence = "machine" if len(nodes) == 1 else "group", SILENT_CONFIDENCE
-        summary = _cut(f"{', '.join(nodes)} gave no stacks of what its ranks do, the others did")
-        shown, shown_nodes = ranks[:RANKS_SHOWN_MAX], nodes[:RANKS_SHOWN_MAX]
-        suspects = (HangSuspect(ranks=shown, nodes=shown_nodes, reason=summary, confidence=confidence),)
+    named = _by_verdict(verdict, node_of_rank)
+    is_by_process = bool(stopped) and named.confidence < STOPPED_CONFIDENCE
+    if is_by_process:
+        named = _by_stopped_processes(stopped, node_of_rank)
+    if not named.ranks and (silent := _silent(processes, node_of_rank, unanswered)):
+        named = _by_silence(silent, node_of_rank)
+    ranks = named.ranks
     working = _working(processes, policy)
     shows_fault = {
         process.rank
@@ -215,12 +196,12 @@ def judge(
         process.rank for process in processes if process.kind == "rank" and process.state in STOPPED_BY_SIGNAL
     } | stopped.keys()
     busy = (working - stopped.keys()) & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
-    told = {process.pid for process in stopped.values()} if is_stopped_tree else ()
+    told = {process.pid for process in stopped.values()} if is_by_process else ()
     own = [process for process in processes if process.rank in ranks and process.pid not in told]
     return HangJudgement(
-        suspects=suspects,
+        suspects=named.suspects,
         ranks=ranks,
-        nodes=nodes,
+        nodes=named.nodes,
         verdict=verdict,
         places=_places(verdict.stacks.groups if verdict.stacks else ()),
         working=tuple(sorted(working)),
@@ -237,12 +218,61 @@ def judge(
         unread=tuple(
             _cut(f"rank {process.rank}, pid {process.pid}: {process.unread}") for process in processes if process.unread
         )[:LINES_SHOWN_MAX],
-        summary=_cut(_with_states(summary, own)),
+        summary=_cut(_with_states(named.summary, own)),
         evidence=tuple(map(_cut, verdict.evidence[:LINES_SHOWN_MAX])),
-        confidence=confidence,
-        scope=scope,
+        confidence=named.confidence,
+        scope=named.scope,
         processes=len(processes),
     )
+
+
+def _by_verdict(verdict: HangVerdict, node_of_rank: Mapping[int, str]) -> _Named:
+    """Name the ranks that stacks, records of collectives and links show."""
+    suspects = tuple(
+        HangSuspect(
+            ranks=ranks[:RANKS_SHOWN_MAX],
+            nodes=_nodes_of(ranks, node_of_rank)[:RANKS_SHOWN_MAX],
+            reason=_cut(blamed.reason),
+            confidence=blamed.confidence,
+            evidence=tuple(map(_cut, blamed.evidence[:LINES_SHOWN_MAX])),
+        )
+        for blamed in verdict.suspects[:SUSPECTS_SHOWN_MAX]
+        if (ranks := _of_job(blamed.ranks, node_of_rank))
+    )
+    ranks = _of_job(verdict.ranks, node_of_rank)
+    scope, confidence = (verdict.scope, verdict.confidence) if ranks else ("nobody", 0.0)
+    return _Named(suspects, ranks, _nodes_of(ranks, node_of_rank), scope, confidence, verdict.summary)
+
+
+def _by_stopped_processes(stopped: Mapping[int, ProcessStacks], node_of_rank: Mapping[int, str]) -> _Named:
+    """Name the ranks that a stopped process holds up."""
+    ranks = tuple(sorted(stopped))
+    nodes = _nodes_of(ranks, node_of_rank)
+    suspects = tuple(
+        HangSuspect(
+            ranks=(rank,),
+            nodes=_nodes_of((rank,), node_of_rank),
+            reason=in_words(stopped[rank]),
+            confidence=STOPPED_CONFIDENCE,
+        )
+        for rank in ranks[:SUSPECTS_SHOWN_MAX]
+    )
+    more = f"; {len(ranks) - 1} more ranks are held up so" if len(ranks) > 1 else ""
+    summary = f"{suspects[0].reason} ({nodes[0]}) and no other process of that rank works{more}"
+    return _Named(suspects, ranks, nodes, _scope(nodes), STOPPED_CONFIDENCE, summary)
+
+
+def _by_silence(ranks: tuple[int, ...], node_of_rank: Mapping[int, str]) -> _Named:
+    """Name the ranks of which there are no stacks, while there are of the others."""
+    nodes = _nodes_of(ranks, node_of_rank)
+    summary = _cut(f"{', '.join(nodes)} gave no stacks of what its ranks do, the others did")
+    shown, shown_nodes = ranks[:RANKS_SHOWN_MAX], nodes[:RANKS_SHOWN_MAX]
+    suspect = HangSuspect(ranks=shown, nodes=shown_nodes, reason=summary, confidence=SILENT_CONFIDENCE)
+    return _Named((suspect,), ranks, nodes, _scope(nodes), SILENT_CONFIDENCE, summary)
+
+
+def _scope(nodes: tuple[str, ...]) -> Scope:
+    return "machine" if len(nodes) == 1 else "group"
 
 
 def _of_job(ranks: Iterable[int], node_of_rank: Mapping[int, str]) -> tuple[int, ...]:
