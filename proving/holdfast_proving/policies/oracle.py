@@ -7,7 +7,10 @@ one's judgement. It evicts who is at fault and nobody else, and replaces machine
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from holdfast.events import FailSlowLocated, Inspection
 from holdfast.settings.decisions.ladder import LadderPolicy
@@ -46,7 +49,20 @@ def culprits(insight: Insight, members: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _choose(_: Callable[..., Any], insight: Insight) -> Callable[..., RungChoice]:
+def shown(insight: Insight, members: Iterable[str]) -> tuple[str, ...]:
+    """Return those of them whose faults have stopped a job before now."""
+    numbers = {showing.fault for showing in insight.ledger.showings}
+    at_s = insight.agenda.seconds
+    return tuple(
+        node
+        for node in culprits(insight, members)
+        if any(fault.number in numbers for fault in insight.ledger.of_machine(node, at_s))
+    )
+
+
+def _choose(
+    _: Callable[..., Any], insight: Insight, known: Callable[[Insight, Iterable[str]], tuple[str, ...]] = culprits
+) -> Callable[..., RungChoice]:
     def choose(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
         if failure.symptom in (Symptom.NODE_LOST, Symptom.NODE_DEPARTED, Symptom.START_TIMEOUT) and failure.node:
             return RungChoice(rung=Rung.REPLACE, reason=failure.text, nodes=(failure.node,))
@@ -55,7 +71,7 @@ def _choose(_: Callable[..., Any], insight: Insight) -> Callable[..., RungChoice
         if failure.symptom is Symptom.FAIL_SLOW:
             # Tests beside training show when it has passed.
             return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True)
-        if at_fault := culprits(insight, options.members):
+        if at_fault := known(insight, options.members):
             return RungChoice(rung=Rung.EVICT, reason=f"{failure.text}; the oracle knows", nodes=at_fault)
         if failure.symptom is Symptom.SERVICE_ELSEWHERE:
             return RungChoice(rung=Rung.WAIT, reason=failure.text)
@@ -162,6 +178,16 @@ def _slow_suspects(_: Callable[..., Any], insight: Insight) -> Callable[..., tup
     return suspects
 
 
+def _named_slow(original: Callable[..., Any], insight: Insight) -> Callable[..., tuple[str, ...]]:
+    slow_ones = _slow_suspects(original, insight)
+
+    def suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
+        named = {*event.nodes, *event.one_of, *(end for link in event.links for end in link)}
+        return tuple(node for node in slow_ones(event, policy) if node in named)
+
+    return suspects
+
+
 def _never(_: Callable[..., Any], __: Insight) -> Callable[..., bool]:
     return lambda *_: False
 
@@ -181,5 +207,21 @@ ORACLE = Policy(
         Patch(slow, "can_resume", lambda *_: lambda state: True),
         Patch(shared_faults, "compare", lambda *_: lambda *_: None),
         Patch(breaker, "opens", _never),
+    ),
+)
+
+INSTEAD: dict[str, Callable[[Callable[..., Any], Insight], Callable[..., Any]]] = {
+    "choose": partial(_choose, known=shown),
+    "_suspects": _named_slow,
+}
+OF_ALERTS = ("failure", "compare")
+
+INFORMED = msgspec.structs.replace(
+    ORACLE,
+    name="informed",
+    about="the oracle without foresight: it knows who is at fault once it has failed a job, and takes alerts as today",
+    settings=Settings(ladder=LadderPolicy(attempts_max=ORACLE.settings.ladder.attempts_max)),
+    patches=tuple(
+        Patch(it.owner, it.name, INSTEAD.get(it.name, it.make)) for it in ORACLE.patches if it.name not in OF_ALERTS
     ),
 )

@@ -14,10 +14,12 @@ from click.testing import CliRunner
 
 from holdfast.cli.commands.diagnosis.simulate import simulate
 from holdfast.cli.output.scoreboard_picture import BAR_W, picture
+from holdfast.events import GenerationStarted
 from holdfast.policy_scores import Scoreboard
+from holdfast_proving.inside.cluster import Cluster
 from holdfast_proving.judging.scoring import Interrupted, estimate, score_policies, worst_hour
 from holdfast_proving.policies.named import NAMED, policy_of
-from holdfast_proving.policies.oracle import ORACLE
+from holdfast_proving.policies.oracle import INFORMED, ORACLE
 from holdfast_proving.policies.papers import BYTEROBUST
 from holdfast_proving.policies.policy import TODAY
 from holdfast_proving.scenario.load import read_scenario
@@ -49,6 +51,17 @@ def test_regret_is_measured_under_the_same_faults() -> None:
     assert today.missed_culprits == 3 and today.evictions == 0 and oracle.evictions == 3
     assert today.lost_s.mean == pytest.approx(sum(today.lost_by_cause_s.values()))
     assert today.ettr.mean == pytest.approx(1.0 - today.lost_s.mean / 86400.0)
+
+
+def test_what_is_known_of_a_machine_that_has_shown_nothing_yet_is_foresight() -> None:
+    """Two machines break at once: the oracle evicts both when the first one shows it."""
+    both = LEMON + '[[strikes]]\nkind = "lemon"\nat_h = 1\nplace = "gpu-2"\n'
+    scenario = msgspec.structs.replace(read_scenario(SMALL + both), days=1.0)
+    restarts = [
+        sum(isinstance(event, GenerationStarted) for _, event in Cluster(scenario, 1, policy).run().log)
+        for policy in (ORACLE, INFORMED)
+    ]
+    assert restarts == [2, 3]
 
 
 def test_policies_are_compared_by_pairs() -> None:
