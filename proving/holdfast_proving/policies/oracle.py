@@ -71,7 +71,9 @@ def _choose(
         if failure.symptom is Symptom.FAIL_SLOW:
             # Tests beside training show when it has passed.
             return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True)
-        if at_fault := known(insight, options.members):
+        is_named = failure.symptom is Symptom.NODE_UNFIT
+        named = culprits(insight, (failure.node,)) if is_named and failure.node else ()
+        if at_fault := tuple(dict.fromkeys((*named, *known(insight, options.members)))):
             return RungChoice(rung=Rung.EVICT, reason=f"{failure.text}; the oracle knows", nodes=at_fault)
         if failure.symptom is Symptom.SERVICE_ELSEWHERE:
             return RungChoice(rung=Rung.WAIT, reason=failure.text)
@@ -214,14 +216,10 @@ INSTEAD: dict[str, Callable[[Callable[..., Any], Insight], Callable[..., Any]]] 
     "choose": partial(_choose, known=shown),
     "_suspects": _named_slow,
 }
-OF_ALERTS = ("failure", "compare")
 
 INFORMED = msgspec.structs.replace(
     ORACLE,
     name="informed",
-    about="the oracle without foresight: it knows who is at fault once it has failed a job, and takes alerts as today",
-    settings=Settings(ladder=LadderPolicy(attempts_max=ORACLE.settings.ladder.attempts_max)),
-    patches=tuple(
-        Patch(it.owner, it.name, INSTEAD.get(it.name, it.make)) for it in ORACLE.patches if it.name not in OF_ALERTS
-    ),
+    about="the oracle without foresight: it knows who is at fault once it has failed a job or raised an alert",
+    patches=tuple(Patch(it.owner, it.name, INSTEAD.get(it.name, it.make)) for it in ORACLE.patches),
 )
