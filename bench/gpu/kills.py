@@ -43,6 +43,7 @@ from vaults import vault
 from holdfast.node.frames import WireError
 from holdfast.node.vault import vault_socket
 from holdfast.node.vault.mmap_file import map_file
+from holdfast.trainer.vault_client.client import MemoryRefused
 
 MODULES = ("torch", "torch.distributed.tensor", "holdfast.trainer.device.copies")
 """Imported once, before ranks are forked: an import takes longer than a context."""
@@ -208,8 +209,8 @@ def restored(scene: Scene, generation: int) -> tuple[int, bool]:
             if not steps:
                 return 0, False
             state = client.restore(steps[0])
-        except WireError:
-            # The vault was killed meanwhile.
+        except (WireError, MemoryRefused):
+            # The vault was killed meanwhile, or the rank has kept so many steps that this one is gone.
             if time.monotonic() > until:
                 raise
             continue

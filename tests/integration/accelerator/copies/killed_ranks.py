@@ -147,8 +147,8 @@ def restored(directory: Path, generation: int) -> tuple[int, list[float]]:
             if not steps:
                 return 0, []
             state = client.restore(steps[0])
-        except WireError:
-            continue  # the vault was killed meanwhile
+        except (WireError, MemoryRefused):
+            continue  # the vault was killed meanwhile, or the rank has kept so many steps that this one is gone
         finally:
             client.close()
         tensors = [*state["parameters"], state["mean"]]
@@ -173,6 +173,18 @@ def kill_ranks(directory: Path, kills: int, draw: random.Random) -> None:
 def kill_vaults(directory: Path, kills: int, draw: random.Random) -> None:
     board = Board()
     pid = forked(directory, 1, board, 1)
+    try:
+        _kill_again(directory, kills, draw, board)
+    finally:
+        # What goes on holds the output of this process open, and its reader waits.
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        if board.get(WORKER):
+            os.kill(board.get(WORKER), signal.SIGKILL)
+        os.kill(_vault(directory), signal.SIGTERM)
+
+
+def _kill_again(directory: Path, kills: int, draw: random.Random, board: Board) -> None:
     for _ in range(kills):
         before, until = board.get(SEALED), time.monotonic() + WITHIN_S
         while board.get(SEALED) <= before or not board.get(WORKER) or not _has_successor(directory):
@@ -183,10 +195,6 @@ def kill_vaults(directory: Path, kills: int, draw: random.Random) -> None:
         sealed = board.get(SEALED)
         step, values = restored(directory, 1)
         _show(sealed, board.get(ASKED), step, values)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    os.kill(board.get(WORKER), signal.SIGKILL)
-    os.kill(_vault(directory), signal.SIGTERM)
 
 
 def _show(sealed: int, asked: int, step: int, values: list[float]) -> None:
