@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from holdfast_agent.inspections.attribution import NodeHardware
 from holdfast_agent.inspections.sources.disks import disks_below
 from holdfast_agent.inspections.sources.mounts import Paths, mount_of, mount_table
 from holdfast_agent.inspections.sources.pressure import memory_cgroup
+from holdfast_agent.plan.visible_gpus import visible_gpus
 
 log = structlog.get_logger(__name__)
 
@@ -57,11 +58,12 @@ def gpus_of(machine: Machine, policy: InspectionPolicy, environ: Mapping[str, st
     are_divided = bool(named)
     name = "HIP_VISIBLE_DEVICES" if are_amds and "CUDA_VISIBLE_DEVICES" not in environ else "CUDA_VISIBLE_DEVICES"
     if not named and (variable := environ.get(name)) is not None:
-        visible = _visible(variable, present, _by_uuid(machine))
-        if visible is None:
-            log.warning(f"{name} names a device that the driver's files do not show", value=variable)
+        uuids = _uuids(machine)
+        visible = visible_gpus(variable, [uuids.get(address, "") for address in present])
+        if visible.unknown:
+            log.warning(f"{name} names a device that the driver does not list", device=visible.unknown)
         else:
-            named, are_divided = visible, True
+            named, are_divided = frozenset(present[index] for index in visible.indexes), True
     shown = frozenset(pci_address(folder.name) for folder in entries(machine.proc / "driver/nvidia/gpus"))
     if not are_divided and shown < frozenset(present) and shown:
         named, are_divided = shown, True
@@ -157,34 +159,15 @@ def _pci_of(entry: Path) -> str:
         return ""
 
 
-def _by_uuid(machine: Machine) -> dict[str, str]:
-    """Return the PCI address of each GPU by UUID, read from the driver's /proc files."""
+def _uuids(machine: Machine) -> dict[str, str]:
+    """Return the UUID of each GPU by PCI address, read from the driver's /proc files."""
     found: dict[str, str] = {}
     for folder in entries(machine.proc / "driver/nvidia/gpus"):
         for line in (text(folder / "information") or "").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "GPU UUID":
-                found[value.strip()] = pci_address(folder.name)
+                found[pci_address(folder.name)] = value.strip()
     return found
-
-
-def _visible(variable: str, present: Sequence[str], by_uuid: Mapping[str, str]) -> frozenset[str] | None:
-    """Return the GPUs that CUDA shows under this value, of those `present` in bus order; None if one is not known."""
-    found: set[str] = set()
-    for one in listed(variable):
-        if one.startswith(("GPU-", "MIG-")):
-            # Before driver 470 a MIG device was named MIG-<UUID of its GPU>/<instance>/<instance>.
-            whole = one.removeprefix("MIG-").partition("/")[0]
-            matching = {address for uuid, address in by_uuid.items() if uuid.startswith(whole)}
-            if len(matching) != 1:
-                return None
-            found |= matching
-        elif one.isdecimal() and int(one) < len(present):
-            found.add(present[int(one)])
-        else:
-            # CUDA shows what stands before an invalid entry, and nothing after it.
-            break
-    return frozenset(found)
 
 
 def _namespace(machine: Machine) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from holdfast.events.parts.launch import NumaBinding
+from holdfast_agent.plan.visible_gpus import visible_gpus
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +41,9 @@ def bound_to(binding: NumaBinding, index: int, visible: str | None, machine: Pro
 
     Raises CannotBind.
     """
-    gpus = visible_gpus(visible, machine.gpus)
+    gpus = machine.gpus
+    if visible is not None:
+        gpus = tuple(gpus[one] for one in visible_gpus(visible, [gpu.uuid for gpu in gpus]).indexes)
     if index >= len(gpus):
         raise CannotBind(f"it sees {len(gpus)} GPUs, so none is that of local rank {index}")
     node = gpus[index].numa_node
@@ -61,22 +64,6 @@ def bound_to(binding: NumaBinding, index: int, visible: str | None, machine: Pro
         raise CannotBind(f"NUMA node {node} has {len(cores)} cores for {len(beside)} GPUs")
     first = place * each + min(place, more)
     return frozenset[int]().union(*cores[first : first + each + (place < more)])
-
-
-def visible_gpus(visible: str | None, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return the GPUs that a process sees, in its order. As CUDA does, it stops at the first entry that is none."""
-    if visible is None:
-        return gpus
-    found: list[Gpu] = []
-    for entry in (part.strip() for part in visible.split(",")):
-        if entry.isdecimal():
-            named = gpus[int(entry) : int(entry) + 1]
-        else:
-            named = tuple(gpu for gpu in gpus if entry and gpu.uuid.startswith(entry))
-        if len(named) != 1:
-            break
-        found.append(named[0])
-    return tuple(found)
 
 
 def _of_node(node: int, machine: Processors) -> frozenset[int]:

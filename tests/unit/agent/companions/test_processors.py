@@ -14,7 +14,8 @@ import torch
 from holdfast.events.parts.launch import NumaBinding
 from holdfast.node.machine import Machine
 from holdfast_agent.companions.processors import read_processors
-from holdfast_agent.plan.binding import CannotBind, bound_to, visible_gpus
+from holdfast_agent.plan.binding import CannotBind, bound_to
+from holdfast_agent.plan.visible_gpus import visible_gpus
 from tests.scenes.gpu_machines import SHAPES, gpu_machine, uuid
 
 BINDINGS: list[NumaBinding] = [it for it in get_args(NumaBinding) if it]
@@ -82,11 +83,14 @@ def test_ranks_are_bound_as_torchrun_binds_them(
 
 def test_what_a_process_sees_is_what_cuda_shows_it(tmp_path: Path) -> None:
     gpus = read_processors(gpu_machine(tmp_path, SHAPES["two sockets, eight GPUs"]), {0}).gpus
-    assert visible_gpus(None, gpus) == gpus
-    assert visible_gpus(" 7, GPU-2f ,0", gpus) == (gpus[7], gpus[2], gpus[0])
-    assert visible_gpus("1,GPU,2", gpus) == (gpus[1],), "the name of several GPUs is the name of none"
-    for none in ("", "-1", "8", "GPU-9", "MIG-1"):
-        assert visible_gpus(none, gpus) == ()
+    uuids = [gpu.uuid for gpu in gpus]
+    assert visible_gpus(" 7, GPU-2f ,0", uuids) == ((7, 2, 0), "")
+    assert visible_gpus("1,GPU-,2", uuids) == ((1,), "GPU-"), "the name of several GPUs is the name of none"
+    assert visible_gpus(f"MIG-{uuids[3]}/7/0", uuids) == ((3,), "")
+    for none in ("", "-1", "8", "GPU"):
+        assert visible_gpus(none, uuids) == ((), "")
+    for unknown in ("GPU-9", "MIG-1"):
+        assert visible_gpus(unknown, uuids) == ((), unknown)
 
 
 def test_a_rank_without_a_gpu_is_not_bound(tmp_path: Path) -> None:
