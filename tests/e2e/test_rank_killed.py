@@ -34,7 +34,8 @@ def test_the_job_goes_on_where_it_was_on_the_same_nodes(holdfast: Cluster) -> No
     assert sum(parts) == pytest.approx(spent["total_s"], abs=0.01)
     told = timeline(holdfast, incident["key"])
     expected = ["process_exited", "incident_opened", "reattempt", "generation_started", "ranks_stopped"]
-    assert [kind for kind in told if kind in expected][: len(expected)] == [*expected]
+    # Another rank may end of the lost connection before the incident is opened.
+    assert list(dict.fromkeys(kind for kind in told if kind in expected)) == expected
     assert {"ranks_started", "first_step", "incident_closed"} <= set(told)
 
 
