@@ -47,13 +47,19 @@ def _until(holdfast: Cluster, job: Job, kind: str, after: dict[str, Any] | None 
     return holdfast.until(f"{kind} is emitted", found)[0]
 
 
+NAMED_WITHIN_S = 150.0
+
+
 def _named(holdfast: Cluster, job: Job) -> dict[str, Any]:
-    """Return the first finding that names nodes: a busy machine is slow by itself at times, which names none."""
+    """Return the first finding that names nodes.
+
+    A busy machine is slow by itself at times, which names none; then rounds of stacks follow, each ten seconds later.
+    """
 
     def found() -> list[dict[str, Any]]:
         return [event for event in holdfast.events(job, "fail_slow_located") if event.get("nodes")]
 
-    return holdfast.until("a finding names a node", found)[0]
+    return holdfast.until("a finding names a node", found, within_s=NAMED_WITHIN_S)[0]
 
 
 def _seconds(earlier: dict[str, Any], later: dict[str, Any]) -> float:
@@ -70,6 +76,7 @@ def _slow_node(holdfast: Cluster, node: str) -> Iterator[None]:
         holdfast.command("inject", "--undo")
 
 
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize(
     "collectives",
     [pytest.param((), id="called by the script", marks=pytest.mark.long), pytest.param(("--ddp",), id="called by DDP")],
