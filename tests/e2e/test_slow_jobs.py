@@ -79,7 +79,10 @@ def _slow_node(holdfast: Cluster, node: str) -> Iterator[None]:
 @pytest.mark.timeout(360)
 @pytest.mark.parametrize(
     "collectives",
-    [pytest.param((), id="called by the script", marks=pytest.mark.long), pytest.param(("--ddp",), id="called by DDP")],
+    [
+        pytest.param((), id="called by the script", marks=pytest.mark.long),
+        pytest.param(("--ddp",), id="called by DDP", marks=pytest.mark.long),
+    ],
 )
 def test_a_slow_node_is_noticed_tested_and_named_and_that_it_is_well_again(
     holdfast: Cluster, tmp_path: Path, collectives: tuple[str, ...]
