@@ -146,13 +146,20 @@ class Scene:
                 )
             )
 
-    def hold(self, compute_s: tuple[float, ...] = (), slow_links: tuple[tuple[int, int], ...] = ()) -> None:
-        """Every node holds its rank and measures what is wanted of it."""
-        self._measure(compute_s, ())
+    def hold(
+        self,
+        compute_s: tuple[float, ...] = (),
+        slow_links: tuple[tuple[int, int], ...] = (),
+        late: tuple[int, ...] = (),
+    ) -> None:
+        """Every node holds its rank and measures what is wanted of it; those in `late` could not hold theirs."""
+        self._measure(compute_s, (), late)
         if self.wanted[-1].stage == "transfers":
             self._measure((), slow_links)
 
-    def _measure(self, compute_s: tuple[float, ...], slow_links: tuple[tuple[int, int], ...]) -> None:
+    def _measure(
+        self, compute_s: tuple[float, ...], slow_links: tuple[tuple[int, int], ...], late: tuple[int, ...] = ()
+    ) -> None:
         tests = self.wanted[-1].tests
         assert tests is not None
         stage = self.wanted[-1].stage
@@ -163,8 +170,10 @@ class Scene:
                     asked=self.wanted[-1].id,
                     node_rank=node,
                     stage=stage,
-                    held=(node,),
-                    compute_s=tuple((rank, compute_s[rank]) for rank in tests.compute_ranks if rank == node),
+                    held=() if node in late else (node,),
+                    compute_s=tuple(
+                        (rank, compute_s[rank]) for rank in tests.compute_ranks if rank == node and node not in late
+                    ),
                     transfers=tuple(
                         (sender, receiver, 0.25 if (sender, receiver) in slow_links else 0.01)
                         for links in tests.passes
@@ -267,6 +276,44 @@ def test_slowness_that_has_passed_before_the_tests_names_no_machine() -> None:
     scene.hold((0.01, 0.01, 0.01))
     found = scene.located
     assert (found.fault, found.nodes, found.is_validated, found.suspects) == ("unknown", (), True, ("node-1",))
+
+
+def test_a_suspect_that_could_not_be_tested_is_not_cleared_by_its_peers() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    scene.tell((0.99, 1.99, 0.99))
+    # The machine is so slow that the order came too late for its rank.
+    scene.hold((0.01, 0.05, 0.01), late=(1,))
+    tests = scene.wanted[1].tests
+    assert tests is not None
+    scene.pass_s((tests.until - scene.now).total_seconds() + 0.1)
+    found = scene.located
+    assert (found.fault, found.nodes, found.suspects, found.is_validated) == ("computation", (), ("node-1",), False)
+    assert found.summary.endswith("not tested: rank 1")
+
+
+def test_links_that_could_not_be_tested_are_not_cleared() -> None:
+    scene = slow_scene()
+    scene.train(2, 2.0)
+    scene.tell((0.99, 1.99, 0.99), transfer_s=1.0)
+    # Without all ranks no transfers are measured.
+    scene.hold((0.01, 0.01, 0.01), late=(2,))
+    tests = scene.wanted[1].tests
+    assert tests is not None and scene.wanted[-1].stage != "transfers"
+    scene.pass_s((tests.until - scene.now).total_seconds() + 0.1)
+    assert not scene.located.is_validated
+    assert "links" in scene.located.summary
+
+
+@pytest.mark.parametrize("ahead_s", [0.3, 2.0, 5.0])
+def test_a_hold_leaves_its_order_time_to_arrive_though_the_present_step_may_end_now(ahead_s: float) -> None:
+    scene = slow_scene(SlowPolicy(ahead_s=ahead_s))
+    scene.train(2, 2.0)
+    pace_s, done = 2.0, scene.iteration
+    scene.tell((0.99, 1.99, 0.99))
+    tests = scene.wanted[-1].tests
+    assert tests is not None
+    assert (tests.after_step - done - 1) * pace_s >= ahead_s
 
 
 def test_without_tests_there_are_only_suspects() -> None:

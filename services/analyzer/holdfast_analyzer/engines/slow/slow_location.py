@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -121,8 +122,9 @@ def hold_of(
     passes = _between_nodes(plan, profiles)
     if not plan.compute_ranks and not passes:
         return None
-    # Far enough ahead that the order is at every node before its ranks reach that step.
-    ahead = 1 + (int(policy.ahead_s / profiles.pace_s) if profiles.pace_s else 0)
+    # Far enough ahead that the order is at every node before its ranks reach that step. The present step may end at
+    # any moment: only those after it count.
+    ahead = 1 + (math.ceil(policy.ahead_s / profiles.pace_s) if profiles.pace_s else 0)
     # The end of a step may be far. A rank that is held earlier does not wait for this.
     held_by = now + timedelta(seconds=policy.ahead_s + (ahead + 2) * profiles.pace_s + policy.answer_s)
     compute_s = policy.compute_s if plan.compute_ranks else 0.0
@@ -210,7 +212,7 @@ def by_collectives(profiles: Profiles, located: SlowSuspects) -> SlowJudgement:
 def by_tests(
     profiles: Profiles, located: SlowSuspects, tested: Sequence[SlownessTested], policy: SlowPolicy
 ) -> SlowJudgement:
-    """Judge by the tests; by the collectives if nothing could be tested."""
+    """Judge by the tests; by the collectives if suspects could not be tested, and no other machine or link is slow."""
     suspected = by_collectives(profiles, located)
     first = profiles.topology.ranks_of
     results = ValidationResults(
@@ -231,7 +233,12 @@ def by_tests(
         results, profiles.topology, policy.compute_slower_by, policy.links_slower_by
     )
     evidence = (*verdict.evidence, *suspected.evidence, *unread)[:EVIDENCE_MAX]
-    if not verdict.slow_ranks and not verdict.slow_links:
+    is_found = bool(verdict.slow_ranks or verdict.slow_links)
+    if not is_found and (untested := _untested(profiles, located, results)):
+        # A machine may be too slow to take part in time: that its peers are well clears only them.
+        summary = f"{suspected.summary}; not tested: {untested}"
+        return msgspec.structs.replace(suspected, summary=summary, evidence=evidence)
+    if not is_found:
         # The slowness has passed by itself meanwhile.
         return SlowJudgement(
             cause="unknown",
@@ -252,3 +259,15 @@ def by_tests(
         evidence=evidence,
         harmless=suspected.harmless,
     )
+
+
+def _untested(profiles: Profiles, located: SlowSuspects, results: ValidationResults) -> str:
+    """Return the suspects without a result, in words; "": all have one."""
+    ranks = [str(rank) for rank in located.ranks("computation") if rank not in results.compute_s]
+    node_of = profiles.topology.node_rank_of
+    measured = {(node_of(it.sender), node_of(it.receiver)) for it in results.transfers}
+    wanted = {link for links in _between_nodes(plan_validation(located, profiles.topology), profiles) for link in links}
+    found = [f"rank {', '.join(ranks)}"] if ranks else []
+    if missing := len(wanted - measured):
+        found.append(f"{missing} of {len(wanted)} links")
+    return ", ".join(found)
