@@ -20,7 +20,7 @@ from holdfast_controller.service import Controller
 from tests.sim.cluster import SimCluster
 from tests.sim.test_schedules import run_schedule
 
-SEEDS = (*range(19), 76, 147)
+SEEDS = (*range(19), 23, 24, 76, 147)
 
 
 def rules(cluster: SimCluster) -> Rules:
@@ -61,4 +61,4 @@ def test_the_same_policy_decides_the_same_and_another_one_parts() -> None:
                 assert response_of(parting.would_decide) == "job_stopping", f"seed {seed}: {parting}"
                 assert response_of(parting.decided) != "job_stopping"
                 assert Costs([event for given in inputs for event in given.decided]).of(parting).recorded_machines >= 0
-    assert decisions > 200 and partings > 5, f"{decisions} decisions and {partings} partings show too little"
+    assert decisions > 200 and partings > 10, f"{decisions} decisions and {partings} partings show too little"

@@ -107,6 +107,12 @@ FAULTS: dict[str, Callable[[], object]] = {
 }
 
 
+def _never_end(*_: object) -> None:
+    """Do nothing more, so that no rank ends of a peer's end either."""
+    while True:
+        signal.pause()
+
+
 def main() -> None:
     args = parse_arguments()
     misbehave(args, int(os.environ["RANK"]), "init")
@@ -118,7 +124,7 @@ def main() -> None:
     generation = int(os.environ.get("HOLDFAST_GENERATION", "0"))
     journal = os.open(args.journal / f"rank-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     if args.ignore_sigterm:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, _never_end)
     for _ in range(args.children):
         # A session of its own and no parent left: what a data loader's worker becomes when it is forgotten.
         subprocess.run(["sh", "-c", "sleep 1000 & echo $! >> " + str(args.journal / "children")], check=True)
