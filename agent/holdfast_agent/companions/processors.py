@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.node.machine import Machine, entries, number, text
 from holdfast.pci import pci_address
-from holdfast_agent.plan.binding import Gpu, Processors
+from holdfast_agent.plan.devices.binding import Gpu, Processors
 
 _VENDORS = {"0x10de": ("0x03",), "0x1002": ("0x0380", "0x12")}
 """NVIDIA's and AMD's, and classes of their devices that compute: a display of AMD's (0x0300) is no accelerator."""

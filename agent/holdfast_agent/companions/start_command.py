@@ -17,7 +17,7 @@ from holdfast_agent.companions.environment import attempt, rank_environment
 from holdfast_agent.companions.interpreter import Interpreter, interpreter_of, library, warm_kind
 from holdfast_agent.companions.processors import read_processors
 from holdfast_agent.files.directories import Directories
-from holdfast_agent.plan.binding import CannotBind, Processors, bound_to
+from holdfast_agent.plan.devices.binding import CannotBind, Processors, bound_to
 from holdfast_agent.zygote.wire import ERROR_COPY, RankPlan, StartRanks
 
 MACHINE = Machine()

@@ -18,7 +18,7 @@ from holdfast_agent.inspections.attribution import NodeHardware
 from holdfast_agent.inspections.sources.disks import disks_below
 from holdfast_agent.inspections.sources.mounts import Paths, mount_of, mount_table
 from holdfast_agent.inspections.sources.pressure import memory_cgroup
-from holdfast_agent.plan.visible_gpus import visible_gpus
+from holdfast_agent.plan.devices.visible_gpus import visible_gpus
 
 log = structlog.get_logger(__name__)
 

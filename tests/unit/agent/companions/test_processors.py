@@ -14,8 +14,8 @@ import torch
 from holdfast.events.parts.launch import NumaBinding
 from holdfast.node.machine import Machine
 from holdfast_agent.companions.processors import read_processors
-from holdfast_agent.plan.binding import CannotBind, bound_to
-from holdfast_agent.plan.visible_gpus import visible_gpus
+from holdfast_agent.plan.devices.binding import CannotBind, bound_to
+from holdfast_agent.plan.devices.visible_gpus import visible_gpus
 from tests.scenes.gpu_machines import SHAPES, gpu_machine, uuid
 
 BINDINGS: list[NumaBinding] = [it for it in get_args(NumaBinding) if it]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from holdfast.events.parts.launch import NumaBinding
-from holdfast_agent.plan.visible_gpus import visible_gpus
+from holdfast_agent.plan.devices.visible_gpus import visible_gpus
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +23,11 @@ class Processors(msgspec.Struct, frozen=True, kw_only=True):
     of_node: Mapping[int, frozenset[int]]
     """By NUMA node."""
     core: Mapping[int, int]
-    """Of each processor: the lowest number of those on its core."""
+    """Lowest number of the processors on the same core, by processor."""
     cache: Mapping[int, int]
-    """Of each processor: the lowest number of those that share its last level of cache."""
+    """Lowest number of the processors that share the last level of cache, by processor."""
     package: Mapping[int, int]
-    """Of each processor: its socket."""
+    """The socket, by processor."""
     allowed: frozenset[int]
     """Those that this node's ranks may use."""
 

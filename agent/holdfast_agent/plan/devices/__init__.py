@@ -1,0 +1,1 @@
+"""The devices of a rank: which GPUs it sees, and the processors near its own."""
