@@ -24,8 +24,7 @@ def test_a_job_survives_the_end_of_the_cluster_however_it_ends(tmp_path: Path) -
         running.until_mended("nursery", running.kill("nursery"))
         job.until_step(25)
         assert job.generation() == 1, "the end of the nursery was noticed"
-        # The one that leaves most behind; each end costs the start of a cluster.
-        ends = (_down, _interrupt, _kill_supervisor) if "HOLDFAST_LONG" in os.environ else (_kill_supervisor,)
+        ends = (_down, _interrupt, _kill_supervisor) if "HOLDFAST_LONG" in os.environ else (_down, _kill_supervisor)
         for end in ends:
             generation, at = job.generation(), job.step()
             ranks = job.pids()

@@ -13,7 +13,7 @@ import pytest
 from cluster import Cluster, cluster
 from records import check_record
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.e2e
 
 CRASHES = 8
 
