@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,11 @@ from holdfast.trainer.device.guards import CopySizes
 from holdfast.trainer.vault_client.client import VaultClient
 
 Mode = Literal["nothing", "within", "gate", "shadows", "no gate"]
+SEGMENTS = 3
+"""A vault has a rank's state so many times, and each is pinned by itself."""
 SEALED_WITHIN_S = 60.0
+READY_WITHIN_S = 60.0
+"""A vault moves its memory into huge pages at the lowest priority, and only then it is pinned."""
 
 
 class Keeping:
@@ -37,6 +42,16 @@ class Keeping:
     def is_ready(self) -> bool:
         """The mode is as it will be for the rest of a job."""
         return self.copies is None or self.copies.is_direct
+
+    def until_ready(self, train: Callable[[], object]) -> bool:
+        """Train and keep steps until the vault's memory is pinned; return if it is in time."""
+        until = time.monotonic() + READY_WITHIN_S
+        in_a_row = 0
+        while in_a_row < SEGMENTS and time.monotonic() < until:
+            train()
+            self.wait_sealed()
+            in_a_row = in_a_row + 1 if self.is_ready else 0
+        return in_a_row == SEGMENTS
 
     def keep(self, step: int, state: Callable[[], dict[str, Any]]) -> bool:
         if self.client is None:

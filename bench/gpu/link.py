@@ -39,8 +39,6 @@ from holdfast.trainer.device.guards import SIZES
 from tests import accelerator
 
 TENSOR_BYTES = 8_000_000
-PINNED_WITHIN = 20
-"""Steps that wait for pinned memory at most."""
 
 
 class Sizes(NamedTuple):
@@ -104,12 +102,8 @@ def measure(training: Training, sizes: Sizes, parts: Parts) -> list[dict[str, An
     rows = list[dict[str, Any]]()
     with kept("gate", SIZES) as keeping:
         training.optimizer.step()
-        for _ in range(PINNED_WITHIN):
-            training.step(0.0, keeping)
-            keeping.wait_sealed()
-            if keeping.is_ready:
-                break
-        assert keeping.is_ready, f"the vault's memory is not pinned after {PINNED_WITHIN} steps"
+        if not keeping.until_ready(lambda: training.step(0.0, keeping)):
+            raise RuntimeError("the vault's memory is not pinned: see registration.py")
         for ratio in sizes.ratios:
             pairs = list[tuple[Step, Step]]()
             for number in range(sizes.pairs):

@@ -22,6 +22,7 @@ alone skips a step while the one before is not sealed. The model as FSDP2 of one
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -35,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 import torch.distributed as dist
 from device import GB, SIMULATED, Part, Parts, arguments, available_bytes, described, seconds, use
-from keeping import Keeping, Mode, kept
+from keeping import SEGMENTS, Keeping, Mode, kept
 from model import LARGE, TINY, Gpt, Shape, fitted, state_of
 from report import median, percentile, tell
 from show import show
@@ -48,12 +49,8 @@ from holdfast.trainer.device.adapters import free_bytes
 from holdfast.trainer.device.guards import SIZES, CopySizes
 
 Kind = Literal["plain", "fsdp2", "compiled"]
-SEGMENTS = 3
-"""A vault has a rank's state so many times."""
 ON_DEVICE = 3.5
 """Device memory of a training and of a restore beside it, in sizes of the state."""
-PINNED_WITHIN = 30
-"""Steps that a block waits for pinned memory at most."""
 
 
 class Plan(NamedTuple):
@@ -125,15 +122,12 @@ class Block(NamedTuple):
 def block(training: Training, mode: Mode, plan: Plan) -> Block:
     found = Block([], [], [], 0, False)
     with kept(mode, plan.sizes) as keeping:
-        for step in range(1, PINNED_WITHIN + 1):
-            _step(training, keeping, step)
-            keeping.wait_sealed()
-            if step >= 3 and keeping.is_ready:
-                break
+        numbers = itertools.count(1)
+        keeping.until_ready(lambda: _step(training, keeping, next(numbers)))
         number = 0
-        for index in range(plan.steps):
+        for _ in range(plan.steps):
             began = time.perf_counter()
-            in_keep, is_kept = _step(training, keeping, step + 1 + index)
+            in_keep, is_kept = _step(training, keeping, next(numbers))
             found.gate_ms.append(training.waited_ms())
             found.step_s.append(time.perf_counter() - began)
             found.in_keep_s.append(in_keep)
