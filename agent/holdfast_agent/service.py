@@ -101,6 +101,7 @@ class Agent:
         self._bus: Bus | None = None
         self._unfit: frozenset[str] = frozenset()
         """Names of the checks that failed in the published self-check."""
+        self._registered = asyncio.Event()
         self._spool, set_aside = open_spool(directories.spool, recall_durable)
         self._publisher = publisher = Publisher(self._spool, node)
         if set_aside is not None:
@@ -202,6 +203,7 @@ class Agent:
             group.create_task(self._beat(bus), name="heartbeat")
             group.create_task(self._lines.broadcast(bus), name="lines")
             group.create_task(self._answer_pings(bus), name="pings")
+            group.create_task(self._announce(), name="ready")
             group.create_task(self._check_again(), name="self-check")
 
     async def _connect_and_hold(self) -> Bus:
@@ -279,6 +281,7 @@ class Agent:
         checks = self._self_check(welcome)
         self._unfit = failed_checks(checks)
         self._publisher.publish(*registration(state, facts, checks, self._now()))
+        self._registered.set()
 
     def _self_check(self, welcome: Welcome) -> tuple[CheckResult, ...]:
         return self_check(self._directories.root, welcome) + self._inspecting.self_check()
@@ -302,7 +305,15 @@ class Agent:
         instance = self._reconciler.state.instance
         return Holding(instance=instance, since=self._contact.present_since, place=self._place)
 
+    async def _announce(self) -> None:
+        """Be ready once the node is known to be free: a job that begins then finds it."""
+        await self._registered.wait()
+        with contextlib.suppress(TimeoutError):
+            # A bus that takes nothing, as on a full disk, must not keep a cluster from coming up.
+            async with asyncio.timeout(FLUSH_MAX_S):
+                await self._publisher.until_empty()
+        self._on_ready()
+
     async def _answer_pings(self, bus: Bus) -> None:
         await self._reports.attached.wait()
-        self._on_ready()
         await answer_pings(bus, f"agent-{self._reconciler.state.node}", self._register)

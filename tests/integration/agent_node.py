@@ -95,6 +95,8 @@ class Node:
         self._process: subprocess.Popen[Any] | None = None
         self._popen: type[subprocess.Popen[Any]] = subprocess.Popen if is_executed else WarmHoldfast
         self.environment: dict[str, str] = {}
+        self.passed: tuple[int, ...] = ()
+        """Descriptors that the agent inherits."""
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -103,6 +105,7 @@ class Node:
                 env=public_environment() | {"HOLDFAST_NATS_URL": self._url} | OF_AGENTS | self.environment,
                 stdout=log,
                 stderr=log,
+                pass_fds=self.passed,
             )
 
     @property

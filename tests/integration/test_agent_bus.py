@@ -6,13 +6,17 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from holdfast.bus import event_message
+from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.events import FirstStep, NodeDeparted, NodeRegistered, ProcessExited, RanksStarted
 from holdfast.events.parts.job import JobSpec
+from holdfast.fresh_ids import uuid7
 from holdfast.subjects import heartbeat_subject, log_subject
 from tests.integration.agent_node import WAIT_S, gone, node
 from tests.integration.servers import NatsServer
@@ -51,6 +55,25 @@ async def test_a_node_registers_once_its_vault_answers(node_place: Path, embedde
     async with node("n-vault", node_place, embedded_nats) as it:
         await it.registered()
         assert it.heard.all(NodeRegistered)[0].facts.vault_port
+
+
+async def test_an_agent_is_ready_once_its_registration_is_on_the_bus(node_place: Path, embedded_nats: str) -> None:
+    """`holdfast up` returns then, and a job that begins at once finds the node."""
+    async with node("n-ready", node_place, embedded_nats) as it:
+        await it.complete()
+        await it.end_agent()
+        before = len(it.heard.all(NodeRegistered))
+        ready, announced = os.pipe()
+        it.passed, it.environment = (announced,), {READY_FD_VARIABLE: str(announced)}
+        it.start()
+        os.close(announced)
+        async with asyncio.timeout(WAIT_S):
+            assert await asyncio.to_thread(os.read, ready, 1)
+        os.close(ready)
+        later = NodeDeparted(id=uuid7(), source="test", node="n-ready", at=datetime.now(UTC), instance=uuid7())
+        await it.bus.publish(event_message(later))
+        await it.heard.wait(NodeDeparted, lambda event: event.id == later.id)
+        assert len(it.heard.all(NodeRegistered)) > before
 
 
 async def test_rank_0_is_heard_live_and_the_node_beats(node_place: Path, tmp_path: Path, embedded_nats: str) -> None:
