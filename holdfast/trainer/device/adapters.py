@@ -68,7 +68,7 @@ class ByModule:
         self._register = getattr(module, "register_host", None)
         self._unregister = getattr(module, "unregister_host", None)
         self.can_register = self._register is not None and self._unregister is not None
-        self._is_initialized = getattr(module, "is_initialized", lambda: True)
+        self._device_type = device_type
 
     def register(self, address: int, nbytes: int) -> None:
         if self._register is None:
@@ -83,7 +83,7 @@ class ByModule:
             self._unregister(address)
 
     def is_capturing(self) -> bool:
-        if not self._is_initialized():
+        if not is_in_use(self._device_type):
             return False
         stream = torch.accelerator.current_stream()
         return bool(stream.is_capturing()) if hasattr(stream, "is_capturing") else False
@@ -101,10 +101,15 @@ def accelerator_type() -> str | None:
     return device.type if device is not None else None
 
 
+def is_in_use(device_type: str) -> bool:
+    """Return True if this process has begun to use this accelerator."""
+    return bool(getattr(getattr(torch, device_type, None), "is_initialized", lambda: True)())
+
+
 def stream_in_use() -> torch.Stream | None:
     """Return this thread's stream on the accelerator; None: there is none, or this process has not used it."""
     kind = accelerator_type()
-    if kind is None or not getattr(getattr(torch, kind, None), "is_initialized", lambda: True)():
+    if kind is None or not is_in_use(kind):
         return None
     return torch.accelerator.current_stream()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import io
 import os
+import pickle
 from collections.abc import Callable
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from holdfast.trainer.checkpoint import RngState
 from tests import accelerator
 
 
@@ -111,6 +113,14 @@ def taken_memory_is_nan() -> list[bool]:
         torch.full((1000,), 3.0, device="sim")
         found.append(bool(torch.empty(1000, device="sim").isnan().all()))
     return found
+
+
+def numbers_after_restore() -> tuple[list[str], bool]:
+    """Return the generators of a checkpoint, and whether the device draws the same again once it is restored."""
+    kept = pickle.loads(pickle.dumps(RngState().state_dict()))
+    drawn = torch.rand(8, device="sim").tolist()
+    RngState().load_state_dict(kept)
+    return list(kept), torch.rand(8, device="sim").tolist() == drawn
 
 
 def random_numbers() -> dict[str, bool]:

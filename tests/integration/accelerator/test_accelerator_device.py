@@ -53,6 +53,7 @@ def test_random_numbers_are_those_of_seed_and_state_whatever_the_streams_do(acce
     same = accelerators.call(device_work.random_numbers)
     assert same.pop("one after the other") is False
     assert set(same.values()) == {True}, same
+    assert accelerators.call(device_work.numbers_after_restore) == (["python", "numpy", "torch", "sim"], True)
     kept, recomputed = accelerators.call(device_work.recomputed_gradients)
     assert kept == recomputed
     assert set(kept) == {0, 4}

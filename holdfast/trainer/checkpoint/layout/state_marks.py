@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor, Replicate
 
 from holdfast.trainer.checkpoint.layout.recipe import KeyPath, PartPlan, TensorChunk
+from holdfast.trainer.device.adapters import accelerator_type, is_in_use
 
 GLOBAL = ""
 
@@ -49,7 +50,8 @@ class PerRank:
 
 
 class RngState:
-    """This process's random number generators: Python's, NumPy's global one, torch's, and CUDA's once it is used."""
+    """This process's random number generators: Python's, NumPy's global one, torch's, and that of its accelerator once
+    it is used, under the name of its type ("cuda")."""
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {
@@ -57,16 +59,16 @@ class RngState:
             "numpy": np.random.get_state(),
             "torch": torch.get_rng_state(),
         }
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            state["cuda"] = torch.cuda.get_rng_state()
+        if (accelerator := accelerator_type()) is not None and is_in_use(accelerator):
+            state[accelerator] = torch.get_device_module(accelerator).get_rng_state()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         random.setstate(state_dict["python"])
         np.random.set_state(state_dict["numpy"])
         torch.set_rng_state(state_dict["torch"])
-        if "cuda" in state_dict and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state_dict["cuda"])
+        if (accelerator := accelerator_type()) is not None and accelerator in state_dict:
+            torch.get_device_module(accelerator).set_rng_state(state_dict[accelerator])
 
 
 class _OptimizerState:
