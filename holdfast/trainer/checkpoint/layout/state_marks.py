@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor, Replicate
 
 from holdfast.trainer.checkpoint.layout.recipe import KeyPath, PartPlan, TensorChunk
-from holdfast.trainer.device.adapters import accelerator_type, is_in_use
+from holdfast.trainer.device import has_accelerator
 
 GLOBAL = ""
 
@@ -59,16 +59,26 @@ class RngState:
             "numpy": np.random.get_state(),
             "torch": torch.get_rng_state(),
         }
-        if (accelerator := accelerator_type()) is not None and is_in_use(accelerator):
-            state[accelerator] = torch.get_device_module(accelerator).get_rng_state()
+        if (device := _device_in_use()) is not None:
+            state[device] = torch.get_device_module(device).get_rng_state()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         random.setstate(state_dict["python"])
         np.random.set_state(state_dict["numpy"])
         torch.set_rng_state(state_dict["torch"])
-        if (accelerator := accelerator_type()) is not None and accelerator in state_dict:
-            torch.get_device_module(accelerator).set_rng_state(state_dict[accelerator])
+        if has_accelerator() and (device := torch.accelerator.current_accelerator()) and device.type in state_dict:
+            torch.get_device_module(device).set_rng_state(state_dict[device.type])
+
+
+def _device_in_use() -> str | None:
+    """Return the type of the accelerator that this process has begun to use; None: none."""
+    if not has_accelerator():
+        return None
+    from holdfast.trainer.device.adapters import accelerator_type, is_in_use
+
+    device = accelerator_type()
+    return device if device is not None and is_in_use(device) else None
 
 
 class _OptimizerState:
