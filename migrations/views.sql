@@ -18,6 +18,8 @@ drop view if exists
     historian.throughput,
     historian.logged_numbers,
     historian.telemetry,
+    historian.device_activity,
+    historian.port_activity,
     historian.credential_changes,
     historian.shared_faults,
     historian.group_evictions,
@@ -594,6 +596,29 @@ where e.type = 'telemetry_measured';
 
 comment on view historian.telemetry is 'resource use of each rank: cores, memory, input and output, network';
 
+create view historian.device_activity as
+select e.job, e.generation, e.node, d.device, d.rank, e.at, historian.real(d.busy_share) as busy_share,
+       historian.real(d.tensor_share) as tensor_share, historian.real(d.pcie_bytes_per_s) as pcie_bytes_per_s,
+       historian.real(d.link_sent_bytes_per_s) as link_sent_bytes_per_s,
+       historian.real(d.link_received_bytes_per_s) as link_received_bytes_per_s
+from historian.events e
+cross join lateral jsonb_to_recordset(e.body->'devices') as d(
+    device text, rank bigint, busy_share numeric, tensor_share numeric, pcie_bytes_per_s numeric,
+    link_sent_bytes_per_s numeric, link_received_bytes_per_s numeric)
+where e.type = 'telemetry_measured';
+
+comment on view historian.device_activity is 'activity of each GPU: kernels, tensor cores, PCIe, NVLink or xGMI';
+
+create view historian.port_activity as
+select e.job, e.generation, e.node, p.port, e.at, historian.real(p.sent_bytes_per_s) as sent_bytes_per_s,
+       historian.real(p.received_bytes_per_s) as received_bytes_per_s
+from historian.events e
+cross join lateral jsonb_to_recordset(e.body->'ports') as p(
+    port text, sent_bytes_per_s numeric, received_bytes_per_s numeric)
+where e.type = 'telemetry_measured';
+
+comment on view historian.port_activity is 'traffic of each InfiniBand or RoCE port of the machines of a job';
+
 create view controller.node_history as
 select r.key as node, r.chance, r.last_at as chance_at, (m.mark->>'at')::timestamptz as at, m.mark->>'kind' as kind,
        m.mark->>'kind' in ('crash', 'killed', 'hardware', 'witnessed', 'alert', 'hang', 'slow') and m.mark->>'struck' is null as counts,
@@ -650,6 +675,8 @@ grant select on
     historian.throughput,
     historian.logged_numbers,
     historian.telemetry,
+    historian.device_activity,
+    historian.port_activity,
     historian.credential_changes,
     historian.shared_faults,
     historian.group_evictions,
@@ -671,6 +698,8 @@ alter view historian.dead_letters owner to holdfast_historian;
 alter view historian.throughput owner to holdfast_historian;
 alter view historian.logged_numbers owner to holdfast_historian;
 alter view historian.telemetry owner to holdfast_historian;
+alter view historian.device_activity owner to holdfast_historian;
+alter view historian.port_activity owner to holdfast_historian;
 alter view historian.credential_changes owner to holdfast_historian;
 alter view historian.shared_faults owner to holdfast_historian;
 alter view historian.group_evictions owner to holdfast_historian;

@@ -34,6 +34,7 @@ from holdfast_agent.bus_contact import BusContact
 from holdfast_agent.companions.backups import Backups
 from holdfast_agent.companions.vault_link import VaultLink
 from holdfast_agent.companions.zygote_link import ZygoteLink
+from holdfast_agent.devices.meters import meters_of_node
 from holdfast_agent.effects import Effects
 from holdfast_agent.files.code_store import CodeStore, FetchedCode
 from holdfast_agent.files.directories import Directories
@@ -157,9 +158,10 @@ class Agent:
         self._probing = Probing(
             node, address, directories, crew, publish, now, on_question=self._inspecting.note_slow_job
         )
-        self._tracing = Tracing(node, directories, crew, publish, now)
-        every_s = (telemetry or TelemetryPolicy()).every_s
-        self._telemetry = Telemetry(node, every_s, crew, self._watcher.statuses, publish, now)
+        telemetry = telemetry or TelemetryPolicy()
+        self._meters = meters_of_node(inspections, telemetry)
+        self._tracing = Tracing(node, directories, crew, publish, now, self._meters)
+        self._telemetry = Telemetry(node, telemetry.every_s, crew, self._watcher.statuses, publish, now, self._meters)
 
     async def run(self) -> None:
         """Serve until cancelled; then end the ranks and the zygote, and report the departure."""
@@ -173,6 +175,8 @@ class Agent:
         finally:
             serving.cancel()
             await asyncio.wait([serving])
+            if self._meters is not None:
+                self._meters.close()
             if self._bus is not None:
                 await self._bus.close()
             self._spool.close()

@@ -13,6 +13,7 @@ from holdfast.events.checkpoint_evidence import (
     StepNotPersisted,
     StepsKept,
 )
+from holdfast.events.parts.devices import NodeActivity
 from holdfast.events.parts.job import AgentPlace, CheckResult, Endpoint, NodeFacts, Purpose
 from holdfast.events.parts.ranks import FoldedResult, RankException, RankProgress, RankReplay
 from holdfast.events.parts.samples import RankProfile, SlowStage
@@ -252,6 +253,8 @@ class StackDump(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """Duration of the whole round on this node."""
     links: NodeLinks | None = None
     """Network connections of the node, in the first part."""
+    activity: NodeActivity | None = None
+    """Activity of the node's devices and RDMA ports meanwhile, in the first part."""
 
 
 class CollectiveTrace(Evidence, frozen=True, kw_only=True, omit_defaults=True):

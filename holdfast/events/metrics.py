@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast.events.base import Metric
+from holdfast.events.parts.devices import DeviceActivity, PortActivity
 from holdfast.events.parts.samples import IterationSample, LoggedSample, RankTelemetry, StepSample
 from holdfast.events.parts.scalars import Count, Name, Step
 
@@ -45,6 +46,10 @@ class TelemetryMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
 
     ranks: tuple[RankTelemetry, ...]
     interval_s: float
+    devices: tuple[DeviceActivity, ...] = ()
+    """GPUs of the node, also those that no rank uses."""
+    ports: tuple[PortActivity, ...] = ()
+    """InfiniBand and RoCE ports of the machine."""
 
 
 class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 VIEWS = (
     *("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters"),
     *("logged_numbers", "throughput", "telemetry", "credential_changes", "shared_faults"),
-    "group_evictions",
+    *("group_evictions", "device_activity", "port_activity"),
 )
 
 

@@ -24,7 +24,7 @@ async def test_every_view_says_in_a_line_what_it_holds(urls: dict[str, str]) -> 
     assert {row["relname"] for row in rows} == {
         *("steps", "generations", "incidents", "incident_timeline", "jobs", "events_by_type", "dead_letters"),
         *("logged_numbers", "throughput", "telemetry", "credential_changes", "shared_faults", "ettr"),
-        *("group_evictions", "incident_phases"),
+        *("group_evictions", "incident_phases", "device_activity", "port_activity"),
     }
     assert all(row["line"] for row in rows)
 

@@ -11,8 +11,10 @@ from holdfast.events import (
     MessageRejected,
     MfuDeclined,
     NumbersLogged,
+    TelemetryMeasured,
     ThroughputMeasured,
 )
+from holdfast.events.parts.devices import DeviceActivity, PortActivity
 from holdfast.events.parts.ranks import RankException
 from holdfast.events.parts.samples import LoggedSample
 from tests.integration.historian_scene import (
@@ -112,6 +114,27 @@ async def test_what_logs_and_output_say_and_the_pace(urls: dict[str, str]) -> No
         "a step takes 0.250 s",
         "training at 65 % of its pace since step 50",
     ]
+
+
+async def test_activity_of_devices_and_ports_is_a_row_each(urls: dict[str, str]) -> None:
+    story = Story("devices", nodes=("n1",))
+    devices = (
+        DeviceActivity(device="0000:3b:00", rank=4, busy_share=0.5, tensor_share=0.0, link_sent_bytes_per_s=2e9),
+        DeviceActivity(device="0000:3c:00"),
+    )
+    ports = (PortActivity(port="mlx5_0:1", sent_bytes_per_s=1e9),)
+    story.say(TelemetryMeasured, 1, node="n1", ranks=(), interval_s=5.0, devices=devices, ports=ports)
+    # As agents of earlier releases publish it.
+    story.say(TelemetryMeasured, 2, node="n1", ranks=(), interval_s=5.0)
+    await record(urls["historian"], story.events)
+    first, second = await query(
+        urls["reader"], "select * from historian.device_activity where job = 'devices' order by device"
+    )
+    assert (first["node"], first["rank"], first["busy_share"], first["tensor_share"]) == ("n1", 4, 0.5, 0.0)
+    assert (first["link_sent_bytes_per_s"], first["link_received_bytes_per_s"]) == (2e9, None)
+    assert (second["device"], second["rank"], second["busy_share"]) == ("0000:3c:00", None, None)
+    port = await one(urls, "select * from historian.port_activity where job = 'devices'")
+    assert (port["port"], port["sent_bytes_per_s"], port["received_bytes_per_s"]) == ("mlx5_0:1", 1e9, None)
 
 
 async def test_phases_of_all_these_incidents_add_up(urls: dict[str, str]) -> None:

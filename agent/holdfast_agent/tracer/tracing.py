@@ -15,20 +15,27 @@ import structlog
 from holdfast.clock import Now
 from holdfast.engines.hang.event_times import to_event_times
 from holdfast.events import CollectiveTrace, Event, StackDump
+from holdfast.events.parts.devices import NodeActivity
 from holdfast.events.parts.traces import NodeLinks, RankTrace
 from holdfast.ids import derived_id
 from holdfast.node.machine import Machine
 from holdfast.orders.trace import TraceOrder
 from holdfast.trainer.hooks.flight_recorder import socket_path
+from holdfast_agent.devices.meters import NodeMeters
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.plan.node_state import Crew
 from holdfast_agent.tracer.collectives import marks_of, trace_of, with_recorders
 from holdfast_agent.tracer.links import SAMPLE_EVERY_S, Ports, links_of
 from holdfast_agent.tracer.parts import stacks_in_parts, traces_in_parts
+from holdfast_agent.tracer.process_tree import processes_of
 from holdfast_agent.tracer.recorder import NoAnswer, recorder_of
 from holdfast_agent.tracer.rounds import Round, trace
 
 LINKS_S_MAX = 1.5
+ACTIVITY_S_MAX = 1.5
+
+ACTIVITY_S = 0.8
+"""Time over which the activity of devices is measured: it lies within the time in which the job makes no progress."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +50,11 @@ class Tracing:
         crew: Callable[[], Crew | None],
         publish: Callable[..., None],
         now: Now,
+        meters: NodeMeters | None = None,
     ) -> None:
+        """`meters`: of the node's devices; None: they are not measured."""
         self._node = node
+        self._meters = meters
         self._directories = directories
         self._crew = crew
         self._publish = publish
@@ -84,10 +94,10 @@ class Tracing:
                 return ring
 
         pids = dict(crew.pids)
-        seen, links = await asyncio.gather(
-            trace(self._node, pids, collectives, native=wanted.native), self._links(pids)
+        seen, links, activity = await asyncio.gather(
+            trace(self._node, pids, collectives, native=wanted.native), self._links(pids), self._activity(pids)
         )
-        self._publish(*self._events(wanted, seen, links))
+        self._publish(*self._events(wanted, seen, links, activity))
         log.info("traced", job=job, trace=wanted.id, processes=len(seen.processes), took_s=round(seen.took_s, 3))
 
     async def _links(self, pids: dict[int, int]) -> NodeLinks:
@@ -100,7 +110,21 @@ class Tracing:
         except (TimeoutError, OSError) as error:
             return NodeLinks(node=self._node, unread=f"the connections were not read: {error or 'no time'}")
 
-    def _events(self, wanted: TraceOrder, seen: Round, links: NodeLinks) -> list[Event]:
+    async def _activity(self, pids: dict[int, int]) -> NodeActivity | None:
+        if self._meters is None or not self._meters.has_any:
+            return None
+        try:
+            async with asyncio.timeout(ACTIVITY_S_MAX):
+                rank_of = {process.pid: process.rank for process in await asyncio.to_thread(processes_of, pids)}
+                if await self._meters.measure(pids, rank_of) is None:
+                    return None
+                await asyncio.sleep(ACTIVITY_S)
+                return await self._meters.measure(pids, rank_of)
+        except TimeoutError:
+            # The stacks shall not wait for it.
+            return None
+
+    def _events(self, wanted: TraceOrder, seen: Round, links: NodeLinks, activity: NodeActivity | None) -> list[Event]:
         common: dict[str, Any] = {
             "at": self._now(),
             "source": f"agent/{self._node}",
@@ -125,6 +149,7 @@ class Tracing:
                 part=at,
                 parts=len(stacks),
                 links=links if at == 1 else None,
+                activity=activity if at == 1 else None,
             )
             for at, part in enumerate(stacks, start=1)
         ]

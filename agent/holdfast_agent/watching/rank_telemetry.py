@@ -17,6 +17,7 @@ from holdfast.events import TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
 from holdfast.node.machine import entries, number
+from holdfast_agent.devices.meters import NodeMeters
 from holdfast_agent.plan.node_state import Crew, RankStatus
 from holdfast_agent.tracer.process_tree import processes_of, work_of
 
@@ -54,9 +55,12 @@ class Telemetry:
         statuses: Callable[[], Mapping[int, RankStatus]],
         publish: PublishEvent,
         now: Now,
+        meters: NodeMeters | None = None,
     ) -> None:
+        """`meters`: of the node's devices; None: they are not measured."""
         self._node = node
         self._every_s = every_s
+        self._meters = meters
         self._crew = crew
         self._statuses = statuses
         self._publish = publish
@@ -71,9 +75,12 @@ class Telemetry:
             crew = self._crew()
             if crew is None or not crew.trains or not crew.stepped or not crew.pids:
                 before = None
+                if self._meters is not None and crew is None:
+                    self._meters.close()
                 continue
             statuses = self._statuses()
-            used, sent = await asyncio.to_thread(_measure, dict(crew.pids))
+            used, sent, rank_of = await asyncio.to_thread(_measure, dict(crew.pids))
+            activity = await self._meters.measure(crew.pids, rank_of) if self._meters is not None else None
             collectives = {rank: status.collectives for rank, status in statuses.items()}
             look = UsageSample(
                 pids=dict(crew.pids), at_s=time.monotonic(), used=used, sent_bytes=sent, collectives=collectives
@@ -90,6 +97,8 @@ class Telemetry:
                         cause=crew.order.cause,
                         ranks=between(before, look),
                         interval_s=self._every_s,
+                        devices=activity.devices if activity is not None else (),
+                        ports=activity.ports if activity is not None else (),
                     )
                 )
             before = look
@@ -127,12 +136,15 @@ def between(before: UsageSample, look: UsageSample) -> tuple[RankTelemetry, ...]
     )
 
 
-def _measure(pids: Mapping[int, int]) -> tuple[dict[int, ResourceUse], int | None]:
+def _measure(pids: Mapping[int, int]) -> tuple[dict[int, ResourceUse], int | None, dict[int, int]]:
+    """Return what each rank uses, what the node sent, and the rank of each process."""
     of_rank: dict[int, list[int]] = {}
     for process in processes_of(pids):
         of_rank.setdefault(process.rank, []).append(process.pid)
+    rank_of = {pid: rank for rank, processes in of_rank.items() for pid in processes}
     used = {rank: found for rank, processes in of_rank.items() if (found := _used(processes)) is not None}
-    return used, _sum(sent_bytes(_text(Path("/proc/net/dev"))), rdma_sent_bytes(Path("/sys/class/infiniband")))
+    sent = _sum(sent_bytes(_text(Path("/proc/net/dev"))), rdma_sent_bytes(Path("/sys/class/infiniband")))
+    return used, sent, rank_of
 
 
 def _used(pids: list[int]) -> ResourceUse | None:

@@ -13,6 +13,12 @@ class TelemetryPolicy(Section, frozen=True, kw_only=True):
     every_s: Annotated[float, Within(0, 3600.0)] = 5.0
     """Interval of measurements; 0: none. A model fits only the interval that it was trained with."""
 
+    devices: bool = True
+    """Whether the activity of GPUs and RDMA ports is measured as well, and asked for when a job is traced."""
+
+    dcgm: str = "127.0.0.1:5555"
+    """Address of DCGM's host engine, which is asked where NVML does not measure tensor cores; "": it is not asked."""
+
     window: Annotated[int, Within(8, 10_000)] = 24
     """Measurements that are judged together."""
 

@@ -1,33 +1,18 @@
 """`python -m holdfast_agent.inspections.sources.gpu_probe`: answers each line on stdin with one line of NVML data.
 
-It is a process because a call into a hanging driver never returns, not even on SIGKILL. It exits at the end of stdin.
+`holdfast_agent.devices.answering` says why it is a process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
-import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
-import msgspec
-
 from holdfast.pci import pci_address
+from holdfast_agent.devices.answering import serve
 from holdfast_agent.inspections.sources.gpu_report import GpuReport, GpuState
-
-_encoder = msgspec.json.Encoder()
-
-
-def serve(begin: Callable[[], Callable[[], GpuReport] | GpuReport]) -> None:
-    """Answer with what `begin` returns: what reports; or what is missing, and then it is called again next time."""
-    report: Callable[[], GpuReport] | GpuReport = GpuReport()
-    for _ in sys.stdin:
-        if isinstance(report, GpuReport):
-            report = begin()
-        answer = report if isinstance(report, GpuReport) else report()
-        sys.stdout.buffer.write(_encoder.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
 
 
 def begin() -> Callable[[], GpuReport] | GpuReport:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.pci import pci_address
-from holdfast_agent.inspections.sources.gpu_probe import serve
+from holdfast_agent.devices.answering import serve
 from holdfast_agent.inspections.sources.gpu_report import AMD, GpuReport, GpuState
 
 _PENDING, _UNRESERVABLE = 1, 2
