@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from holdfast.decoding import UNREADABLE
 from holdfast.engines.checks.warm_up import WarmUpResult
 from holdfast.fresh_ids import uuid7
 from holdfast_agent.companions.rank_user import RankUser
@@ -152,6 +153,6 @@ def _results(report: WarmUpResults) -> tuple[WarmUpResult, ...]:
     for line in report.results:
         try:
             found.append(msgspec.json.decode(line, type=WarmUpResult))
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             log.warning("a result of the warm-up cannot be read", reason=str(error))
     return tuple(found)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 import structlog
 
+from holdfast.decoding import UNREADABLE
 from holdfast.events import CheckpointRestored, CheckpointSaved, DiagnosticResult, Event, ReplayResult, StepsKept
 from holdfast.events.parts.ranks import RankReplay
 from holdfast.fresh_ids import uuid7
@@ -109,7 +110,7 @@ def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> 
     try:
         if report.kind == REPLAY_RESULT:
             replay = msgspec.convert(report.fields, RankReplay)
-            took_s = float(cast(float, report.fields.get("took_s", 0.0)))
+            took_s = msgspec.convert(report.fields.get("took_s", 0.0), float)
             return ReplayResult(**common, incident=order.incident, rank=report.rank, replay=replay, took_s=took_s)
         if report.kind == CHECKPOINT_SAVED:
             saved = msgspec.convert(report.fields, SavedCheckpoint, strict=False)
@@ -146,6 +147,6 @@ def training_log(report: RankReport) -> str | None:
 def _parse(line: bytes) -> RankReport | None:
     try:
         return msgspec.json.decode(line, type=RankReport)
-    except (msgspec.DecodeError, ValueError) as error:
+    except UNREADABLE as error:
         log.warning("a report cannot be read", reason=str(error), line=line[:200].decode(errors="replace"))
         return None

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from holdfast.decoding import UNREADABLE
 from holdfast.events.parts.launch import STREAMS
 from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
@@ -387,6 +388,6 @@ def _read_exception(path: Path, before_ns: int | None = None) -> RankException |
             return msgspec.json.decode(file.read(_EXCEPTION_BYTES_MAX), type=RankException)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         log.warning("an exception record cannot be read", file=str(path), reason=str(error))
         return None

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import structlog
 
+from holdfast.decoding import UNREADABLE
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.storage.directory import Storage
@@ -61,7 +62,7 @@ class _Records:
 def _parts_in(folder: Folder, record: str) -> tuple[CheckpointPart, ...]:
     try:
         return _decode(folder.get(record))
-    except (DamagedCheckpoint, msgspec.DecodeError):
+    except (DamagedCheckpoint, *UNREADABLE):
         return ()  # removed, or not whole yet: it is looked at again
 
 

@@ -44,6 +44,8 @@ MAGIC = b"HFCOLLEC"
 VERSION = 1
 RING_RECORDS = 8192
 GROUPS_MAX = 128
+MEMBERS_MAX = 4 * RANKS_MAX
+"""Maximum number of members of all groups together, for a reader's memory."""
 
 HEADER = struct.Struct("<8sIIqqqqq")
 STATE_OFFSET = 64
@@ -156,6 +158,12 @@ def runs_of(ranks: tuple[int, ...]) -> tuple[Run, ...]:
 
 def ranks_of(runs: tuple[Run, ...]) -> tuple[int, ...]:
     """Decode runs of ranks. Raises RingError: a job cannot have this many ranks."""
-    if (count := sum(count for _, count, _ in runs)) > RANKS_MAX:
+    if (count := members_of(runs)) > RANKS_MAX:
         raise RingError(f"a group of {count} ranks: more than a job has")
     return tuple(first + number * stride for first, count, stride in runs for number in range(count))
+
+
+def members_of(runs: tuple[Run, ...]) -> int:
+    """Return the number of ranks in these runs."""
+    # A negative count, which only a hostile rank writes, must not make up for one that is too large.
+    return sum(abs(count) for _, count, _ in runs)

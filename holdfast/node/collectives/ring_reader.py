@@ -28,6 +28,7 @@ from holdfast.node.collectives.ring_layout import (
     IS_P2P,
     MAGIC,
     MARKS_OFFSET,
+    MEMBERS_MAX,
     ON_DEVICE,
     OPERATIONS,
     REACHED,
@@ -45,6 +46,7 @@ from holdfast.node.collectives.ring_layout import (
     GroupEntry,
     RingError,
     RingRecord,
+    members_of,
     ranks_of,
 )
 from holdfast.node.ranks_file import open_ranks_file
@@ -122,6 +124,8 @@ class RingReader:
                 at += length
         except (struct.error, *UNREADABLE) as error:
             raise RingError(f"{self.path} is damaged: its group table cannot be read: {error}") from error
+        if len(found) > GROUPS_MAX or sum(members_of(entry.runs) for entry in found) > MEMBERS_MAX:
+            raise RingError(f"{self.path} is damaged: its groups, or their members, are more than a job has")
         self._groups, self._groups_bytes = tuple(found), used
         return self._groups
 

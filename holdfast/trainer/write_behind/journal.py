@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.decoding import UNREADABLE
 from holdfast.trainer.write_behind.saved_files import JournalEntry, decode_journal, encode_journal
 
 FOLDER = "memory-checkpoints"
@@ -27,7 +28,7 @@ class Journal:
             self._entry = decode_journal(self._path.read_bytes())
         except FileNotFoundError:
             self._entry = None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise OSError(f"{self._path} is damaged: {error}") from error
         return self._entry
 

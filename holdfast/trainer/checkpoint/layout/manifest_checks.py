@@ -10,8 +10,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from math import prod
 
-import msgspec
-
+from holdfast.decoding import UNREADABLE
 from holdfast.trainer.checkpoint.errors import DamagedCheckpoint
 from holdfast.trainer.checkpoint.layout.manifest import (
     MANIFEST,
@@ -72,7 +71,7 @@ def decode_index(part: CheckpointPart, index: memoryview | bytes) -> tuple[Value
         raise DamagedCheckpoint(f"part {part.name}: the index fails its checksum")
     try:
         entries = decode_entries(index)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise DamagedCheckpoint(f"part {part.name}: the index cannot be read: {error}") from error
     check_entries(part, entries)
     return entries

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.decoding import UNREADABLE
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, Superseded
 from holdfast.trainer.checkpoint.objects.catalogue import FORMAT, Catalogue
 from holdfast.trainer.checkpoint.storage.workplace import Owner
@@ -88,7 +89,7 @@ class Journal:
         path = self._path(number)
         try:
             catalogue = _decode(self._fs.cat_file(path))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise CheckpointError(
                 f"{path} cannot be read: {error}; remove it to go back to the catalogue before it"
             ) from error

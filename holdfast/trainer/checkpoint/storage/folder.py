@@ -12,9 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import msgspec
 import numpy as np
 
+from holdfast.decoding import UNREADABLE
 from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint
 from holdfast.trainer.checkpoint.layout.manifest import (
     FORMAT,
@@ -72,7 +72,7 @@ def read_manifest(folder: Folder) -> CheckpointManifest:
     record = folder.get(MANIFEST)
     try:
         manifest = decode_manifest(record)
-    except (msgspec.DecodeError, UnicodeDecodeError, DamagedCheckpoint) as error:
+    except (*UNREADABLE, DamagedCheckpoint) as error:
         raise DamagedCheckpoint(f"{folder.name}: {MANIFEST} cannot be read: {error}") from error
     if manifest.format not in (UNSUMMED_FORMAT, FORMAT):
         raise CheckpointMismatch(

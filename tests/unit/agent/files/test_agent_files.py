@@ -230,6 +230,15 @@ def test_reports_are_read_from_where_the_agent_stopped(tmp_path: Path, monkeypat
     assert (note.kind, event_of(note, order, "n", NOW)) == ("note", None)
 
 
+def test_reports_that_cannot_be_read_are_skipped(tmp_path: Path) -> None:
+    head = b'{"kind":"note","at_ns":1,"rank":0,"generation":1'
+    nested = head + b',"fields":{"x":[{"y":' + b"[" * 100_000 + b"\n"
+    path = tmp_path / "job.jsonl"
+    path.write_bytes(nested + b"\xff\n" + head + b',"fields":{"x":"\xff"}}\n' + head + b"}\n")
+    (sound,) = ReportFile(path, 0).read()
+    assert sound.kind == "note"
+
+
 def test_outside_holdfast_the_library_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_REPORTS", raising=False)
     step(step=1, loss=0.1)

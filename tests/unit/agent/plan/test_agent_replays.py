@@ -82,6 +82,10 @@ def test_what_they_computed_is_said_and_nothing_of_checkpoints() -> None:
 
 def test_a_report_that_is_not_understood_is_passed_over() -> None:
     assert event_of(report("replay_result", {"first": "soon"}), replay_order(3), "n", START) is None
+    computed = {"first": 47, "last": 47, "digest": "b"}
+    assert event_of(report("replay_result", computed), replay_order(3), "n", START) is not None
+    for took_s in (None, "long", [1]):
+        assert event_of(report("replay_result", computed | {"took_s": took_s}), replay_order(3), "n", START) is None
 
 
 def report(kind: str, fields: dict[str, object]) -> RankReport:

@@ -127,6 +127,9 @@ def test_a_broken_manifest_is_damage_and_another_version_is_not(tmp_path: Path) 
     path.write_text(text[:20])
     (only,) = damage(folder)
     assert (only.file, only.begin, only.end) == ("manifest.json", 0, 20)
+    path.write_bytes(b'{"of another release":' + b"[" * 100_000)
+    (only,) = damage(folder)
+    assert only.file == "manifest.json"
     path.write_bytes(encode_manifest(msgspec.structs.replace(manifest, format=FORMAT + 1)))
     with pytest.raises(CheckpointMismatch, match=f"format {FORMAT + 1}"):
         damage(folder)
