@@ -10,7 +10,7 @@ from holdfast.trainer.integrations.one_training import begins
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
-SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP", "XLA")
+NOT_KEPT = ("DEEPSPEED", "MEGATRON_LM", "XLA")
 
 
 @dataclass
@@ -45,12 +45,20 @@ def keep(accelerator: Any, loader: Any) -> LoopSteps:
         raise ValueError("keep(accelerator, loader) comes after accelerator.prepare(model, optimizer, loader)")
     if not begins("a loop of accelerate"):
         return LoopSteps()
-    kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
-    if kind in SHARDED:
-        log.warning(
-            "the steps of this loop are not kept in memory: `keep` is for data parallelism, and it has %s", kind
-        )
+    if reason := _why_not(accelerator):
+        log.warning("the steps of this loop are not kept in memory: %s", reason)
         return LoopSteps()
     from holdfast.trainer.integrations.accelerate_steps import AccelerateSteps
 
     return AccelerateSteps(accelerator, loader)
+
+
+def _why_not(accelerator: Any) -> str:
+    from holdfast.trainer.integrations import shards
+
+    kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+    if kind in NOT_KEPT:
+        return f"`keep` is for data parallelism, FSDP2 and tensor parallelism, and it has {kind}"
+    if any(shards.is_fsdp1(model) for model in accelerator._models):
+        return f"{shards.FSDP1_REASON}: FullyShardedDataParallelPlugin(fsdp_version=2)"
+    return ""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
+from holdfast.trainer.integrations import shards
 from holdfast.trainer.integrations.accelerate_loop import LoopSteps
 from holdfast.trainer.integrations.kept_steps import KeptSteps, Step, is_newer, rng_now, set_rng
 from holdfast.trainer.integrations.loaders import begin_after, generator_states, set_generators
@@ -26,7 +27,8 @@ class AccelerateSteps(LoopSteps):
         self._loader = loader
         self._batches = 0
         self._order: dict[str, Any] = {}
-        self._steps = KeptSteps()
+        self._is_sharded = any(shards.is_sharded(model) for model in accelerator._models)
+        self._steps = KeptSteps(is_sharded=self._is_sharded)
         in_file = _step_loaded(accelerator)
         step = self._steps.restore([_name(n) for n in range(len(accelerator._models))], in_file)
         self._restored = step if is_newer(step, in_file) else None
@@ -47,9 +49,14 @@ class AccelerateSteps(LoopSteps):
     def _load(self, step: Step) -> None:
         accelerator, rest = self._accelerator, step.rest
         for n, model in enumerate(accelerator._models):
-            accelerator.unwrap_model(model).load_state_dict(step.models[_name(n)])
+            unwrapped, kept = accelerator.unwrap_model(model), step.models[_name(n)]
+            if self._is_sharded:
+                shards.load_model(unwrapped, kept)
+            else:
+                unwrapped.load_state_dict(kept)
         for kind in KINDS:
-            for it, saved in zip(getattr(accelerator, f"_{kind}"), rest[kind], strict=True):
+            kept = shards.placed_as(accelerator._models, rest[kind]) if self._is_sharded else rest[kind]
+            for it, saved in zip(getattr(accelerator, f"_{kind}"), kept, strict=True):
                 it.load_state_dict(saved)
         if accelerator.scaler is not None and rest["scaler"] is not None:
             accelerator.scaler.load_state_dict(rest["scaler"])

@@ -1,6 +1,7 @@
 """What a framework's training keeps of each step: weights by name, the rest as the framework has it, this rank's own.
 
 Weights and the rest are the same on all ranks that train data in parallel, so a checkpoint on the disk has them once.
+Where each rank holds a part of the model (`shards.py`), the part is this rank's own.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from holdfast.trainer.checkpoint.agreement import RankGroup
 from holdfast.trainer.checkpoint.checkpointer import Checkpointer, CheckpointError, PerRank, RngState
 from holdfast.trainer.checkpoint.environment import restore_step
+from holdfast.trainer.checkpoint.layout.dtensors import DPart, Spread, local_of, spread_of
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
@@ -36,8 +39,9 @@ class Step:
 class KeptSteps:
     """The steps of this process's training, in memory and on the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sharded: bool = False) -> None:
         self._checkpointer = Checkpointer()
+        self._is_sharded = is_sharded
         self._last = 0
 
     def is_new(self, step: int) -> bool:
@@ -45,8 +49,9 @@ class KeptSteps:
 
     def keep(self, step: Step) -> None:
         self._last = step.number
-        state: dict[str, Any] = {**step.models, REST: Whole(step.rest), RANK: PerRank(Whole(step.own))}
-        self._checkpointer.keep(step.number, state)
+        own = Whole((step.models, step.rest, step.own) if self._is_sharded else step.own)
+        shared = {} if self._is_sharded else {**step.models, REST: Whole(step.rest)}
+        self._checkpointer.keep(step.number, {**shared, RANK: PerRank(own)})
 
     def restore(self, models: Sequence[str] = ("model",), in_file: int | None = None) -> Step | None:
         """Return the newest step that all ranks have; None if there is none. All ranks call it.
@@ -55,7 +60,9 @@ class KeptSteps:
         steps is no error. Tensors are in host memory, as if they had been loaded from a file.
         """
         rest, own = Whole(), Whole()
-        state: dict[str, Any] = {name: {} for name in models} | {REST: rest, RANK: PerRank(own)}
+        state: dict[str, Any] = {RANK: PerRank(own)}
+        if not self._is_sharded:
+            state |= {name: {} for name in models} | {REST: rest}
         try:
             number = self._restored(state)
         except CheckpointError as error:
@@ -67,12 +74,16 @@ class KeptSteps:
         self._last = number
         if not number:
             return None
+        if self._is_sharded:
+            return Step(number, *own.value)
         return Step(number, {name: state[name] for name in models}, rest.value, own.value)
 
     def _restored(self, state: dict[str, Any]) -> int:
         try:
             return self._checkpointer.restore(state, to_device=False)
         except CheckpointError as error:
+            if self._is_sharded:
+                raise
             # With another number of ranks there is no part for each of them. All ranks are here.
             del state[RANK]
             number = self._checkpointer.restore(state, to_device=False)
@@ -98,7 +109,10 @@ def _of_rank_0(step: int | None) -> int | None:
 
 
 class Whole:
-    """Any object as a part of a checkpoint: its tensors apart, the rest pickled. None until it is loaded."""
+    """Any object as a part of a checkpoint: its tensors apart, the rest pickled. None until it is loaded.
+
+    Of a DTensor it has what this rank holds. Loaded, that is a `DPart`: the mesh may not be made yet.
+    """
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
@@ -119,11 +133,12 @@ class _Pickler(pickle.Pickler):
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self.tensors: list[torch.Tensor] = []
 
-    def persistent_id(self, obj: Any) -> int | None:
+    def persistent_id(self, obj: Any) -> tuple[int, Spread | None] | None:
         if not isinstance(obj, torch.Tensor):
             return None
-        self.tensors.append(obj.detach())
-        return len(self.tensors) - 1
+        spread = spread_of(obj) if isinstance(obj, DTensor) else None
+        self.tensors.append(local_of(obj) if isinstance(obj, DTensor) else obj.detach())
+        return len(self.tensors) - 1, spread
 
 
 class _Unpickler(pickle.Unpickler):
@@ -131,8 +146,10 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(stream)
         self._tensors = tensors
 
-    def persistent_load(self, pid: int) -> torch.Tensor:
-        return self._tensors[pid]
+    def persistent_load(self, pid: tuple[int, Spread | None] | int) -> torch.Tensor | DPart:
+        place, spread = (pid, None) if isinstance(pid, int) else pid
+        tensor = self._tensors[place]
+        return tensor if spread is None else DPart(tensor, spread)
 
 
 def rng_now() -> bytes:

@@ -6,20 +6,28 @@ is drawn again from the random numbers that the epoch began with, and the iterat
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from holdfast.trainer.integrations import shards
 from holdfast.trainer.integrations.kept_steps import KeptSteps, Step, is_newer, rng_now, set_rng
 from holdfast.trainer.integrations.loaders import begin_after, generator_states, set_generators
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
-STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
+STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
+SHARDED = "ModelParallelStrategy"
+"""Lightning's FSDP2 and tensor parallelism: the model is sharded in `configure_model`."""
+INSTEAD = {"FSDPStrategy": "ModelParallelStrategy, which is FSDP2, is kept"}
+META_FILE = "meta.pt"
+"""Of a checkpoint that is a directory, the file without weights."""
 PROGRESS = "epoch_loop.batch_progress"
 NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
@@ -29,9 +37,10 @@ def fit_of(trainer: Any) -> LightningFit | None:
     strategy = type(trainer.strategy).__name__
     if strategy not in STRATEGIES:
         log.warning(
-            "the steps of this fit are not kept in memory: HoldfastCallback is for data parallelism, and its strategy "
-            "is %s. `holdfast run --memory-checkpoints` keeps the checkpoints that it saves",
+            "the steps of this fit are not kept in memory: HoldfastCallback is for data parallelism and FSDP2, and its "
+            "strategy is %s. %s",
             strategy,
+            INSTEAD.get(strategy, "`holdfast run --memory-checkpoints` keeps the checkpoints that it saves"),
         )
         return None
     return LightningFit(trainer)
@@ -42,7 +51,8 @@ class LightningFit:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._steps = KeptSteps()
+        self._is_sharded = type(trainer.strategy).__name__ == SHARDED
+        self._steps = KeptSteps(is_sharded=self._is_sharded)
         self._epoch: dict[str, Any] = {"rng": rng_now(), "generators": []}
         self._restored: Step | None = None
         self._has_begun = False
@@ -65,7 +75,8 @@ class LightningFit:
         trainer = self._trainer
         if not self._steps.is_new(trainer.global_step):
             return
-        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        with self._local_state():
+            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         model = checkpoint.pop("state_dict")
         # The batch that begins is not made.
         progress = checkpoint["loops"]["fit_loop"][PROGRESS]
@@ -74,6 +85,24 @@ class LightningFit:
             counts.update(dict.fromkeys(("ready", "started", "processed"), counts["completed"]))
         own = {"rng": rng_now(), "epoch": self._epoch}
         self._steps.keep(Step(trainer.global_step, {"model": model}, checkpoint, own))
+
+    @contextlib.contextmanager
+    def _local_state(self) -> Iterator[None]:
+        """Have a sharded strategy show what this rank holds. It would copy that, or gather the whole."""
+        if not self._is_sharded:
+            yield
+            return
+        strategy = self._trainer.strategy
+        own = {
+            "lightning_module_state_dict": self._trainer.lightning_module.state_dict,
+            "optimizer_state": lambda optimizer: optimizer.state_dict(),
+        }
+        strategy.__dict__.update(own)
+        try:
+            yield
+        finally:
+            for name in own:
+                del strategy.__dict__[name]
 
     def _wrap(self, owner: Any, name: str, instead: Any) -> None:
         original = getattr(owner, name)
@@ -95,6 +124,16 @@ class LightningFit:
         connector = self._trainer._checkpoint_connector
         connector._ckpt_path = None
         connector._loaded_checkpoint = {**step.rest, "state_dict": step.models["model"]}
+        if self._is_sharded:
+            self._load_shards(step)
+
+    def _load_shards(self, step: Step) -> None:
+        """Load what a sharded strategy would have loaded with the file: the rest of it does not."""
+        module = self._trainer.lightning_module
+        shards.load_model(module, step.models["model"])
+        saved = shards.placed_as([module], step.rest["optimizer_states"])
+        for optimizer, state in zip(self._trainer.optimizers, saved, strict=True):
+            optimizer.load_state_dict(state)
 
     def _place_loaders(self, original: Any) -> None:
         """Called when the loaders are made and not iterated over yet."""
@@ -134,6 +173,8 @@ class LightningFit:
 
 def _step_of(path: Any, weights_only: bool | None) -> int | None:
     """Return the step of a checkpoint in a file, as far as it shows without reading the weights; None: not known."""
+    if path and os.path.isdir(path):
+        path = os.path.join(path, META_FILE)
     if not path or not os.path.isfile(path):
         return None
     try:

@@ -18,6 +18,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from holdfast.trainer.integrations import shards
 from holdfast.trainer.integrations.callback import HoldfastCallback
 from holdfast.trainer.integrations.kept_steps import KeptSteps, Step, is_newer, rng_now, set_rng
 from holdfast.trainer.integrations.one_training import begins
@@ -34,6 +35,7 @@ def patch_trainer(module: ModuleType) -> None:
     trainer = module.Trainer
     trainer.train = _kept(trainer.train)
     trainer._inner_training_loop = _resumed(trainer._inner_training_loop)
+    trainer._load_from_checkpoint = _loaded(trainer._load_from_checkpoint)
 
 
 def _kept(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,20 +73,44 @@ def _resumed(original: Callable[..., Any]) -> Callable[..., Any]:
     return loop
 
 
+def _loaded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load(self: Any, resume_from_checkpoint: Any, *args: Any, **kwargs: Any) -> Any:
+        callback = _callback_of(self)
+        if callback is None or callback.training is None or resume_from_checkpoint != callback.training.folder:
+            return original(self, resume_from_checkpoint, *args, **kwargs)
+        # With FSDP it would miss the model's files.
+        return None
+
+    return load
+
+
 def _callback_of(trainer: Any) -> HoldfastCallback | None:
     return next((it for it in trainer.callback_handler.callbacks if isinstance(it, HoldfastCallback)), None)
 
 
 def _can_be_kept(trainer: Any) -> bool:
-    for name in ("is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled"):
+    reason = ""
+    if _has_fsdp(trainer) and not _has_fsdp2(trainer):
+        reason = f'{shards.FSDP1_REASON}: "fsdp_version": 2 in `fsdp_config`'
+    for name in ("is_deepspeed_enabled", "is_fsdp_xla_enabled"):
         if getattr(trainer, name, False):
-            log.warning(
-                "this Trainer's steps are not kept in memory: HoldfastCallback is for data parallelism, and it has %s. "
-                "`holdfast run --memory-checkpoints` keeps the checkpoints that it saves",
-                name,
-            )
-            return False
-    return True
+            reason = f"HoldfastCallback is for data parallelism and FSDP2, and it has {name}"
+    if reason:
+        log.warning(
+            "this Trainer's steps are not kept in memory: %s. `holdfast run --memory-checkpoints` keeps the "
+            "checkpoints that it saves",
+            reason,
+        )
+    return not reason
+
+
+def _has_fsdp(trainer: Any) -> bool:
+    return bool(getattr(trainer, "is_fsdp_enabled", False))
+
+
+def _has_fsdp2(trainer: Any) -> bool:
+    return _has_fsdp(trainer) and getattr(trainer.accelerator.state.fsdp_plugin, "fsdp_version", 1) == 2
 
 
 class TransformersTrain:
@@ -94,7 +120,9 @@ class TransformersTrain:
         self.folder = ""
         self._trainer = trainer
         self._place = folder
-        self._steps = KeptSteps()
+        # Of a Trainer with FSDP2 the model is not sharded yet.
+        self._is_sharded = _has_fsdp2(trainer) or shards.is_sharded(trainer.model)
+        self._steps = KeptSteps(is_sharded=self._is_sharded)
         self._log = _History()
         self._restored: Step | None = None
 
@@ -121,9 +149,13 @@ class TransformersTrain:
         step, self._restored = self._restored, None
         if step is None:
             return
-        trainer = self._trainer
-        trainer.model.load_state_dict(step.models["model"])
-        trainer.optimizer.load_state_dict(step.rest["optimizer"])
+        trainer, optimizer = self._trainer, step.rest["optimizer"]
+        if self._is_sharded:
+            shards.load_model(trainer.model, step.models["model"])
+            optimizer = shards.placed_as([trainer.model], optimizer)
+        else:
+            trainer.model.load_state_dict(step.models["model"])
+        trainer.optimizer.load_state_dict(optimizer)
         trainer.lr_scheduler.load_state_dict(step.rest["scheduler"])
         if (scaler := trainer.accelerator.scaler) is not None and step.rest["scaler"] is not None:
             scaler.load_state_dict(step.rest["scaler"])

@@ -1,4 +1,4 @@
-"""Training by a framework, with the line that keeps its steps: frameworks.py FRAMEWORK DIRECTORY [PAUSE]
+"""Training by a framework, with the line that keeps its steps: frameworks.py FRAMEWORK[-fsdp2] DIRECTORY [PAUSE]
 
 Each rank notes the samples and the loss of each of its batches. In the first generation rank 1 stops in the batch after
 step PAUSE, for whoever kills it.
@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset
 
 from holdfast.trainer.integrations import HoldfastCallback, keep
 
-FRAMEWORK, HERE = sys.argv[1], Path(sys.argv[2])
+FRAMEWORK, _, SHARDED = sys.argv[1].partition("-")
+HERE = Path(sys.argv[2])
 PAUSE_AFTER = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 RANK, GENERATION = int(os.environ["RANK"]), int(os.environ.get("HOLDFAST_GENERATION", "1"))
 NODES = int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"])
@@ -56,13 +58,34 @@ def note(*words: object) -> None:
         print(*words, file=file)
 
 
+def begins(step: int, model: torch.nn.Module) -> None:
+    # Parameters are whole between a forward and its backward.
+    assert isinstance(next(iter(model.state_dict().values())), DTensor) == bool(SHARDED)
+    note("begins", step)
+
+
+def let_accelerate_shard_on_cpus() -> None:
+    """Have accelerate do FSDP with gloo: it turns that on for accelerators only, and does all of it on CPUs too."""
+    from accelerate.state import AcceleratorState, DistributedType, PartialState
+
+    original = AcceleratorState.__init__
+
+    def begin(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None and self.distributed_type is DistributedType.MULTI_CPU:
+            self.fsdp_plugin, self.distributed_type = fsdp_plugin, DistributedType.FSDP
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = begin
+
+
 def transformers() -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
     from transformers.trainer_utils import get_last_checkpoint, set_seed
 
     class Counts(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            note("begins", state.global_step)
+            begins(state.global_step, model)
             model.done = state.global_step
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -82,6 +105,7 @@ def transformers() -> None:
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
+        **({"fsdp": True, "fsdp_config": {"fsdp_version": 2}} if SHARDED else {}),
     )
     trainer = Trainer(
         model=model,
@@ -99,11 +123,17 @@ def transformers() -> None:
 def lightning() -> None:
     import lightning as L
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+    from lightning.pytorch.strategies import ModelParallelStrategy
+    from torch.distributed.fsdp import FSDPModule, fully_shard
 
     class Module(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = Net()
+
+        def configure_model(self) -> None:
+            if SHARDED and not isinstance(self.net, FSDPModule):
+                fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
 
         def training_step(self, batch: Any, index: int) -> torch.Tensor:
             self.net.done = self.global_step
@@ -119,9 +149,11 @@ def lightning() -> None:
 
     class Begins(Callback):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            note("begins", trainer.global_step)
+            begins(trainer.global_step, pl_module)
 
     L.seed_everything(1)
+    world = int(os.environ["WORLD_SIZE"])
+    strategy = ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1) if SHARDED else "auto"
     trainer = L.Trainer(
         max_steps=STEPS,
         accumulate_grad_batches=ACCUMULATED,
@@ -134,6 +166,7 @@ def lightning() -> None:
         logger=False,
         enable_progress_bar=False,
         accelerator="cpu",
+        strategy=strategy,
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         num_nodes=NODES,
         # Each rank shuffles by itself: the order comes from its random numbers.
@@ -150,11 +183,12 @@ def lightning() -> None:
 
 
 def accelerate() -> None:
-    from accelerate import Accelerator
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
     from accelerate.utils import set_seed
 
     set_seed(1)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATED)
+    sharding = FullyShardedDataParallelPlugin(fsdp_version=2) if SHARDED else None
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATED, fsdp_plugin=sharding)
     # What accelerate has for half precision on an accelerator.
     accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
     net = Net()
@@ -164,7 +198,7 @@ def accelerate() -> None:
     tests = DataLoader(torch.utils.data.Subset(Data(), range(4)), batch_size=BATCH)
     model, optimizer, loader, tests, schedule = accelerator.prepare(net, optimizer, loader, tests, schedule)
     steps = keep(accelerator, loader)
-    note("begins", steps.step)
+    begins(steps.step, net)
     done = steps.step
     for _ in range(steps.epoch, 3):
         for batch in loader:
@@ -184,6 +218,8 @@ def accelerate() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if SHARDED and FRAMEWORK != "lightning":
+        let_accelerate_shard_on_cpus()
     {"transformers": transformers, "lightning": lightning, "accelerate": accelerate}[FRAMEWORK]()
     note("ended")
     if torch.distributed.is_initialized():

@@ -101,17 +101,22 @@ def laid_out(kept: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
         example = there if there is not None else examples.get(leaf.spread.over)
         if example is None:
             raise CheckpointMismatch(f"{_name(path)} was kept as {leaf.spread}: nothing of this job lies so now")
-        shape = torch.Size(leaf.spread.shape)
-        stride = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(
-            leaf.local, example.device_mesh, example.placements, run_check=False, shape=shape, stride=stride
-        )
+        return part_over(example, leaf)
 
     whole = _with_leaves(kept, (), lay)
     if missing := expected.keys() - found:
         raise CheckpointMismatch(f"{_name(min(missing, key=str))} was not kept")
     assert isinstance(whole, dict)
     return whole
+
+
+def part_over(example: DTensor, part: DPart) -> DTensor:
+    """Return a part as a DTensor that lies as the example does."""
+    shape = torch.Size(part.spread.shape)
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(
+        part.local, example.device_mesh, example.placements, run_check=False, shape=shape, stride=stride
+    )
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
