@@ -26,8 +26,6 @@ from holdfast.daemon.quick_imports import quick_imports
 from holdfast.node import kernel
 
 FILES_MOST = 64
-_ASIDE = 512
-"""Descriptors from here on are used by no process of a test."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +56,14 @@ def become(asked: Asked, parent: int) -> None:
     kernel.die_with_parent(parent)
     if asked.has_session:
         os.setsid()
-    aside = {target: os.dup2(source, _ASIDE + target) for target, source in asked.files.items()}
-    os.closerange(3, _ASIDE)
-    for target, source in aside.items():
-        os.dup2(source, target)
-    os.closerange(_ASIDE, _ASIDE + max(aside) + 1)
+    # A test may have given any number: what is put aside lies above all of them.
+    first = max(*asked.files, *asked.files.values()) + 1
+    for index, source in enumerate(asked.files.values()):
+        os.dup2(source, first + index)
+    os.closerange(3, first)
+    for index, target in enumerate(asked.files):
+        os.dup2(first + index, target)
+    os.closerange(first, first + len(asked.files))
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(asked.directory)
