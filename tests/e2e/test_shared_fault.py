@@ -104,7 +104,9 @@ def test_a_hint_about_a_node_starts_tests_when_its_rank_dies(asking: Cluster) ->
     assert asking.members(job) == members and not asking.events(job, "eviction")
     (incident,) = asking.incidents(job)
     told = [kind for kind in timeline(asking, incident["key"]) if kind in STEPS]
-    assert told == list(STEPS) and incident["outcome"] == "recovered"
+    # If the end of a partner arrives first, a restart in place has begun when the rank's own end asks for tests.
+    begun = ["reattempt", "generation_started"] if told[1] == "reattempt" else []
+    assert told == [STEPS[0], *begun, *STEPS[1:]] and incident["outcome"] == "recovered"
     check_record(asking, job)
 
 

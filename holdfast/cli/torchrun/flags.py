@@ -91,7 +91,7 @@ FLAGS = (
     ),
     Flag(name="role", default="default", meaning="Role of the ranks: ROLE_NAME, and the prefix of their lines."),
     Flag(name="module", short="m", kind="switch", meaning="SCRIPT is a module, as in python -m."),
-    Flag(name="no-python", kind="switch", meaning="SCRIPT is a program of its own: it is run without Python."),
+    Flag(name="no-python", kind="switch", meaning="SCRIPT is a program: it is run without Python."),
     Flag(
         name="run-path",
         kind="switch",
