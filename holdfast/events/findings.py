@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast.events.base import Finding
+from holdfast.events.parts.devices import IdleDevice
 from holdfast.events.parts.ranks import HangSuspect, StandingPlace, Suspect
 from holdfast.events.parts.samples import FlaggedGroup, GroupPace, RankPace, SlowCause, StackRound
 from holdfast.events.parts.scalars import Count, Id, Moment, Name, Step
@@ -298,6 +299,8 @@ class HangFound(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """A name of `holdfast.symptoms`, by what the suspected ranks wait for inside the kernel; "": none."""
     group: tuple[Name, ...] = ()
     """Machines of a parallel group that is convincing enough to evict it as a whole, the most suspect first."""
+    idle: tuple[IdleDevice, ...] = ()
+    """Devices without an activity that most others have: a reason to test their nodes first, and no proof."""
     summary: str = ""
     evidence: tuple[str, ...] = ()
 

@@ -91,6 +91,8 @@ def event_of(given: Input, **defaults: Any) -> Any:
         fields["is_by_signal"] = fields.get("machine") == "signal"
         fields = {"sign": "waiting", "still_s": 5.0, "limit_s": 3.0, "phase": "train", "confidence": 0.9} | fields
         fields["scope"] = {0: "nobody", 1: "machine"}.get(len(given.words), "group")
+        idle = [node for node in str(fields.get("idle", "")).split(",") if node]
+        fields["idle"] = [{"node": node, "measure": "busy", "text": f"GPU 1 on {node} runs no kernel"} for node in idle]
         if "ranks" in fields:
             fields["ranks"] = [int(rank) for rank in str(fields["ranks"]).split(",") if rank.isdigit()]
     if kind.__name__ == "FailSlowLocated":

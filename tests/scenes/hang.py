@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from holdfast.events import (
     StackDump,
     StepsMeasured,
 )
+from holdfast.events.parts.devices import NodeActivity
 from holdfast.events.parts.ranks import RankProgress
 from holdfast.events.parts.samples import StepSample
 from holdfast.events.parts.traces import Frame, ProcessStacks, RankTrace, ThreadStack
@@ -105,9 +107,15 @@ class Scene:
             self.second(**how)
 
     def answer(
-        self, *nodes: str, guilty: int | None = 2, others: Calls = WAITS, parts: int = 1, **of_guilty: Any
+        self,
+        *nodes: str,
+        guilty: int | None = 2,
+        others: Calls = WAITS,
+        parts: int = 1,
+        activity: Mapping[str, NodeActivity] | None = None,
+        **of_guilty: Any,
     ) -> None:
-        """These nodes answer what was asked last."""
+        """These nodes answer what was asked last. `activity`: of the devices of nodes."""
         trace = self.wanted[-1].id
         for node in nodes or NODES:
             rank = NODES.index(node)
@@ -126,6 +134,7 @@ class Scene:
                         processes=(process,) if part == 1 else (),
                         part=part,
                         parts=parts,
+                        activity=(activity or {}).get(node) if part == 1 else None,
                     )
                 )
             ranks = (RankTrace(rank=rank, node=node, unread="it has no ring of collectives"),)

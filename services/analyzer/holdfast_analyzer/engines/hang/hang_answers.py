@@ -13,10 +13,12 @@ import msgspec
 from holdfast.engines.hang.convincing import convincing_group
 from holdfast.engines.hang.event_times import from_event_times
 from holdfast.engines.hang.hang_verdict import HangVerdict, judge_hang
+from holdfast.engines.hang.idle_devices import idle_devices
 from holdfast.engines.hang.kernel_waits import named_by_kernel
 from holdfast.engines.hang.stacks.process_state import StateReader
 from holdfast.engines.hang.stacks.stack_groups import StackGroup
 from holdfast.events import CollectiveTrace, StackDump
+from holdfast.events.parts.devices import IdleDevice, NodeActivity
 from holdfast.events.parts.ranks import HangSuspect, StandingPlace
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
 from holdfast.settings.findings.hang import HangPolicy
@@ -112,6 +114,10 @@ class TraceAnswers:
         reported = ((node, dump.links) for node, dump in self._dumps if dump.links is not None)
         return tuple(msgspec.structs.replace(links, node=node) for node, links in reported)
 
+    @property
+    def activity(self) -> dict[str, NodeActivity]:
+        return {node: dump.activity for node, dump in self._dumps if dump.activity is not None}
+
 
 class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """The conclusion from the answers. Lists are cut to the limits of an event."""
@@ -130,6 +136,8 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """A signal stopped their processes, and nothing else is wrong with them."""
     symptom: str
     """What the ranks wait for inside the kernel names it; "" if nothing does."""
+    idle: tuple[IdleDevice, ...]
+    """Devices without an activity that most others have, and no stack explains it."""
     group: tuple[str, ...]
     """Machines of a group that may be evicted as a whole, the most suspect first."""
     some_wait: bool
@@ -193,9 +201,13 @@ def judge(
         and (process.state in STUCK_STATES or (process.unread and not process.is_tracers_fault))
     } | stopped.keys()
     by_signal = {
-        process.rank for process in processes if process.kind == "rank" and process.state in STOPPED_BY_SIGNAL
+        process.rank
+        for process in processes
+        if process.kind == "rank" and process.rank is not None and process.state in STOPPED_BY_SIGNAL
     } | stopped.keys()
     busy = (working - stopped.keys()) & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
+    # In a phase such as a checkpoint one rank may write while the devices of all others wait for it.
+    idle = () if moves_data else idle_devices(answers.activity, by_signal | _on_host(processes, reader), node_of_rank)
     told = {process.pid for process in stopped.values()} if is_by_process else ()
     own = [process for process in processes if process.rank in ranks and process.pid not in told]
     return HangJudgement(
@@ -211,6 +223,7 @@ def judge(
         is_by_signal=bool(ranks)
         and all(rank in by_signal and node_of_rank.get(rank) not in unanswered for rank in ranks),
         symptom=named_by_kernel([process for process in processes if process.rank in ranks]) or "",
+        idle=idle,
         group=convincing_group(verdict, looked_at, node_of_rank) if not (busy or shows_fault or unanswered) else (),
         some_wait=any(
             process.kind == "rank" and reader.read(process).activity.doing == "others" for process in processes
@@ -219,11 +232,20 @@ def judge(
             _cut(f"rank {process.rank}, pid {process.pid}: {process.unread}") for process in processes if process.unread
         )[:LINES_SHOWN_MAX],
         summary=_cut(_with_states(named.summary, own)),
-        evidence=tuple(map(_cut, verdict.evidence[:LINES_SHOWN_MAX])),
+        evidence=tuple(map(_cut, (*(device.text for device in idle), *verdict.evidence)[:LINES_SHOWN_MAX])),
         confidence=named.confidence,
         scope=named.scope,
         processes=len(processes),
     )
+
+
+def _on_host(processes: Iterable[ProcessStacks], reader: StateReader) -> set[int]:
+    """Return the ranks that are busy with their own work on the host, such as their data."""
+    return {
+        process.rank
+        for process in processes
+        if process.kind == "rank" and process.rank is not None and reader.read(process).activity.doing == "own"
+    }
 
 
 def _by_verdict(verdict: HangVerdict, node_of_rank: Mapping[int, str]) -> _Named:

@@ -256,6 +256,7 @@ class JobHang:
             symptom=judged.symptom,
             # A script that deadlocks by itself mostly does so before its first step.
             group=() if stall.is_first_start else judged.group,
+            idle=judged.idle,
             summary=judged.summary,
             evidence=judged.evidence,
         )

@@ -8,12 +8,12 @@ gets slow, the one node with a reason to be slow is its suspect (ByteRobust §8.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.events import TelemetryAnomaly
+from holdfast.events import HangFound, TelemetryAnomaly
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom, row_of
 from holdfast_controller.plan.incident import alerts
@@ -23,6 +23,9 @@ from holdfast_controller.plan.job import JobState
 
 TELEMETRY = "telemetry"
 """Name of the check under which anomalies of telemetry are noted."""
+
+DEVICES = "devices"
+"""The same of devices without an activity that most others of the job have."""
 
 ANOMALY = timedelta(minutes=15)
 """Time for which an anomaly counts. The analyzer repeats one that lasts (`[telemetry] again_after_s`)."""
@@ -43,11 +46,17 @@ the script's own, so they are no reason to test a machine."""
 def with_anomaly(state: JobState, event: TelemetryAnomaly, now: datetime, policy: LadderPolicy) -> JobState:
     """Return the job with an anomaly noted as a hint about its nodes. One of many nodes is a trait of the job."""
     named = (event.first_node,) if event.by == "errors" else event.nodes
-    nodes = [node for node in named if node in state.nodes]
-    if len(nodes) > _together_max(state, policy) or len(nodes) == len(state.nodes) > 1:
-        return state
-    noted = {node: _noted(state, node, event, now, policy) for node in nodes if node is not None}
-    return state.update(alerts=state.alerts | noted)
+    texts = {node: f"{TELEMETRY} of {node}: {event.reason}" for node in named if node is not None}
+    return _with_hints(state, TELEMETRY, event.by, texts, event, now, policy)
+
+
+def with_idle_devices(state: JobState, event: HangFound, now: datetime, policy: LadderPolicy) -> JobState:
+    """Return the job with idle devices noted as hints about their nodes, each with the first of its own."""
+    texts: dict[str, str] = {}
+    for device in event.idle:
+        texts.setdefault(device.node, device.text)
+    measures = " ".join(dict.fromkeys(device.measure for device in event.idle))
+    return _with_hints(state, DEVICES, measures, texts, event, now, policy)
 
 
 def of_nodes(
@@ -95,27 +104,34 @@ def answered(state: JobState, nodes: Iterable[str]) -> JobState:
     return state.update(alerts=state.alerts | {node: tuple(map(_answered, own)) for node, own in known.items()})
 
 
-def _noted(
-    state: JobState, node: str, event: TelemetryAnomaly, now: datetime, policy: LadderPolicy
-) -> tuple[Alert, ...]:
+def _with_hints(
+    state: JobState,
+    check: str,
+    device: str,
+    texts: Mapping[str, str],
+    event: TelemetryAnomaly | HangFound,
+    now: datetime,
+    policy: LadderPolicy,
+) -> JobState:
+    """Return the job with a hint about each node that `texts` has. The same of many nodes is a trait of the job."""
+    nodes = [node for node in texts if node in state.nodes]
+    if len(nodes) > _together_max(state, policy) or len(nodes) == len(state.nodes) > 1:
+        return state
+    alert = Alert(at=event.at, check=check, device=device, symptom="", confidence="hint", text="", event=event.id)
+    noted = {node: _noted(state, node, msgspec.structs.replace(alert, text=texts[node]), now, policy) for node in nodes}
+    return state.update(alerts=state.alerts | noted)
+
+
+def _noted(state: JobState, node: str, alert: Alert, now: datetime, policy: LadderPolicy) -> tuple[Alert, ...]:
     known = alerts.suspicions(state, node, now, policy)
-    others = tuple(alert for alert in known if alert.check != TELEMETRY)
-    alert = Alert(
-        at=event.at,
-        check=TELEMETRY,
-        device=event.by,
-        symptom="",
-        confidence="hint",
-        text=f"{TELEMETRY} of {node}: {event.reason}",
-        event=event.id,
-    )
+    others = tuple(other for other in known if other.check != alert.check)
     return (*others, alert)[-alerts.KEPT_PER_NODE_MAX :]
 
 
 def _is_hint(alert: Alert, now: datetime) -> bool:
     if alert.confidence != "hint" or alert.is_answered:
         return False
-    return now - alert.at < ANOMALY if alert.check == TELEMETRY else row_of(alert.symptom) in _TESTED
+    return now - alert.at < ANOMALY if alert.check in (TELEMETRY, DEVICES) else row_of(alert.symptom) in _TESTED
 
 
 def _stands_out(state: JobState, nodes: int, policy: LadderPolicy) -> bool:

@@ -12,6 +12,7 @@ from holdfast.events import HangFound, Withheld
 from holdfast.events.summaries import since_step
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.symptoms import Root, Symptom
+from holdfast_controller.plan.doubt import hints
 from holdfast_controller.plan.doubt.group_guesses import refute
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.incident.closing import passed_step
@@ -37,6 +38,7 @@ def hang_found(draft: JobDraft, event: HangFound) -> None:
         rung = Rung.EVICT if failure.suspects else Rung.REATTEMPT
         draft.emit(Withheld, mechanism=HANGS, rung=rung, node=failure.node, reason=failure.text)
         return
+    draft.state = hints.with_idle_devices(state, event, draft.now, draft.rules.ladder)
     passed_step(draft, event.step)
     refute(draft, failure)
     handle_failure(draft, failure)
