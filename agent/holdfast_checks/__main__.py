@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import xxhash
 
 from holdfast.engines.checks.checks_program import DEFAULT_SUITE, LIMIT_FLAG, SUITE_FLAG
 from holdfast.engines.checks.suites import SUITES
+from holdfast.node.trees import remove_tree
 from holdfast.trainer.report import REPORTS_VARIABLE
 from holdfast_checks.devices import gpus
 from holdfast_checks.driver import Driver
@@ -26,6 +26,7 @@ from holdfast_checks.result import WorkerContext
 
 CPU_WORKERS = 2
 SHARED_MEMORY = Path("/dev/shm")
+_SCRATCH = "holdfast-checks-"
 
 
 class NotReported(OSError):
@@ -53,13 +54,18 @@ def main(argv: list[str] | None = None) -> None:
 def _scratch() -> Iterator[str]:
     """Yield an emptied directory in memory for process groups: a hanging or full disk would fail other tests too."""
     whose = xxhash.xxh3_64_hexdigest((_node_directory() or str(os.getpid())).encode())
-    folder = (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())) / f"holdfast-checks-{whose}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
+    memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    for left in memory.glob(f"{_SCRATCH}{whose}*"):
+        with contextlib.suppress(OSError):
+            if left.lstat().st_uid == os.geteuid():
+                remove_tree(left)
+    # No other user knows the name: one that had made it first would have this node fail its checks.
+    folder = tempfile.mkdtemp(prefix=f"{_SCRATCH}{whose}-", dir=memory)
     try:
-        yield str(folder)
+        yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(Path(folder))
 
 
 def _context(options: argparse.Namespace, scratch: str) -> WorkerContext:

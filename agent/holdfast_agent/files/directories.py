@@ -15,6 +15,7 @@ from pathlib import Path
 from holdfast.events.parts.job import Purpose
 from holdfast.node.job_user import JobUser
 from holdfast.node.own_users import give
+from holdfast.node.trees import remove_tree
 from holdfast.node.user_rights import RunAs, admit, own
 from holdfast_agent.companions.environment import RankFiles
 from holdfast_agent.files.ledger_memory import SHARED_MEMORY, LedgerMemory, free_abandoned
@@ -72,8 +73,7 @@ class Directories:
     def _prepare_ledgers(self) -> None:
         ledgers = self.root / "ledgers"
         if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-            target = self._memory.path
-            target.mkdir(mode=0o700, exist_ok=True)
+            target = self._memory.make()
             self._memory.hold()
             if not ledgers.is_symlink() or ledgers.readlink() != target:
                 ledgers.unlink(missing_ok=True)
@@ -170,7 +170,8 @@ class Directories:
             folder = self._generation(kind, job, fence)
             others = sorted((path for path in folder.parent.parent.glob("*/*") if path != folder), key=_age)
             for old in others[:-1]:
-                shutil.rmtree(old, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove_tree(old)
             for emptied in {old.parent for old in others[:-1]} - {folder.parent}:
                 # It may contain the generation that is kept.
                 with contextlib.suppress(OSError):
@@ -214,7 +215,7 @@ class Directories:
     def remove_set_aside(self) -> None:
         """Delete what was set aside, also by an agent that was killed meanwhile."""
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.root / "forgotten")
+            remove_tree(self.root / "forgotten")
 
     def forget_ledgers(self) -> None:
         """Free the memory of the ledgers."""

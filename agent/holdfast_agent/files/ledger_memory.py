@@ -8,13 +8,16 @@ in the ledgers how far its ranks had come.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
-import shutil
+import stat
 import time
 from functools import cached_property
 from pathlib import Path
+
+from holdfast.node.trees import remove_tree
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -39,6 +42,18 @@ class LedgerMemory:
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         return SHARED_MEMORY / f"{_prefix()}{digest}"
 
+    def make(self) -> Path:
+        """Make the directory, or take the one that is there. Raises PermissionError if another user has made it."""
+        with contextlib.suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+        # Any user may make directories there: what a rank's agent writes into another's may be led anywhere.
+        found = self.path.lstat()
+        if not _is_ours(found):
+            raise PermissionError(
+                errno.EPERM, f"user {found.st_uid} has made it in place of this node's: remove it", str(self.path)
+            )
+        return self.path
+
     def hold(self) -> None:
         """Hold the directory until this process ends, and note that it is in use now."""
         with contextlib.suppress(FileNotFoundError):
@@ -51,7 +66,8 @@ class LedgerMemory:
             self._held = descriptor
 
     def free(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(self.path)
 
 
 def free_abandoned(memory: Path = SHARED_MEMORY) -> int:
@@ -61,19 +77,26 @@ def free_abandoned(memory: Path = SHARED_MEMORY) -> int:
 
 def _free_if_abandoned(folder: Path) -> bool:
     try:
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        # Another user's may hold a link: to a file whose lock matters, or to a device that acts when it is opened.
+        if not _is_ours(folder.lstat()):
+            return False
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         if time.time() - os.fstat(descriptor).st_mtime < ABANDONED_S:
             return False
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
+        remove_tree(folder)
+    except OSError:
         return False
     finally:
         os.close(descriptor)
     return True
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _prefix() -> str:

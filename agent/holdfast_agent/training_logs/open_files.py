@@ -6,13 +6,14 @@ the rank.
 
 from __future__ import annotations
 
-import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+
+from holdfast_agent.training_logs.patterns import matching
 
 TENSORBOARD_MARK = "tfevents"
 WANDB_SUFFIX = ".wandb"
@@ -61,7 +62,7 @@ def logs_at(paths: Mapping[str, int]) -> list[FoundLog]:
 
 def matching_logs(patterns: Iterable[str], folder: str, rank: int) -> list[FoundLog]:
     """Return the newest training logs whose paths match."""
-    paths = {path for pattern in patterns for path in glob.iglob(os.path.join(folder, pattern), recursive=True)}
+    paths = {path for pattern in patterns for path in matching(pattern, folder)}
     found = [(status.st_mtime, path) for path in paths if kind_of(path) and (status := _stat(path)) is not None]
     return logs_at({path: rank for _, path in sorted(found)[-FILES_OF_GLOB_MAX:]})
 

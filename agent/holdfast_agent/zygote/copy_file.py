@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 import structlog
@@ -23,7 +25,11 @@ class CopyFile:
         try:
             with acting_as(user):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                # A job may have put a pipe there, at which the zygote would wait.
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+                self._descriptor = os.open(path, flags, 0o644)
+            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                raise OSError(errno.EINVAL, "it is no file")
         except OSError as error:
             self._give_up(error)
         finally:

@@ -17,6 +17,7 @@ from holdfast.cli.connect.addresses import both_elsewhere
 from holdfast.cli.connect.directory import cluster_errors, is_named
 from holdfast.embedded.control import is_running
 from holdfast.embedded.layout import NOT_STARTED, ClusterLayout
+from holdfast.node.trees import remove_tree
 
 RUNS = "runs"
 """Directory of such clusters, below that of a lasting one."""
@@ -112,7 +113,8 @@ def _remove(layout: ClusterLayout) -> None:
             if path.name == "logs":
                 continue
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove_tree(path)
             else:
                 path.unlink(missing_ok=True)
     layout.secrets_file.unlink(missing_ok=True)

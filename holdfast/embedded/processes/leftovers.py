@@ -1,14 +1,15 @@
 """Processes left by a killed supervisor, found by pid and start time."""
 
+import contextlib
 import os
 import select
-import shutil
 import signal
 from pathlib import Path
 
 from holdfast.embedded.layout import ChildRecord, ClusterInfo, ClusterLayout
 from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.proctree import kill_all, node_processes
+from holdfast.node.trees import remove_tree
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -50,7 +51,8 @@ def free_ledgers(layout: ClusterLayout, node: str) -> None:
     ledgers = layout.node(node) / "ledgers"
     target = ledgers.resolve()
     if ledgers.is_symlink() and target.parent == SHARED_MEMORY and target.name.startswith("holdfast-"):
-        shutil.rmtree(target, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(target)
 
 
 def _open(record: ChildRecord) -> int | None:

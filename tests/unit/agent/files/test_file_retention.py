@@ -13,11 +13,13 @@ import pytest
 import structlog.testing
 from structlog import BoundLogger
 
+from holdfast.node.trees import remove_tree
 from holdfast_agent.files import file_retention
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.file_retention import FileRetention, outdated
 from holdfast_agent.files.spool import Spool
 from holdfast_agent.watching.watcher import checks_key, logs_key, model_key, reports_key, steps_key
+from tests.scenes.nested_directories import make_deep
 
 
 def test_the_jobs_that_began_last_are_kept_and_the_present_one_whenever_it_began() -> None:
@@ -148,3 +150,22 @@ async def test_a_memory_that_refuses_ends_nobody_and_is_asked_again(
         disk.close()
         node.begin("d")
         await until(lambda: not any(node.has("a")) and not any(node.has("b")))
+
+
+def test_directories_that_a_job_has_nested_without_end_are_removed(tmp_path: Path) -> None:
+    directories = Directories(tmp_path / "node")
+    directories.prepare()
+    for epoch in range(3):
+        directories.begin_generation("j", (epoch, 1))
+        errors = directories.rank_files("j", (epoch, 1), 0).error.parent
+        make_deep(errors, 1_500)
+        os.utime(errors, (epoch, epoch))
+    directories.home("j").mkdir()
+    make_deep(directories.home("j"), 1_500)
+    directories.remove_old_generations("j", (2, 1))
+    assert [path.name for path in (directories.root / "errors" / "j").iterdir()] == ["1-1", "2-1"]
+    directories.set_aside("j")
+    directories.remove_set_aside()
+    assert not (directories.root / "forgotten").exists() and not directories.home("j").exists()
+    directories.forget_ledgers()
+    remove_tree(directories.root)

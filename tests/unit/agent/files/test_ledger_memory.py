@@ -68,3 +68,36 @@ def test_only_what_nobody_holds_for_a_while_is_freed(
     foreign.mkdir()
     assert free_abandoned(memory) == 1
     assert list(memory.iterdir()) == [foreign]
+
+
+def test_what_another_user_has_put_there_is_neither_opened_nor_used(memory: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a directory of another user")
+    theirs = memory / f"holdfast-{os.getuid()}-theirs"
+    theirs.mkdir()
+    os.mkfifo(theirs / "opened")
+    (theirs / ".held").symlink_to("opened")
+    os.utime(theirs / "opened", (0, 0))
+    os.chown(theirs, 12_345, 12_345)
+    assert free_abandoned(memory) == 0 and theirs.exists()
+    (tmp_path / "node").mkdir()
+    ours = LedgerMemory(tmp_path / "node")
+    ours.path.mkdir()
+    os.chown(ours.path, 12_345, 12_345)
+    with pytest.raises(PermissionError, match="user 12345 has made it"):
+        ours.make()
+    ours.path.rmdir()
+    ours.path.symlink_to(tmp_path)
+    with pytest.raises(PermissionError):
+        ours.make()
+    ours.path.unlink()
+    assert ours.make() == ours.make() == ours.path
+
+
+def test_of_ones_own_only_a_lock_that_is_no_link_counts(memory: Path, tmp_path: Path) -> None:
+    ours = memory / f"holdfast-{os.getuid()}-ours"
+    ours.mkdir()
+    (tmp_path / "file").touch()
+    os.utime(tmp_path / "file", (0, 0))
+    (ours / ".held").symlink_to(tmp_path / "file")
+    assert free_abandoned(memory) == 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import Launch
@@ -42,3 +45,16 @@ def test_a_copy_has_all_bytes_and_one_that_cannot_be_written_disturbs_nothing(tm
     closed = CopyFile(tmp_path / "file" / "stdout.log", None)
     closed.write(b"lost")
     closed.close()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("is_read", [False, True], ids=["nothing reads it", "something reads it and stops"])
+def test_a_pipe_in_its_place_holds_up_nothing(tmp_path: Path, is_read: bool) -> None:
+    pipe = tmp_path / "stdout.log"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if is_read else -1
+    copy = CopyFile(pipe, None)
+    copy.write(bytes(1 << 20))
+    copy.close()
+    if is_read:
+        os.close(reader)
