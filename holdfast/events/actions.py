@@ -68,6 +68,8 @@ class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
     missing: str = ""
     """Reason why the `missing_nodes` of a claim that names its nodes are not available."""
     missing_nodes: tuple[Name, ...] = ()
+    trains_on: bool = False
+    """The job trains without them."""
 
 
 class NodeStateChanged(Action, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast.events.base import Evidence
+from holdfast.events.parts.job import KeptFor
 from holdfast.events.parts.scalars import Count, Name, Step
 
 
@@ -12,6 +13,7 @@ class StepsKept(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """Rank 0 has kept its first step of a generation in its node's memory; published by its agent."""
 
     step: Step
+    kept_for: KeptFor = "same_ranks"
 
 
 class CheckpointRestored(Evidence, frozen=True, kw_only=True, omit_defaults=True):

@@ -32,6 +32,8 @@ class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     purpose: Purpose = "train"
     trains_on: bool = False
     """The job goes on until they are granted, with the nodes that they replace."""
+    leaves_reserve: bool = False
+    """Standbys that the pool reserves for failures are not taken, and other running jobs go first."""
     avoid: tuple[Name, ...] = ()
     """Nodes to grant only if no others are free, the worst first: by their records they may be at fault."""
     avoid_racks: tuple[Name, ...] = ()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import Cluster, cluster
+from job import Job
 from jobs.arithmetic import batch, folded
 from records import check_record
 
@@ -14,7 +16,8 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_job_waits_for_a_node_to_join_and_for_one_to_replace_a_lost_one(tmp_path: Path) -> None:
-    with cluster(tmp_path, nodes=1) as small:
+    # On a busy machine a node may be slow, and the one that is back could replace it.
+    with cluster(tmp_path, 1, {"HOLDFAST_MECHANISMS_FAIL_SLOW": "observe"}) as small:
         job = small.run(nproc=1)
         small.until("the shortage is recorded", lambda: small.events(job, "nodes_awaited"))
         (awaited,) = small.events(job, "nodes_awaited")
@@ -45,7 +48,7 @@ def test_a_job_waits_for_a_node_to_join_and_for_one_to_replace_a_lost_one(tmp_pa
 
 
 def _runs_on_one_to_three_nodes(small: Cluster) -> None:
-    """As torchrun's MIN:MAX: fewer after a loss, all at the next restart. Nothing is on a disk, and no step is lost."""
+    """As torchrun's MIN:MAX: fewer after a loss, all once the node is back. Nothing is on a disk; no step is lost."""
     options = ("--nnodes=1:3", "--rdzv-conf=last_call_timeout=1")
     steps = ("--keep-bytes", "8000000", "--checkpoint-every", "0", "--step-s", "0.05")
     _await_free(small, 3)
@@ -56,9 +59,8 @@ def _runs_on_one_to_three_nodes(small: Cluster) -> None:
     # The wait for more nodes uses up a generation.
     job.until_step(job.step() + 5, generation=3)
     small.power_on(lost)
-    _await_free(small, 1)
-    killed = job.kill_rank(0)
-    job.until_step(killed.step + 5, generation=killed.generation + 1)
+    joined = small.until("it has joined again", lambda: _started(small, job, f"{lost} joined; the job runs on 3 of"))
+    job.until_step(job.step() + 5, generation=joined["generation"])
     (job.scratch / "finish").touch()
     assert job.exit_code() == 0
     check_record(small, job)
@@ -66,6 +68,8 @@ def _runs_on_one_to_three_nodes(small: Cluster) -> None:
     started = {event["generation"]: event["world_size"] for event in small.events(job, "generation_started")}
     # A rank that notices the loss first has the same nodes tried once more.
     assert [size for size, _ in groupby(started.values())] == [3, 2, 3]
+    # To take it in was no failure.
+    assert len(small.incidents(job)) == 1
     states, newest = {0: 1}, {0: 0}
     for note in job.trained(0):
         batches = sum(batch(note.step - 1, rank) for rank in range(started[note.generation]))
@@ -75,6 +79,11 @@ def _runs_on_one_to_three_nodes(small: Cluster) -> None:
             # At most the step after which it was ended before it could keep it.
             assert note.step >= max(newest.values())
         newest[note.generation] = note.step
+
+
+def _started(small: Cluster, job: Job, reason: str) -> dict[str, Any] | None:
+    """The generation that was started for this reason."""
+    return next((event for event in small.events(job, "generation_started") if reason in event["reason"]), None)
 
 
 def _await_free(small: Cluster, nodes: int) -> None:

@@ -113,6 +113,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 outcome = planner.time(state, given.at, hearing_since)
             else:
                 wanted = state.replacement.claim if state.replacement else state.claim
+                wanted = state.free_nodes.claim if state.free_nodes else wanted
                 claim = given.fields.pop("claim", wanted) or given.id
                 defaults = {
                     "job": None if "free" in given.words else "job",

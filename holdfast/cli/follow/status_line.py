@@ -27,12 +27,16 @@ from holdfast.events import (
     Rollback,
     StepNotPersisted,
     Suspension,
+    Withheld,
 )
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 DRAW_EVERY_S = 0.5
+
+NOT_RESTARTED = ("no_way_to_resume", "no_way_to_grow")
+"""Mechanisms that withhold a restart which a person may want, and can have by other means."""
 
 STEPLESS_AFTER_S = 10.0
 """Time after its start from which a generation that passes collectives, and makes no steps, is said to train."""
@@ -70,7 +74,7 @@ class StatusLine:
         """Update the state from an event of the job, and print what the user must know."""
         self.numbers.take(event)
         match event:
-            case NodesAwaited():
+            case NodesAwaited() if not event.trains_on:
                 behind = f", behind job {event.behind}" if event.behind else ""
                 self._state = f"waiting for nodes ({event.available} of {event.wanted} are free{behind})"
                 if self.expects_nodes:
@@ -107,6 +111,8 @@ class StatusLine:
             case Eviction() | Suspension():
                 words = {Eviction: f"{event.node} is evicted", Suspension: "suspended"}
                 self.print(f"{self._job}: {words[type(event)]}: {event.reason}")
+            case Withheld() if event.mechanism in NOT_RESTARTED:
+                self.print(f"{self._job}: {event.reason}")
             case HotUpdate() | Rollback():
                 self.print(f"{self._job}: code version {event.number} ({short(event.version)}): {event.reason}")
             case StepNotPersisted():

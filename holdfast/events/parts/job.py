@@ -19,6 +19,10 @@ StorePorts = Annotated[tuple[Port, ...], msgspec.Meta(min_length=1)]
 Purpose = Literal["train", "checks", "replay"]
 """Purpose of a generation: training, stop-time checks of its nodes, or repeated training to find a fault."""
 
+KeptFor = Literal["any_ranks", "disk_reshards", "same_ranks"]
+"""Who can restore a step: any number of ranks from memory; the same number from memory, and any from the disk; only the
+same number, as far as is known."""
+
 
 RANKS_MAX = 1_000_000
 """A job has at most this many ranks; a larger number is a mistake, and must not exhaust the memory."""

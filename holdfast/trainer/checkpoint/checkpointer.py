@@ -146,7 +146,7 @@ class Checkpointer:
             return False
         keyed = KeyedState(state, self._rank)
         kept = keyed.state_dict()
-        return self._memory.keep(step, kept, lambda: keyed.part_plan(plan_part(kept, keyed.writes)))
+        return self._memory.keep(step, kept, lambda: keyed.part_plan(plan_part(kept, keyed.writes)), keyed.kept_for)
 
     def gate(self) -> None:
         """Have the accelerator wait until the state that was kept may be changed; the host does not wait.

@@ -27,6 +27,7 @@ from holdfast.trainer.report import CHECKPOINT_RESTORED, STEPS_KEPT, ReportTooLo
 from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, Shard, VaultClient
 
 if TYPE_CHECKING:
+    from holdfast.events.parts.job import KeptFor
     from holdfast.trainer.device.copies import DeviceCopies
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
@@ -88,10 +89,17 @@ class MemoryTier:
         """True if a vault was started for this process."""
         return self._directory is not None
 
-    def keep(self, step: int, state: dict[str, Any], plan: Callable[[], PartPlan] | None = None) -> bool:
+    def keep(
+        self,
+        step: int,
+        state: dict[str, Any],
+        plan: Callable[[], PartPlan] | None = None,
+        kept_for: Callable[[], KeptFor] | None = None,
+    ) -> bool:
         """Keep the state as it is now; False if it is not kept, which is logged once for each reason.
 
-        `plan` returns what of it this rank would write to a disk; with None the vault writes nothing.
+        `plan` returns what of it this rank would write to a disk; with None the vault writes nothing. `kept_for`
+        returns which jobs can restore it.
         """
         client = self._connected()
         while client is not None:
@@ -106,7 +114,7 @@ class MemoryTier:
                 self._lose(error)
                 client = self._restarted()
             else:
-                self._report_first(step)
+                self._report_first(step, kept_for)
                 return True
         return False
 
@@ -310,9 +318,9 @@ class MemoryTier:
             log.warning("%s", what)
             self._warned = what
 
-    def _report_first(self, step: int) -> None:
+    def _report_first(self, step: int, kept_for: Callable[[], KeptFor] | None) -> None:
         if self._is_reported and not self._has_kept and self._name is not None and self._name.rank == 0:
-            report_or_warn(STEPS_KEPT, step=step)
+            report_or_warn(STEPS_KEPT, step=step, kept_for="same_ranks" if kept_for is None else kept_for())
         self._has_kept = True
 
 

@@ -29,12 +29,13 @@ def requested(draft: InventoryDraft, event: NodesRequested) -> None:
         at_least=event.at_least,
         last_call_s=event.last_call_s,
         requested_at=event.at,
-        replaces=(event.generation or 0) > 0,
+        replaces=(event.generation or 0) > 0 and not event.leaves_reserve,
         incident=event.incident,
         only=tuple(dict.fromkeys(event.only)),
         witnesses=event.witnesses,
         avoid=event.avoid,
         avoid_racks=event.avoid_racks,
+        trains_on=event.trains_on,
         is_for_checks=event.purpose == "checks",
     )
 
@@ -167,6 +168,7 @@ def _announce(
         behind=behind,
         missing=missing,
         missing_nodes=missing_nodes,
+        trains_on=claim.trains_on,
     )
     draft.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
 

@@ -109,6 +109,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that it gets only if no others are free, the worst first. The job's controller knows their records."""
     avoid_racks: tuple[str, ...] = ()
     """Racks from which it gets nodes only if no others are free, the worst first."""
+    trains_on: bool = False
+    """The job trains without them."""
     is_for_checks: bool = False
     """The named nodes may be on the blocklist."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,8 +24,12 @@ from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor, Replicate
 
+from holdfast.trainer.checkpoint.layout.dtensors import leaves
 from holdfast.trainer.checkpoint.layout.recipe import KeyPath, PartPlan, TensorChunk
 from holdfast.trainer.device import has_accelerator
+
+if TYPE_CHECKING:
+    from holdfast.events.parts.job import KeptFor
 
 GLOBAL = ""
 
@@ -146,6 +150,14 @@ class KeyedState:
     @property
     def spaces(self) -> set[str]:
         return set(self._spaces.values())
+
+    def kept_for(self) -> KeptFor:
+        """Which jobs can restore this state."""
+        if any(space.startswith("rank/") for space in self._spaces.values()):
+            return "same_ranks"
+        if self.spaces <= {GLOBAL} and not any(isinstance(leaf, DTensor) for _, leaf in leaves(self.state_dict())):
+            return "any_ranks"
+        return "disk_reshards"
 
     def space_of(self, flat_key: str) -> str:
         return self._spaces[self._root(flat_key)]

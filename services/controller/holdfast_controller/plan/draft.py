@@ -182,9 +182,24 @@ class JobDraft:
             reason=reason,
             **({"incident": incident} if incident else {}),
         )
-        self.update(claimed_at=request.at, replacement=None)
+        self.update(claimed_at=request.at, replacement=None, free_nodes=None)
         if isinstance(self.state.phase, Claiming):
             self.update_phase(claim=request.id)
+        return request
+
+    def request_nodes_to_grow(self, reason: str, *, most: int, fewest: int) -> NodesRequested:
+        """Request nodes in addition while the job trains on; the reserve of the pool is left to others."""
+        request = self.emit(
+            NodesRequested,
+            at=self._after_last_claim(),
+            count=most,
+            enough=fewest,
+            trains_on=True,
+            leaves_reserve=True,
+            avoid=self._avoided(),
+            reason=reason,
+        )
+        self.update(claimed_at=request.at)
         return request
 
     def _elastic(self, more: int) -> dict[str, float]:

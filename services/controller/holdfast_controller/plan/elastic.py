@@ -2,7 +2,7 @@
 
 Such a job asks for all that it may have at each start. It does not wait if it gets as many as it last ran on, and else
 waits for a while (`last_call_s`), then goes on with those that are there. Below MIN it waits as any other job does.
-A node that comes while the job trains joins at the next restart: the training of all is worth more than one node's.
+A node that comes while the job trains joins at the next restart, which may be for it (`growth.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.engines.checks.checks_program import are_checks
 from holdfast.engines.checks.result_log import ResultLog
-from holdfast.events.parts.job import Grant, JobSpec, Purpose
+from holdfast.events.parts.job import Grant, JobSpec, KeptFor, Purpose
 from holdfast.growing import GrowingMap
 from holdfast_controller.plan.code.code_state import CodeState
 from holdfast_controller.plan.doubt.records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
@@ -102,6 +102,18 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     """When the first inspection came that hints were not compared after; None if they were after all."""
 
 
+class FreeNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that came free and that the job could use. `event`: the first of them."""
+
+    nodes: tuple[str, ...]
+    since: datetime
+    event: str
+    claim: str = ""
+    """Id of the request for them; "": not yet."""
+    is_told: bool = False
+    """True once it was reported that the job is not restarted for them."""
+
+
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     phase: JobPhase
@@ -138,6 +150,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """The first step of the job's first generation."""
     has_resumed: bool = False
     """True if the job's last restart went on from a later step than the first."""
+    is_resized: bool = False
+    """True if the present generation has another number of nodes than the one before."""
+    has_resized: bool = False
+    """True if the job went on when that was so last."""
     redone_steps: int = 0
     """Steps that the last restart made once more."""
     is_numbered: bool = True
@@ -153,6 +169,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """True once any step was restorable."""
     first_kept_step: int | None = None
     """First step that rank 0 kept in memory; None: it keeps none."""
+    kept_for: KeptFor = "same_ranks"
+    """Which jobs can restore what it keeps in memory."""
     refuses_scratch: bool = False
     """True if the job had made checkpoints when this generation started."""
     restore_at_most: int | None = None
@@ -178,6 +196,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that leave the job as soon as others are granted."""
     spares: tuple[Grant, ...] = ()
     """Nodes that were granted before those leave that they replace; empty between decisions."""
+    free_nodes: FreeNodes | None = None
+    """Nodes that came free while the job runs on fewer than it may have."""
     shared: dict[str, SharedFault] = {}
     """Faults that nodes share and that last, by what alerts are compared by."""
     convicted: tuple[Convict, ...] = ()
@@ -241,6 +261,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
             or self.slow
             or self.doubts
             or self.shared
+            or self.free_nodes
             or self.replacement_due_at
             or self.hints_due_at
             or self.warm_up_due_at

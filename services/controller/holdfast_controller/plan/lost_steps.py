@@ -19,7 +19,7 @@ def steps_kept(draft: JobDraft, event: StepsKept) -> None:
     """Note the first step that the job kept in memory."""
     state = draft.state
     if state.first_kept_step is None and event.generation == state.generation and isinstance(state.phase, LIVE):
-        draft.update(first_kept_step=event.step)
+        draft.update(first_kept_step=event.step, kept_for=event.kept_for)
 
 
 def has_checkpoints(state: JobState) -> bool:
@@ -42,6 +42,28 @@ def steps_to_redo(state: JobState) -> int:
     return state.redone_steps
 
 
+def can_resume_resized(state: JobState) -> bool:
+    """Return True if the job has shown that it can go on with another number of ranks."""
+    if state.has_resized:
+        return True
+    if state.first_kept_step is None:
+        # By files of its own, which a script that is launched for MIN to MAX nodes reads with any number.
+        return state.has_resumed and not state.has_checkpoints
+    if state.kept_for == "any_ranks":
+        return _has_kept(state, _reached(state))
+    return state.kept_for == "disk_reshards" and state.has_checkpoints
+
+
+def steps_to_redo_resized(state: JobState) -> int:
+    """Return the number of steps that a restart with another number of ranks would make again, as far as is known."""
+    reached = _reached(state)
+    if state.kept_for == "any_ranks" and _has_kept(state, reached):
+        return 0
+    if state.restorable_step is not None:
+        return max(0, reached - state.restorable_step)
+    return state.redone_steps
+
+
 def note_start(draft: JobDraft, step: int) -> None:
     """Note where a generation goes on, by its first step: that shows whether the job can resume."""
     state = draft.state
@@ -49,7 +71,10 @@ def note_start(draft: JobDraft, step: int) -> None:
         draft.update(origin_step=step)
     else:
         redone = max(0, _reached(state) - step + 1)
-        draft.update(has_resumed=step > state.origin_step, redone_steps=redone)
+        has_resumed = step > state.origin_step
+        draft.update(has_resumed=has_resumed, redone_steps=redone)
+        if state.is_resized:
+            draft.update(has_resized=has_resumed)
 
 
 def note_redone(draft: JobDraft, event: FirstStep) -> None:
@@ -91,7 +116,7 @@ def checkpoint_restored(draft: JobDraft, event: CheckpointRestored) -> None:
     if event.generation != state.generation or not isinstance(state.phase, LIVE) or not state.is_numbered:
         return
     if event.tier != "nothing" and event.step > 0:
-        draft.update(has_resumed=True)
+        draft.update(has_resumed=True, has_resized=state.has_resized or state.is_resized)
         state = draft.state
     reached = _reached(state)
     whole = max(event.whole_step, state.restorable_step or 0)

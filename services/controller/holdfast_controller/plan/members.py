@@ -9,12 +9,13 @@ from holdfast.events import (
     NodeLost,
     NodesAwaited,
     NodesGranted,
+    NodeStateChanged,
     OrderRefused,
     Suspension,
 )
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Root, Symptom
-from holdfast_controller.plan import elastic
+from holdfast_controller.plan import elastic, growth
 from holdfast_controller.plan.doubt import replacement, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
@@ -39,6 +40,9 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
         draft.release(gone, "gone before the grant arrived")
     if state.replacement is not None and event.claim == state.replacement.claim:
         replacement.granted(draft, tuple(new))
+        return
+    if state.free_nodes is not None and event.claim == state.free_nodes.claim:
+        growth.granted(draft, tuple(new))
         return
     missing = state.vacancies
     if isinstance(state.phase, Claiming):
@@ -103,6 +107,8 @@ def is_gone(state: JobState, grant: Grant) -> bool:
 
 def concerns(state: JobState, event: AnyEvent) -> bool:
     """Return True if an event that names no job concerns this one: it holds the node, or may be granted it."""
+    if isinstance(event, NodeStateChanged):
+        return growth.may_join(state)
     if event.node in state.nodes:
         return True
     is_claiming = isinstance(state.phase, Claiming) or state.replacement is not None
@@ -112,6 +118,7 @@ def concerns(state: JobState, event: AnyEvent) -> bool:
 def nodes_awaited(draft: JobDraft, event: NodesAwaited) -> None:
     """Suspend the nodes at hand: there are not enough free ones."""
     replacement.awaited(draft, event)
+    growth.awaited(draft, event)
     state = draft.state
     if not isinstance(state.phase, Claiming) or event.claim != state.claim or not state.nodes:
         return

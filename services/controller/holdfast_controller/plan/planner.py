@@ -35,6 +35,7 @@ from holdfast.events import (
     NodeLost,
     NodesAwaited,
     NodesGranted,
+    NodeStateChanged,
     OrderRefused,
     ProcessExited,
     Progress,
@@ -53,7 +54,7 @@ from holdfast.events import (
 from holdfast.ids import named_id
 from holdfast.requests import AnyRequest, Request, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.retention import RetentionPolicy
-from holdfast_controller.plan import generation, lost_steps, members, requests
+from holdfast_controller.plan import generation, growth, lost_steps, members, requests
 from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test, warm_up
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.doubt import doubts, group_guesses, replacement, shared_faults
@@ -132,6 +133,7 @@ TRAINING = JobKind(
         ProcessExited: _rank_exited,
         NodeLost: members.node_gone,
         NodeDeparted: members.node_gone,
+        NodeStateChanged: growth.node_changed,
         StepsKept: lost_steps.steps_kept,
         CheckpointRestored: lost_steps.checkpoint_restored,
         StepTimeMeasured: generation.step_time_measured,
@@ -265,6 +267,10 @@ class Planner:
         if state.slow and slow.is_due(state, now, hearing_since, self.rules.ladder):
             draft = JobDraft(state, named_id(state.slow.since, state.job, "slow", state.generation), now, self.rules)
             slow.replace_slow_nodes(draft)
+            return draft.decision()
+        if state.free_nodes and growth.is_due(state, now, hearing_since, self.rules):
+            draft = JobDraft(state, named_id(now, state.job, "growth", state.generation), now, self.rules)
+            growth.claim(draft)
             return draft.decision()
         if state.replacement_due_at and now >= state.replacement_due_at:
             draft = JobDraft(state, "", now, self.rules)

@@ -112,6 +112,8 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
         departed={},
         unfit={},
         restorable_step=_at_most(state.restorable_step, limit),
+        free_nodes=None,
+        is_resized=bool(state.nodes_before) and len(state.nodes) != state.nodes_before,
         doubts={node: noted for node, noted in state.doubts.items() if node in state.nodes},
         refuses_scratch=has_checkpoints(state) and not state.spec.allow_scratch,
     )

@@ -5,7 +5,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.cli.follow.status_line import StatusLine
-from holdfast.events import CopiesRefused, GenerationStarted, IncidentClosed, IncidentOpened, Progress, StepNotPersisted
+from holdfast.events import (
+    CopiesRefused,
+    GenerationStarted,
+    IncidentClosed,
+    IncidentOpened,
+    NodesAwaited,
+    Progress,
+    StepNotPersisted,
+    Withheld,
+)
 from holdfast.events.parts.ranks import RankProgress
 from holdfast.fresh_ids import uuid7
 
@@ -40,6 +49,17 @@ def test_a_node_without_copies_is_reported_with_the_reason() -> None:
     )
     StatusLine("job-1", out).take(event)
     assert out.getvalue() == "[holdfast] job-1: no copies go from n-1 to n-2: certificate has expired\n"
+
+
+def test_a_job_that_trains_does_not_wait_for_nodes_and_is_told_why_it_is_not_restarted_for_them() -> None:
+    out = io.StringIO()
+    line = StatusLine("job-1", out)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    common: dict[str, Any] = {"at": at, "source": "test", "job": "job-1", "generation": 2}
+    line.take(NodesAwaited(id=uuid7(), claim=uuid7(), wanted=1, available=0, trains_on=True, **common))
+    line.take(Withheld(id=uuid7(), mechanism="no_way_to_grow", rung="reattempt", reason="n-2 came free", **common))
+    line.take(Withheld(id=uuid7(), mechanism="fail_slow", rung="evict", reason="it only observes", **common))
+    assert out.getvalue() == "[holdfast] job-1: n-2 came free\n"
 
 
 def test_a_job_whose_steps_are_not_seen_is_reported_to_go_on() -> None:

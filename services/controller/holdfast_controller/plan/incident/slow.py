@@ -214,8 +214,12 @@ class Price(NamedTuple):
 
 def price(state: JobState, policy: LadderPolicy) -> Price:
     """Return what a restart costs by this job's own restarts, and the steps since one that it can resume from."""
+    return price_of(state, steps_to_redo(state), policy)
+
+
+def price_of(state: JobState, redone_steps: int, policy: LadderPolicy) -> Price:
     restart_s = policy.slow_cost_max_s if state.restart_s is None else state.restart_s
-    return Price(restart_s=restart_s, redo_s=steps_to_redo(state) * (state.step_s or 0.0))
+    return Price(restart_s=restart_s, redo_s=redone_steps * (state.step_s or 0.0))
 
 
 def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:

@@ -303,5 +303,5 @@ def test_what_was_restored_and_first_kept_is_reported_once(tmp_path: Path, monke
     restored = {"step": 6, "tier": "memory", "newest_step": 6, "whole_step": 6, "missing_ranks": []}
     assert [(each["kind"], each["fields"]) for each in told] == [
         ("checkpoint_restored", restored),
-        ("steps_kept", {"step": 7}),
+        ("steps_kept", {"step": 7, "kept_for": "any_ranks"}),
     ]
