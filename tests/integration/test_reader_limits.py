@@ -18,6 +18,7 @@ from tests.integration.historian_scene import new_database, until
 pytestmark = pytest.mark.integration
 
 CONNECTIONS_MAX = 20
+ONE_LOCK = "savepoint inner_one; alter role current_user set application_name = 'x';"
 SHORT = timedelta(seconds=0.2)
 LONG = timedelta(hours=1)
 
@@ -76,7 +77,7 @@ async def _connect_too_often(held: AsyncExitStack, url: str) -> None:
         pytest.param("select pg_sleep(3600)", SHORT, LONG, id="a statement without end"),
         pytest.param("begin; select 1", SHORT, LONG, id="an open transaction"),
         pytest.param("select 1", LONG, SHORT, id="an idle session"),
-        pytest.param("select pg_advisory_lock(1)", LONG, LONG, id="a lock that a service may wait for"),
+        pytest.param(f"begin; {ONE_LOCK * 1100}", LONG, LONG, id="many of the server's locks"),
     ],
 )
 async def test_a_reader_that_lifts_its_limits_is_ended(
@@ -85,6 +86,7 @@ async def test_a_reader_that_lifts_its_limits_is_ended(
     async with connected(urls["reader"]) as reader, historian(urls) as store:
         for setting in ("statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
             await reader.execute(f"set {setting} = 0")
+        await reader.execute("set default_transaction_read_only = off")
         lost = asyncio.Event()
         reader.add_termination_listener(lambda _: lost.set())
         running = asyncio.create_task(reader.execute(statement))
@@ -120,3 +122,28 @@ async def test_a_reader_stores_nothing(urls: dict[str, str]) -> None:
         await reader.execute("set default_transaction_read_only = off")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await reader.execute("select lo_from_bytea(0, 'x')")
+
+
+LOCKS_AND_LOG = (
+    "pg_advisory_lock(1)",
+    "pg_try_advisory_lock_shared(1, 2)",
+    "pg_advisory_xact_lock(g) from generate_series(1, 2) g",
+    "pg_logical_emit_message(false, 'x', 'x')",
+)
+
+
+@pytest.mark.parametrize("function", LOCKS_AND_LOG)
+async def test_the_locks_and_the_log_of_all_sessions_are_closed_to_it(urls: dict[str, str], function: str) -> None:
+    async with connected(urls["reader"]) as reader:
+        await reader.execute("set default_transaction_read_only = off")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await reader.execute(f"select {function}")
+
+
+async def test_what_a_reader_sorts_does_not_fill_the_disk(urls: dict[str, str]) -> None:
+    async with connected(urls["reader"]) as reader:
+        assert await reader.fetchval("show temp_file_limit") == "4GB"
+        await reader.execute("set default_transaction_read_only = off")
+        for statement in ("set temp_file_limit = -1", "alter role current_user reset temp_file_limit"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await reader.execute(statement)
