@@ -69,6 +69,10 @@ _PUBLISHED = ("EVIDENCE", "DECISIONS", "METRICS")
 _STREAM_INFO = "$JS.API.STREAM.INFO.*"
 _GET = "$JS.API.DIRECT.GET"
 _REPLY_WITHIN = "5s"
+_LIMITS = {"max_connections": 64, "max_subscriptions": 1000}
+"""Limits of a node's account and of the readers', the second for each connection. The server's own limit is for all
+accounts together: one of them that reached it would keep the others out. An agent has one connection.
+"""
 
 
 def node_user(node: str) -> str:
@@ -99,6 +103,7 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
             "imports": [_service(_account(node), agent_ping_subject(node)) for node in nodes],
         },
         READER: {
+            "limits": _LIMITS,
             "users": [user(READER, {"publish": {"deny": ">"}, "subscribe": [f"{ROOT}.>", f"_INBOX.{READER}.>"]})],
             "imports": [
                 *(_stream(_SERVICES, subject) for subject in READ),
@@ -109,6 +114,7 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
     }
     for node in nodes:
         accounts[_account(node)] = {
+            "limits": _LIMITS,
             "users": [user(node_user(node), _node_permissions(node))],
             "exports": [
                 {"service": agent_ping_subject(node), "accounts": [_SERVICES]},

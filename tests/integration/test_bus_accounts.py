@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 import msgspec
 import pytest
@@ -340,3 +340,21 @@ async def test_a_reader_receives_events_and_no_orders(guarded: NatsServer, opera
             pytest.fail(f"{await everything.next(0.05)}")
     finally:
         await link.close()
+
+
+@pytest.mark.parametrize("user", ["agent-n1", "reader"])
+async def test_one_user_cannot_take_the_connections_of_all(guarded: NatsServer, user: str) -> None:
+    async with AsyncExitStack() as held:
+
+        async def connect_as(name: str) -> None:
+            link = await Link.open(guarded.url_of(name), name)
+            held.push_async_callback(link.close)
+
+        async def connect_often() -> None:
+            for _ in range(100):
+                await connect_as(user)
+
+        with pytest.raises(BusError):
+            await connect_often()
+        await connect_as("agent-n2")
+        await connect_as("operator")
