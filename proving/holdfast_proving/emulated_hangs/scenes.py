@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from holdfast.events.parts.devices import NodeActivity
 from holdfast.events.parts.traces import CollectiveRecord, NodeLinks, ProcessGroup, ProcessStacks, RankTrace
+from holdfast_proving.emulated_hangs.devices import activity_of
 from holdfast_proving.emulated_hangs.networks import links_of
 from holdfast_proving.emulated_hangs.places import COMPUTES, LOADER_STUCK, LOADER_WAITS, STUCK, WAITS, thread
 from holdfast_proving.emulated_hangs.programs import Layout, Op, fsdp, megatron
@@ -52,6 +54,8 @@ class Seen:
     ranks: frozenset[int]
     machines: frozenset[str]
     words: str
+    activity: Mapping[str, NodeActivity] = field(default_factory=dict)
+    """What devices do, by the number of the machine; only who launched the job measures them."""
 
 
 @dataclass
@@ -265,6 +269,7 @@ def observe(standing: Standing, how: How) -> Seen:
         frozenset(scene.ranks),
         frozenset(str(layout.node(rank)) for rank in scene.ranks),
         f"{layout.style} {layout.mesh}: {kind} at {sorted(scene.ranks)[:3]}",
+        activity_of(run, scene.unheard) if how == "launched" else {},
     )
 
 

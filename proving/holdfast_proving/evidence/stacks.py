@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.engines.hang.event_times import to_event_times
 from holdfast.events import CollectiveTrace, Event, StackDump
+from holdfast.events.parts.devices import NodeActivity
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks
 from holdfast.ids import named_id
 from holdfast.orders.trace import TraceOrder
@@ -100,7 +101,14 @@ class TraceAnswers:
         for node, node_rank in run.up.items():
             own = [trace for trace in seen.traces if seen.layout.node(trace.rank) == node_rank]
             origin, traces = to_event_times(msgspec.structs.replace(trace, node=node) for trace in own)
-            self._dump(run, order, node, stacks.get(node_rank, ()), links.get(str(node_rank)))
+            self._dump(
+                run,
+                order,
+                node,
+                stacks.get(node_rank, ()),
+                links.get(str(node_rank)),
+                seen.activity.get(str(node_rank)),
+            )
             self._publish(CollectiveTrace(**self._common(run, order, node, "trace"), ranks=traces, origin=origin))
 
     def answer_with_stacks(self, run: Run, order: TraceOrder, stacks: list[ProcessStacks]) -> None:
@@ -111,12 +119,18 @@ class TraceAnswers:
             self._publish(CollectiveTrace(**common, ranks=(), origin=self._agenda.now()))
 
     def _dump(
-        self, run: Run, order: TraceOrder, node: str, stacks: tuple[ProcessStacks, ...], links: NodeLinks | None
+        self,
+        run: Run,
+        order: TraceOrder,
+        node: str,
+        stacks: tuple[ProcessStacks, ...],
+        links: NodeLinks | None,
+        activity: NodeActivity | None = None,
     ) -> None:
         processes = tuple(msgspec.structs.replace(process, node=node) for process in stacks)
         links = msgspec.structs.replace(links, node=node) if links is not None else None
         common = self._common(run, order, node, "stacks")
-        self._publish(StackDump(**common, processes=processes, links=links))
+        self._publish(StackDump(**common, processes=processes, links=links, activity=activity))
 
     def _common(self, run: Run, order: TraceOrder, node: str, what: str) -> dict[str, Any]:
         now = self._agenda.now()

@@ -37,6 +37,8 @@ SLOWDOWN_MIN = 1.3
 NUMBER_STEPS = 14
 SURE = 0.7
 """Confidence of a finding from which a single machine counts as named (`[hang] evict_confidence_min`)."""
+IDLE = "kernel stuck"
+"""Form of a hang in which one device is idle, and all others run a kernel that waits."""
 RELIEF_S = 120.0
 DRIFT_S = 300.0
 OF_SLOWNESS = (Symptom.FAIL_SLOW, Symptom.MFU_DECLINE)
@@ -57,6 +59,19 @@ def hangs(history: History) -> Iterator[Complaint]:
         if is_named and fault.kind.place == "machine" and showing.machine not in event.nodes:
             text = f"{', '.join(event.nodes)} for a hang of {showing.machine}: {event.summary}"
             yield _complaint(Wrong.INNOCENT_NAMED, at_s, showing, text)
+
+
+def devices(history: History) -> Iterator[Complaint]:
+    """Complain about machines whose device started no kernel while those of all others ran one, which tests would have
+    confirmed, and that hang the same job once more."""
+    known: set[tuple[int, str]] = set()
+    for showing, fault, _ in _showings(history, "hang"):
+        if fault.culprit is None or fault.kind.form != IDLE or fault.kind.found_by_checks < 1.0:
+            continue
+        if (fault.number, showing.job) in known:
+            text = f"its device had stood out, and it hangs the job again ({fault.kind.name})"
+            yield _complaint(Wrong.ALERT_IGNORED, showing.at_s, showing, text)
+        known.add((fault.number, showing.job))
 
 
 def slowness(history: History) -> Iterator[Complaint]:

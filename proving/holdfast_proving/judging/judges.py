@@ -60,6 +60,7 @@ JUDGES = (
 
 OF_FINDINGS = (
     found.hangs,
+    found.devices,
     found.slowness,
     found.innocents,
     found.relief,

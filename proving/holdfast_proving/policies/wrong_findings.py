@@ -78,6 +78,11 @@ FINDS: tuple[Policy, ...] = (
         patches=(Patch(hang_answers, "judge_hang", _afterwards(_first_victim)),),
     ),
     Policy(
+        name="ignores_devices",
+        about="a device that does nothing while all others wait is no reason to test its machine",
+        patches=(Patch(hang_answers, "idle_devices", always(())),),
+    ),
+    Policy(
         name="takes_work_for_a_hang",
         about="a rank that writes or computes is no excuse",
         patches=(Patch(hang_answers, "_working", always(set())),),
