@@ -219,13 +219,29 @@ class _Walk:
         if not stat.S_ISREG(about.st_mode):
             self.left_out.add(LeftOut(path, "not a regular file"))
             return None
-        if about.st_size > self._limits.file_bytes_max:
-            self.left_out.add(LeftOut(path, f"{_mib(about.st_size)}, over {_mib(self._limits.file_bytes_max)}"))
+        content = self._content(place) if about.st_size <= self._limits.file_bytes_max else b""
+        if content is None:
+            self.left_out.add(LeftOut(path, "a link leads to it"))
             return None
-        content = place.read_bytes()
+        if (nbytes := max(about.st_size, len(content))) > self._limits.file_bytes_max:
+            self.left_out.add(LeftOut(path, f"{_mib(nbytes)}, over {_mib(self._limits.file_bytes_max)}"))
+            return None
         is_executable = bool(about.st_mode & 0o100)
         digest = digest_of(content)
         return ManifestEntry(path=path, sha256=digest, size_bytes=len(content), is_executable=is_executable), content
+
+    def _content(self, place: Path) -> bytes | None:
+        """Return a file's bytes, one more than the limit at most; None if it is reached by a link, or is no file now.
+
+        Whoever may write in the tree can replace the file, or a directory above it, by a link. What this process may
+        read, and they may not, would become code that their job reads.
+        """
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            led_to = os.readlink(f"/proc/self/fd/{descriptor}")
+            if led_to not in (str(place), f"{place} (deleted)") or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            return file.read(self._limits.file_bytes_max + 1)
 
     def _is_junk(self, path: str) -> bool:
         return path.endswith(".pyc") or any(part in JUNK for part in path.split("/"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -122,3 +123,27 @@ def test_the_tree_of_a_script(repository: Path, tmp_path: Path, monkeypatch: pyt
     assert tree_of(script, elsewhere) == elsewhere / "scripts"
     write(elsewhere, "train.py")
     assert tree_of(elsewhere / "train.py", elsewhere) is None
+
+
+def test_what_a_link_leads_to_is_not_code_also_if_it_is_put_there_meanwhile(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = tmp_path / "secrets"
+    write(secrets, "inner/key.py", "train.py", content="secret")
+    write(repository, "inner/key.py")
+    git(repository, "add", "inner/key.py")
+    shutil.rmtree(repository / "inner")
+    (repository / "inner").symlink_to(secrets / "inner")
+    (repository / "train.py").write_text("x")
+    real_open = os.open
+
+    def open_late(path: object, *arguments: int, **options: int) -> int:
+        if path == repository / "train.py":
+            (repository / "train.py").unlink()
+            (repository / "train.py").symlink_to(secrets / "train.py")
+        return real_open(path, *arguments, **options)  # type: ignore[arg-type]
+
+    assert b"secret" not in snapshot(repository).contents.values()
+    monkeypatch.setattr(os, "open", open_late)
+    with pytest.raises(SnapshotRefused, match=r"train\.py cannot be read"):
+        snapshot(repository)
