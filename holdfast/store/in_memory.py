@@ -41,8 +41,24 @@ class MemoryDatabase:
         self.forgotten_before: datetime | None = None
         self.unpublished: dict[int, Message] = {}
         self.published: dict[int, _PublishedRow] = {}
+        self.newest: dict[str, Published] | None = {}
+        """The newest published row of each stream; None: rows were taken away since it was known."""
         self.positions = itertools.count(1)
         self.lock = asyncio.Lock()
+
+    def note_published(self, position: int, row: _PublishedRow) -> None:
+        self.published[position] = row
+        if self.newest is not None:
+            _keep_newest(self.newest, row)
+
+
+def _keep_newest(newest: dict[str, Published], row: _PublishedRow) -> None:
+    place = row.stored
+    if place is None:
+        return
+    known = newest.get(place.stream)
+    if known is None or place.sequence >= known.stored.sequence:
+        newest[place.stream] = Published(place, row.message.id)
 
 
 class MemoryStore:
@@ -90,11 +106,15 @@ class MemoryStore:
         now = self._now()
         for position, place in stored.items():
             if (message := self.database.unpublished.pop(position, None)) is not None:
-                self.database.published[position] = _PublishedRow(message, now, place)
+                self.database.note_published(position, _PublishedRow(message, now, place))
 
     async def newest_published(self) -> list[Published]:
-        streams = {row.stored.stream for row in self.database.published.values() if row.stored is not None}
-        return [(await self.published_in(stream))[-1] for stream in sorted(streams)]
+        newest = self.database.newest
+        if newest is None:
+            newest = self.database.newest = {}
+            for row in self.database.published.values():
+                _keep_newest(newest, row)
+        return [newest[stream] for stream in sorted(newest)]
 
     async def published_in(self, stream: str) -> list[Published]:
         self._require_available()
@@ -112,6 +132,7 @@ class MemoryStore:
         }
         for position in lost:
             del database.published[position]
+        database.newest = None
         database.unpublished = dict(sorted((database.unpublished | lost).items()))
         return len(lost)
 
@@ -123,6 +144,7 @@ class MemoryStore:
         database.published = {
             position: row for position, row in database.published.items() if row.at >= now - OUTBOX_KEPT
         }
+        database.newest = None
 
     async def forgotten_before(self) -> datetime | None:
         self._require_available()
