@@ -341,6 +341,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         return None if bound is None else max(0, bound - self.settled_restarts)
 
     @property
+    def has_ended_ranks(self) -> bool:
+        """A rank of the present generation has failed, so that it will not go on, however far its other ranks were."""
+        return any(one.generation == self.generation for one in self.exits)
+
+    @property
     def trained_generation(self) -> int:
         """The newest generation that trained: suspensions, checks and replays use up numbers as well."""
         if self.replay is not None:

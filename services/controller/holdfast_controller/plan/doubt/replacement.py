@@ -122,8 +122,7 @@ def _is_wanted(draft: JobDraft, replacement: Replacement) -> bool:
     state, failure = draft.state, replacement.failure
     if replacement.until is not None:
         is_same = isinstance(state.phase, LIVE) and failure.generation == state.generation
-        # A job that hung may have gone on. One whose rank has ended has not, however far its other ranks were.
-        goes_on = failure.error is None and state.step > failure.step
+        goes_on = state.step > failure.step and not state.has_ended_ranks
         return is_same and set(replacement.leaving) <= state.nodes.as_set and not goes_on
     is_present = isinstance(state.phase, Running) and set(replacement.leaving) <= state.nodes.as_set
     # Slowness is that of one generation.

@@ -15,8 +15,8 @@ def passed_step(draft: JobDraft, step: int) -> None:
     if limit is not None and step > limit:
         # All ranks have cut what is newer than the limit: what is there now was made since.
         draft.update(is_past_limit=True)
-    if any(one.generation == draft.state.generation for one in draft.state.exits):
-        # It has failed. Its ranks end one after the other, and some were a step ahead of the first one.
+    if draft.state.has_ended_ranks:
+        # Its ranks end one after the other, and some were a step ahead of the first one.
         return
     incident = draft.state.incident
     if incident and not incident.bad_steps and step > incident.failed_step:

@@ -20,7 +20,7 @@ from holdfast_controller.plan.incident.classify import (
 )
 from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Cause, Failure, Proof, RankError
-from holdfast_controller.plan.incident.recovery import handle_failure, handle_late_failure
+from holdfast_controller.plan.incident.recovery import asks_for_others, handle_failure, handle_late_failure
 from holdfast_controller.plan.phase import LIVE, Stopping
 
 
@@ -35,7 +35,7 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
         return
     if state.incident and event.generation in state.incident.untrained:
         return
-    if is_present:
+    if is_present and not asks_for_others(draft, event.generation):
         # Its last step may be the first report that the job has trained past the step at which it had failed.
         passed_step(draft, event.step)
     if not is_present and draft.state.incident is None:

@@ -52,14 +52,14 @@ def handle_failure(draft: JobDraft, failure: Failure, incident: str = "") -> Non
         _open(draft, failure, incident or new_incident_id(draft))
     conclude(draft, failure.cause)
     choice = _weigh(draft, failure)
-    if not (choice.rung is Rung.REATTEMPT and _asks_for_others(draft, failure)):
+    if not (choice.rung is Rung.REATTEMPT and asks_for_others(draft, failure.generation)):
         proceed(draft, failure, choice)
 
 
-def _asks_for_others(draft: JobDraft, failure: Failure) -> bool:
+def asks_for_others(draft: JobDraft, generation: int) -> bool:
     """Return True if the generation already waits for the pool's answer: its other ranks end as well."""
     asked = draft.state.replacement
-    return asked is not None and asked.until is not None and asked.failure.generation == failure.generation
+    return asked is not None and asked.until is not None and asked.failure.generation == generation
 
 
 def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
