@@ -10,6 +10,7 @@ from holdfast.orders.node import NodeOrder
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.companions.backups import Backups
 from holdfast_agent.companions.code_place import CodePlaces
+from holdfast_agent.companions.contexts import Contexts
 from holdfast_agent.companions.rank_user import RankUser, RankUsers
 from holdfast_agent.companions.start_command import script_of, start_command
 from holdfast_agent.companions.warm_up_command import warm_up_command
@@ -38,6 +39,7 @@ class Effects:
         retention: FileRetention,
         watcher: Watcher,
         backups: Backups,
+        contexts: Contexts,
     ) -> None:
         self._address = address
         self._directories = directories
@@ -47,6 +49,7 @@ class Effects:
         self._retention = retention
         self._watcher = watcher
         self._backups = backups
+        self._contexts = contexts
         self._rank_users = RankUsers(directories)
         self._code_places = CodePlaces(code)
         self.rank_user: tuple[Fence, RankUser] = (NO_FENCE, RankUser(None))
@@ -101,4 +104,4 @@ class Effects:
         rank_user = self._rank_users.choose(order, script_of(order.placement, self._code.place))
         self.rank_user = order.fence, rank_user
         code = self._code_places.place(order.placement, rank_user.user)
-        return start_command(order, self._directories, code, rank_user.user)
+        return self._contexts.begin(order, start_command(order, self._directories, code, rank_user.user))

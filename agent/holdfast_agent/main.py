@@ -67,6 +67,7 @@ async def _run(daemon: Daemon) -> None:
         signals=daemon.settings.signals,
         telemetry=daemon.settings.telemetry,
         network=daemon.settings.network,
+        jobs=daemon.settings.jobs,
         on_ready=announce_ready,
     )
     await agent.run()

@@ -26,12 +26,14 @@ from holdfast.orders.trace import TraceOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.settings.inspections import InspectionPolicy
+from holdfast.settings.jobs import JobsPolicy
 from holdfast.settings.network import NetworkPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.signals import SignalsPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.bus_contact import BusContact
 from holdfast_agent.companions.backups import Backups
+from holdfast_agent.companions.contexts import Contexts
 from holdfast_agent.companions.vault_link import VaultLink
 from holdfast_agent.companions.zygote_link import ZygoteLink
 from holdfast_agent.devices.meters import meters_of_node
@@ -45,6 +47,7 @@ from holdfast_agent.node_facts import failed_checks, node_facts, self_check
 from holdfast_agent.node_hold import Holding, NodeHold, place_of
 from holdfast_agent.order_watch import OrderReader
 from holdfast_agent.plan.actions import Plan
+from holdfast_agent.plan.devices.contexts import DeviceUsed
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen, ShutdownRequested
 from holdfast_agent.plan.node_state import AgentState
 from holdfast_agent.publisher import Publisher
@@ -88,6 +91,7 @@ class Agent:
         signals: SignalsPolicy | None = None,
         telemetry: TelemetryPolicy | None = None,
         network: NetworkPolicy | None = None,
+        jobs: JobsPolicy | None = None,
         on_ready: Callable[[], None] = lambda: None,
         now: Now = system_now,
     ) -> None:
@@ -146,8 +150,20 @@ class Agent:
         self._code.in_use(reconciler.state.durable.order)
         jobs_max = (retention or RetentionPolicy()).jobs_on_node_max
         self._retention = FileRetention(directories, self._spool, jobs_max, on_removed=self._code.forget)
+        room_bytes = (jobs or JobsPolicy()).context_room_bytes
+        self._contexts = Contexts(node, room_bytes, crew, self._zygote.send, publish, now)
+        self._reports.contexts = self._contexts
+        self._watcher.on_device_used = self._device_used
         self._effects = Effects(
-            address, directories, timeouts, self._zygote, self._code, self._retention, self._watcher, self._backups
+            address,
+            directories,
+            timeouts,
+            self._zygote,
+            self._code,
+            self._retention,
+            self._watcher,
+            self._backups,
+            self._contexts,
         )
 
         inspections = inspections or InspectionPolicy()
@@ -263,6 +279,11 @@ class Agent:
         self._effects.carry_out(decided, before)
         if decided.state.crew != before.crew:
             self._inspecting.note_ranks()
+
+    def _device_used(self, rank: int, used: DeviceUsed) -> None:
+        welcome = self._reports.welcome
+        makes_them = welcome is not None and welcome.makes_contexts
+        self._contexts.device_used(rank, used, zygote_makes_them=makes_them)
 
     def _in_collective(self) -> tuple[int, ...]:
         return tuple(rank for rank, status in self._watcher.statuses().items() if status.in_collective)

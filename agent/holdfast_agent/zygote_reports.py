@@ -11,6 +11,7 @@ import structlog
 from holdfast.decoding import UNREADABLE
 from holdfast.engines.checks.warm_up import WarmUpResult
 from holdfast.fresh_ids import uuid7
+from holdfast_agent.companions.contexts import Contexts
 from holdfast_agent.companions.rank_user import RankUser
 from holdfast_agent.plan.inputs import (
     Input,
@@ -30,6 +31,8 @@ from holdfast_agent.watching.live_lines import LiveLines
 from holdfast_agent.watching.watcher import Watcher
 from holdfast_agent.zygote.wire import (
     Command,
+    ContextGone,
+    ContextReady,
     End,
     Fence,
     FollowLines,
@@ -70,14 +73,19 @@ class ZygoteReports:
         self.welcome: Welcome | None = None
         self.attached = asyncio.Event()
         self.on_welcome: Callable[[], None] = lambda: None
+        self.contexts: Contexts | None = None
 
     def take(self, report: Report) -> None:
         match report:
             case RankExit():
                 # Its last steps and reports come before its exit.
                 self._watcher.collect()
+                if self.contexts is not None:
+                    self.contexts.rank_ended(report)
                 self._learn(self._rank_ended(report))
             case RanksForked():
+                if self.contexts is not None:
+                    self.contexts.forked(report.with_context)
                 self._learn(self._ranks_run(report))
             case RanksEnded():
                 self._watcher.collect()
@@ -96,6 +104,9 @@ class ZygoteReports:
                 self._learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
             case WarmUpResults():
                 self._learn(WarmUpReported(id=uuid7(), fence=report.fence, results=_results(report)))
+            case ContextReady() | ContextGone():
+                if self.contexts is not None:
+                    self.contexts.take(report)
             case Lines():
                 self._lines.put(report)
             case LogAlert():
@@ -141,6 +152,7 @@ class ZygoteReports:
             took_s=report.took_s,
             user=user.name if user is not None else "",
             root_because=reason,
+            with_context=report.with_context,
         )
 
     def _rank_ended(self, report: RankExit) -> RankEnded:

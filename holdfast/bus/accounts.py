@@ -19,6 +19,7 @@ from holdfast.events import Action, EventClass
 from holdfast.events.actions import (
     CheckpointSaved,
     CodeInPlace,
+    ContextAhead,
     RanksFinished,
     RanksStarted,
     RanksStopped,
@@ -59,6 +60,7 @@ _ACTIONS: tuple[type[Action], ...] = (
     CheckpointSaved,
     CodeInPlace,
     RanksFinished,
+    ContextAhead,
     RanksStarted,
     RanksStopped,
     ShardsBackedUp,

@@ -37,6 +37,25 @@ class RanksStarted(Action, frozen=True, kw_only=True, omit_defaults=True):
     """User of the ranks; "": the agent's."""
     root_because: str = ""
     """Reason why they run as root, though the job should have its own user."""
+    with_context: Count = 0
+    """Ranks whose context on their device had been made ahead."""
+
+
+class ContextAhead(Action, frozen=True, kw_only=True, omit_defaults=True):
+    """A process with the context of a rank waits for its next generation, or does not any more; by its agent."""
+
+    rank: Count
+    device: str
+    is_ready: bool
+    reason: str = ""
+    """Reason why there is none."""
+    took_s: float = 0.0
+    free_before_bytes: Count = 0
+    """Free memory of the device before it was made."""
+    free_bytes: Count = 0
+    """The same beside it."""
+    host_bytes: Count = 0
+    """Memory of the host that it takes."""
 
 
 class RanksFinished(Action, frozen=True, kw_only=True, omit_defaults=True):
@@ -166,6 +185,7 @@ class CredentialsChanged(Action, frozen=True, kw_only=True, omit_defaults=True):
 AnyAction = (
     RanksStopped
     | RanksStarted
+    | ContextAhead
     | RanksFinished
     | NodesGranted
     | NodesAwaited

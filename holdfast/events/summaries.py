@@ -10,6 +10,7 @@ from functools import singledispatch
 from holdfast.events.actions import (
     CheckpointSaved,
     CodeInPlace,
+    ContextAhead,
     CredentialsChanged,
     NodesAwaited,
     NodesGranted,
@@ -314,7 +315,20 @@ def _(event: RanksStopped) -> str:
 def _(event: RanksStarted) -> str:
     user = "root" if event.root_because else event.user
     as_user = f" as {user}" if user else ""
-    return f"{len(event.ranks)} ranks {'adopted' if event.adopted else 'started'}{as_user} in {event.took_s:.3f} s"
+    ahead = f", {event.with_context} with a context made ahead" if event.with_context else ""
+    how = "adopted" if event.adopted else "started"
+    return f"{len(event.ranks)} ranks {how}{as_user} in {event.took_s:.3f} s{ahead}"
+
+
+@_sentence.register
+def _(event: ContextAhead) -> str:
+    if not event.is_ready:
+        return f"no context is kept ahead for rank {event.rank} on {event.device}: {event.reason}"
+    return (
+        f"a context for the next start of rank {event.rank} on {event.device} is ready after {event.took_s:.1f} s: "
+        f"{event.free_before_bytes >> 20} MiB were free there before, {event.free_bytes >> 20} MiB beside it; "
+        f"{event.host_bytes >> 20} MiB of the host"
+    )
 
 
 @_sentence.register

@@ -77,6 +77,14 @@ def import_until_ready(link: socket.socket) -> None:
             _import(name)
 
 
+def import_noted(link: socket.socket) -> None:
+    """Import what a rank of this job has noted, until all is there or there is something to receive."""
+    for name in _noted() or ():
+        if select.select([link], [], [], 0)[0]:
+            return
+        _import(name)
+
+
 def _noted() -> Iterator[str] | None:
     path = _path()
     try:

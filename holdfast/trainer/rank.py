@@ -28,6 +28,7 @@ from holdfast.events.parts.ranks import RankException
 from holdfast.node.collectives.ring_path import ring_path
 from holdfast.node.ledger.ledger_file import LedgerWriter
 from holdfast.trainer import replay_run
+from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import install_hooks
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast.trainer.phases import bind, binding
@@ -65,6 +66,7 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
         rank, generation = int(os.environ["RANK"]), int(os.environ.get(GENERATION_VARIABLE, "0"))
         ring = RingWriter(ring_path(path), rank=rank, generation=generation)
         bind(LedgerWriter(path, rank=rank, generation=generation), ring)
+        device_used.begin()
     replay_run.begin()
     install_hooks.install()
     log_lines.watch()

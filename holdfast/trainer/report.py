@@ -21,6 +21,7 @@ REPLAY_RESULT = "replay_result"
 STEPS_KEPT = "steps_kept"
 CHECKPOINT_RESTORED = "checkpoint_restored"
 HOOK_FAILED = "hook_failed"
+DEVICE_USED = "device_used"
 
 ReportValue = str | int | float | bool | Sequence[int] | Sequence[str] | Sequence[Mapping[str, object]] | None
 

@@ -12,8 +12,11 @@ the CPU's kernels, each stream in a thread of its own, and behaves as CUDA does 
 * after a fork it cannot be used.
 
 What it does not have: a second device, CUDA graphs, inductor, convolutions; autocast casts nothing. `module.to("sim")`
-unties weights. The environment variable SIM_DEVICE_BYTES sets how much memory it has; else 8 GiB, of which only what
-is used is taken.
+unties weights.
+
+Environment variables: SIM_DEVICE_BYTES sets how much memory it has; else 8 GiB, of which only what is used is taken.
+SIM_CONTEXT_MS and SIM_CONTEXT_BYTES set what a process's first use of it costs; nothing without. SIM_DEVICE_BOARD names
+a file: processes with the same one share the memory.
 
 A test uses it in a process of its own, for torch has one accelerator per process and streams are threads:
 

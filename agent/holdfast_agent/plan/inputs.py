@@ -54,6 +54,7 @@ class RanksRun(Input, frozen=True, kw_only=True):
     took_s: float
     user: str = ""
     root_because: str = ""
+    with_context: int = 0
 
 
 class StartFailed(Input, frozen=True, kw_only=True):

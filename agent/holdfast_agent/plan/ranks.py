@@ -76,7 +76,7 @@ def ranks_run(draft: PlanDraft, seen: RanksRun) -> None:
     crew = msgspec.structs.replace(crew, forked=True, pids=seen.pids, user=seen.user, root_because=seen.root_because)
     draft.settle(crew)
     draft.update(progress_at=draft.now)
-    _report_started(draft, crew, seen.pids, seen.took_s)
+    _report_started(draft, crew, seen.pids, seen.took_s, with_context=seen.with_context)
 
 
 def start_failed(draft: PlanDraft, seen: StartFailed) -> None:
@@ -185,7 +185,7 @@ def log_alert_seen(draft: PlanDraft, seen: LogAlertSeen) -> None:
 
 
 def _report_started(
-    draft: PlanDraft, crew: Crew, pids: dict[int, int], took_s: float, *, adopted: bool = False
+    draft: PlanDraft, crew: Crew, pids: dict[int, int], took_s: float, *, adopted: bool = False, with_context: int = 0
 ) -> None:
     draft.emit(
         RanksStarted,
@@ -195,6 +195,7 @@ def _report_started(
         adopted=adopted,
         user=crew.user,
         root_because=crew.root_because,
+        with_context=with_context,
     )
 
 

@@ -17,11 +17,13 @@ from holdfast.orders.node import NodeOrder
 from holdfast.trainer.report import (
     CHECKPOINT_RESTORED,
     CHECKPOINT_SAVED,
+    DEVICE_USED,
     DIAGNOSTIC_RESULT,
     HOOK_FAILED,
     REPLAY_RESULT,
     STEPS_KEPT,
 )
+from holdfast_agent.plan.devices.contexts import DeviceUsed
 
 READ_BYTES_MAX = 1024 * 1024
 PATH_CHARS_MAX = 4_096
@@ -134,6 +136,17 @@ def described_model(report: RankReport) -> ModelDescription | None:
         return None
     try:
         return msgspec.convert(report.fields, ModelDescription, strict=False)
+    except msgspec.ValidationError as error:
+        log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
+        return None
+
+
+def device_used(report: RankReport) -> DeviceUsed | None:
+    """Return the device on which a rank trains, if that is what it reports."""
+    if report.kind != DEVICE_USED:
+        return None
+    try:
+        return msgspec.convert(report.fields, DeviceUsed)
     except msgspec.ValidationError as error:
         log.warning("a report cannot be understood", kind=report.kind, reason=str(error))
         return None

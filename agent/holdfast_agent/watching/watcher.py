@@ -18,12 +18,20 @@ from holdfast.fresh_ids import uuid7
 from holdfast.node.ledger.ledger_layout import RING_STEPS
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.spool import Lane, Spool
+from holdfast_agent.plan.devices.contexts import DeviceUsed
 from holdfast_agent.plan.inputs import Input, Observed
 from holdfast_agent.plan.node_state import Crew, RankStatus
 from holdfast_agent.slow_tests.rings import IterationBook
 from holdfast_agent.watching.ledgers import LedgerBook
 from holdfast_agent.watching.logged_numbers import LoggedNumbers, LogsRead
-from holdfast_agent.watching.reports import ModelDescription, ReportFile, described_model, event_of, training_log
+from holdfast_agent.watching.reports import (
+    ModelDescription,
+    ReportFile,
+    described_model,
+    device_used,
+    event_of,
+    training_log,
+)
 from holdfast_agent.watching.stopped_ranks import StoppedRanks
 from holdfast_agent.zygote.wire import Fence
 
@@ -107,6 +115,7 @@ class Watcher:
         self._stopped = StoppedRanks()
         self._crew_changed = asyncio.Event()
         self.on_commit: Callable[[], None] = lambda: None
+        self.on_device_used: Callable[[int, DeviceUsed], None] = lambda rank, used: None
 
     def watch(self, crew: Crew | None) -> None:
         """Watch this crew from now on, after collecting the last output of the one before."""
@@ -271,6 +280,8 @@ class Watcher:
             is_now = crew.trains and report.generation == crew.order.generation
             if path is not None and self._logged is not None and is_now:
                 memory[logs_key(crew.order.job)] = msgspec.json.encode(self._logged.add_reported(report.rank, path))
+            if is_now and (used := device_used(report)) is not None:
+                self.on_device_used(report.rank, used)
             model = described_model(report)
             if model is not None and crew.trains:
                 self._model = model

@@ -15,27 +15,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import structlog
 
-from holdfast.decoding import UNREADABLE
 from holdfast.events.parts.launch import STREAMS
-from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.node.kernel import ignores, is_stopped, own_children
-from holdfast.node.ranks_file import open_ranks_file
 from holdfast_agent.plan.log_lines.log_alerts import LogAlerts
 from holdfast_agent.plan.log_lines.log_signatures import Scanner, Signature
+from holdfast_agent.zygote.ahead.reserve import Reserve, fork_rank
+from holdfast_agent.zygote.ahead.spares import Spares
 from holdfast_agent.zygote.copy_file import CopyFile
+from holdfast_agent.zygote.exception_files import read_exception, write_error
 from holdfast_agent.zygote.logs import LineSink, Output, RotatingFile, Tail
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
-from holdfast_agent.zygote.reserve import Reserve, fork_rank
 from holdfast_agent.zygote.wire import (
     ERROR_COPY,
+    ContextGone,
     Fence,
     Lines,
     LiveRank,
     LogAlert,
+    MakeContext,
     Part,
     RankExit,
     RanksEnded,
@@ -47,20 +47,21 @@ from holdfast_agent.zygote.wire import (
     StopRanks,
 )
 
-_EXCEPTION_BYTES_MAX = 1 << 20
-
 log = structlog.get_logger(__name__)
 
 
 class _Rank:
     """A rank's process and its two pipes."""
 
-    def __init__(self, slot: RankSlot, fence: Fence, pid: int, outputs: dict[str, Output], tail: Tail) -> None:
+    def __init__(
+        self, slot: RankSlot, fence: Fence, pid: int, outputs: dict[str, Output], tail: Tail, *, has_context: bool
+    ) -> None:
         self.slot = slot
         self.fence = fence
         self.pid = pid
         self.outputs = outputs
         self.tail = tail
+        self.has_context = has_context
 
 
 class _Plans(NamedTuple):
@@ -94,6 +95,7 @@ class Crew:
         self._selector = selector
         self._report = report
         self._reserve = Reserve()
+        self.spares = Spares(selector, report)
         self._bystanders = bystanders
         self._on_bystander_exit = on_bystander_exit
         self._ranks: dict[int, _Rank] = {}
@@ -117,7 +119,12 @@ class Crew:
         """Time of the next `keep_time` call (monotonic clock)."""
         if self._stop is None:
             alerts_at = self._log_alerts.due_at if self._takes_log_alerts() else None
-            deadlines = (self._reserve.deadline, alerts_at, *(scanner.due_at for scanner in self._scanners))
+            deadlines = (
+                self._reserve.deadline,
+                self.spares.deadline,
+                alerts_at,
+                *(scanner.due_at for scanner in self._scanners),
+            )
             return min((at for at in deadlines if at is not None), default=None)
         return self._stop.kill_at if self._ranks else None
 
@@ -140,6 +147,7 @@ class Crew:
         self._log_alerts, self._alerts_fence, self._scanners = LogAlerts(), command.fence, []
         self._close_plans()
         self._plans = _Plans(command.order, plans)
+        self.spares.keep_only({slot.context for slot in command.ranks})
         try:
             check_single_threaded()
             for slot in command.ranks:
@@ -153,7 +161,8 @@ class Crew:
             return
         self._reserve.want(command.ranks, plans, time.monotonic())
         pids = {rank.slot.rank: rank.pid for rank in self._ranks.values()}
-        self._report(RanksForked(fence=command.fence, pids=pids, took_s=time.monotonic() - began))
+        took_s, with_context = time.monotonic() - began, sum(rank.has_context for rank in self._ranks.values())
+        self._report(RanksForked(fence=command.fence, pids=pids, took_s=took_s, with_context=with_context))
 
     def _refuse(self, fence: Fence, reason: str) -> None:
         log.error("ranks not started", fence=fence, reason=reason)
@@ -164,11 +173,21 @@ class Crew:
             os.close(self._plans.descriptor)
             self._plans = None
             self._reserve.rest(time.monotonic())
+            self.spares.rest(time.monotonic())
+
+    def make_context(self, wanted: MakeContext) -> None:
+        """Make a spare for a rank that runs."""
+        rank = next((rank for rank in self._ranks.values() if rank.slot.rank == wanted.rank), None)
+        if rank is None or rank.fence != wanted.fence or not rank.slot.kind or self._plans is None or self.stopping:
+            self._report(ContextGone(fence=wanted.fence, rank=wanted.rank, reason="no such rank runs"))
+            return
+        self.spares.make(wanted, rank.slot, self._plans.descriptor)
 
     def _fork(self, slot: RankSlot, fence: Fence, plans: int) -> _Rank:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(slot.error_file)
-        forked = self._reserve.take(slot, plans) or fork_rank(slot, plans)
+        spare = self.spares.take(slot, plans)
+        forked = spare or self._reserve.take(slot, plans) or fork_rank(slot, plans)
         tail = Tail()
         outputs = {
             stream: Output(
@@ -180,7 +199,7 @@ class Crew:
             )
             for stream, pipe in (("out", forked.output), ("err", forked.errors))
         }
-        rank = _Rank(slot, fence, forked.pid, outputs, tail)
+        rank = _Rank(slot, fence, forked.pid, outputs, tail, has_context=spare is not None)
         self._set_follower(rank)
         for output in outputs.values():
             self._selector.register(output.descriptor, selectors.EVENT_READ, output)
@@ -268,7 +287,9 @@ class Crew:
             _, status = os.waitpid(ended.si_pid, 0)
             if rank is not None:
                 self._rank_ended(rank, os.waitstatus_to_exitcode(status))
-            elif not self._reserve.ended(ended.si_pid, os.waitstatus_to_exitcode(status)):
+            elif not (
+                self.spares.ended(ended.si_pid) or self._reserve.ended(ended.si_pid, os.waitstatus_to_exitcode(status))
+            ):
                 self._on_bystander_exit(ended.si_pid, os.waitstatus_to_exitcode(status))
         self._advance_stop()
 
@@ -288,13 +309,13 @@ class Crew:
         exception = None
         if self._stop is not None:
             # A rank that failed by itself and was slow to exit is still at fault; what it raises after SIGTERM is not.
-            exception = _read_exception(Path(rank.slot.error_file), before_ns=self._stop.began_ns)
+            exception = read_exception(Path(rank.slot.error_file), before_ns=self._stop.began_ns)
             if exception is None:
                 return
         elif code > 0:
-            exception = _read_exception(Path(rank.slot.error_file))
+            exception = read_exception(Path(rank.slot.error_file))
         if exception is not None and ERROR_COPY in rank.slot.copies:
-            _write_error(rank.slot, exception, exited_ns)
+            write_error(rank.slot, exception, exited_ns)
         exit_report = RankExit(
             exit_id=uuid7(),
             fence=rank.fence,
@@ -322,8 +343,9 @@ class Crew:
         self._advance_stop()
 
     def keep_time(self, now: float) -> None:
-        """Act on an expired grace, refill the reserve, report log alerts."""
+        """Act on an expired grace, refill the reserve, look at spares, report log alerts."""
         self._report_log_alerts(now)
+        self.spares.keep_time(now)
         if self._stop is None:
             self._reserve.keep_time(now)
             return
@@ -342,7 +364,7 @@ class Crew:
     def _advance_stop(self) -> None:
         if self._stop is None or self._ranks:
             return
-        strays = set(own_children()) - self._bystanders() - self._reserve.pids
+        strays = set(own_children()) - self._bystanders() - self._reserve.pids - self.spares.pids
         for pid in strays:
             # Their exits raise SIGCHLD, which leads back here until no orphan is left.
             os.kill(pid, signal.SIGKILL)
@@ -369,25 +391,3 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
     except ProcessLookupError:
         # It has not called `setsid` yet.
         os.kill(pid, number)
-
-
-def _write_error(slot: RankSlot, exception: RankException, exited_ns: int) -> None:
-    """Write the exception as torch's `@record` does, beside the copies of the rank's output."""
-    extra = {"py_callstack": exception.traceback, "timestamp": str(exited_ns // 10**9)}
-    message = {"message": f"{exception.type}: {exception.message}", "extraInfo": extra}
-    copy = CopyFile(Path(slot.copies[ERROR_COPY]), slot.user)
-    copy.write(msgspec.json.encode({"message": message}))
-    copy.close()
-
-
-def _read_exception(path: Path, before_ns: int | None = None) -> RankException | None:
-    try:
-        with open(open_ranks_file(path), "rb") as file:
-            if before_ns is not None and os.fstat(file.fileno()).st_mtime_ns >= before_ns:
-                return None
-            return msgspec.json.decode(file.read(_EXCEPTION_BYTES_MAX), type=RankException)
-    except FileNotFoundError:
-        return None
-    except (OSError, *UNREADABLE) as error:
-        log.warning("an exception record cannot be read", file=str(path), reason=str(error))
-        return None

@@ -20,7 +20,7 @@ import torch
 
 from holdfast.code.cover import mount_over
 from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, relocate
-from holdfast.node.bound import bind
+from holdfast.node.affinity.bound import bind
 from holdfast.node.frames import receive
 from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import die_with_parent, set_process_name
@@ -28,10 +28,11 @@ from holdfast.node.reach import closed_part
 from holdfast.node.user_rights import JobUserRefused, become
 from holdfast.node.vault import userfaultfd
 from holdfast.trainer import rank as trainer_rank
+from holdfast.trainer.ahead.context import context_works, hold_context
 from holdfast_agent.zygote.elsewhere.bootstrap import start_program
 from holdfast_agent.zygote.plan_file import read_plan
 from holdfast_agent.zygote.preload import rehearse
-from holdfast_agent.zygote.wire import Cover, RankPlan, RankSlot
+from holdfast_agent.zygote.wire import Cover, MakeContext, RankPlan, RankSlot
 
 _FIRST_OWN_DESCRIPTOR = 3
 EXIT_SETUP_FAILED = 70
@@ -76,12 +77,44 @@ def await_plan_as(slot: RankSlot, plans: int, parent: int, output: int, errors: 
     plan = read_plan(plans, slot)
     orders = _leave_zygote(parent, output, errors, orders)
     set_process_name("rank-to-be")
+    _enter(plan, parent)
+    _execute_warm(plan, orders)
+
+
+def await_plan_on_device(
+    slot: RankSlot, plans: int, wanted: MakeContext, parent: int, output: int, errors: int, orders: int
+) -> NoReturn:
+    """Give this fork the context of such a rank, then turn it into the one that arrives on the socket `orders`."""
+    plan = read_plan(plans, slot)
+    orders = _leave_zygote(parent, output, errors, orders)
+    set_process_name("rank-to-be")
+    os.environ.clear()
+    os.environ.update(plan.environment)
+    bind(plan.cpus)
+    _enter(plan, parent)
+    if slot.start != "fork":
+        _execute_warm(plan, orders, wanted.device, str(wanted.floor_bytes))
+    rehearse()
+    _reseed()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as link:
+        hold_context(link, wanted.device, wanted.floor_bytes)
+        slot, new_plans = receive(link, msgspec.msgpack.Decoder(RankSlot))
+    assert new_plans is not None
+    _run(slot, new_plans, parent, device=wanted.device)
+
+
+def _enter(plan: RankPlan, parent: int) -> None:
+    """Become the rank's user, in its working directory."""
     if plan.user is not None:
         userfaultfd.keep_right()
         become(plan.user, parent)
     os.chdir(plan.cwd)
+
+
+def _execute_warm(plan: RankPlan, orders: int, *context: str) -> NoReturn:
+    """Become an interpreter of the rank's that awaits the plan of one, with a `context` or without."""
     os.set_inheritable(orders, True)
-    python, *command = start_program(plan, "holdfast_agent.zygote.elsewhere.warm_rank", (str(orders),))
+    python, *command = start_program(plan, "holdfast_agent.zygote.elsewhere.warm_rank", (str(orders), *context))
     os.execve(python, (python, *command), plan.environment | userfaultfd.pass_right_on())
 
 
@@ -94,7 +127,8 @@ def _leave_zygote(parent: int, output: int, errors: int, keep: int) -> int:
     return kept
 
 
-def _run(slot: RankSlot, plans: int, parent: int) -> NoReturn:
+def _run(slot: RankSlot, plans: int, parent: int, device: str = "") -> NoReturn:
+    """Become the rank. With a `device` this fork has its user and a context there."""
     set_process_name(f"rank-{slot.rank}")
     try:
         # Here and no earlier: the zygote must not know it.
@@ -108,13 +142,14 @@ def _run(slot: RankSlot, plans: int, parent: int) -> NoReturn:
         if plan.cover is not None:
             plan = _covered(plan, plan.cover)
         if plan.user is not None:
-            userfaultfd.keep_right()
-            become(plan.user, parent)
+            if not device:
+                userfaultfd.keep_right()
+                become(plan.user, parent)
             _require_reachable(plan, plan.user)
         os.chdir(plan.cwd)
         if plan.is_program:
             os.execvpe(plan.script, (plan.script, *plan.args), plan.environment)
-        if plan.start == "exec":
+        if plan.start == "exec" or (device and not context_works(device)):
             _execute(plan)
         _apply_environment()
     except JobUserRefused as error:

@@ -34,6 +34,7 @@ def write(command: StartRanks) -> tuple[StartPlanned, int]:
             shown=plan.shown,
             copies=plan.copies,
             warm=plan.warm,
+            context=plan.context,
         )
         for plan, part in zip(command.ranks, parts, strict=True)
     )

@@ -76,6 +76,8 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Processors that it is bound to; empty: it is not."""
     warm: str = ""
     """With `start` exec: the kind of interpreter made ahead that can become it, "" if none can."""
+    context: str = ""
+    """The kind of process with a context on its device that can become it, "" if none is wanted."""
 
 
 class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
@@ -100,6 +102,8 @@ class RankSlot(msgspec.Struct, frozen=True, kw_only=True):
     shown: int = 0
     copies: dict[str, str] = {}
     warm: str = ""
+    """As in RankPlan."""
+    context: str = ""
     """As in RankPlan."""
 
     @property
@@ -145,6 +149,17 @@ class StartWarmUp(_ZygoteMessage, frozen=True, kw_only=True, tag="start_warm_up"
     limit_s: float
 
 
+class MakeContext(_ZygoteMessage, frozen=True, kw_only=True, tag="make_context"):
+    """Keep a process with a context on this device, from which the rank of the next generation is made."""
+
+    fence: Fence
+    rank: int
+    kind: str
+    device: str
+    floor_bytes: int
+    """Free memory of the device below which it is ended."""
+
+
 class AckExit(_ZygoteMessage, frozen=True, kw_only=True, tag="ack_exit"):
     """A rank's exit was made durable; the zygote may forget it."""
 
@@ -161,7 +176,9 @@ class End(_ZygoteMessage, frozen=True, kw_only=True, tag="end"):
     """End all ranks at once, then the zygote."""
 
 
-Command = Attach | StartPlanned | StopRanks | StartStore | StopStore | StartWarmUp | AckExit | FollowLines | End
+Command = (
+    Attach | StartPlanned | StopRanks | StartStore | StopStore | StartWarmUp | MakeContext | AckExit | FollowLines | End
+)
 
 
 class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +220,8 @@ class Welcome(_ZygoteMessage, frozen=True, kw_only=True, tag="welcome"):
     """It understands `StartPlanned`."""
     warms_up: bool = False
     """It understands `StartWarmUp`."""
+    makes_contexts: bool = False
+    """It understands `MakeContext`."""
 
 
 class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked"):
@@ -211,6 +230,8 @@ class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked")
     fence: Fence
     pids: dict[int, int]
     took_s: float
+    with_context: int = 0
+    """Ranks whose context had been made ahead."""
 
 
 class StartRefused(_ZygoteMessage, frozen=True, kw_only=True, tag="start_refused"):
@@ -243,6 +264,24 @@ class WarmUpResults(_ZygoteMessage, frozen=True, kw_only=True, tag="warm_up_resu
     results: tuple[bytes, ...]
 
 
+class ContextReady(_ZygoteMessage, frozen=True, kw_only=True, tag="context_ready"):
+    """A process with a context waits to become the rank of the next generation."""
+
+    fence: Fence
+    rank: int
+    took_s: float
+    free_bytes: int
+    host_bytes: int
+
+
+class ContextGone(_ZygoteMessage, frozen=True, kw_only=True, tag="context_gone"):
+    """No process with a context waits for the next generation of this rank any more."""
+
+    fence: Fence
+    rank: int
+    reason: str
+
+
 class Lines(_ZygoteMessage, frozen=True, kw_only=True, tag="lines"):
     """Output of a followed rank. `dropped` earlier lines were not sent because the agent was slow."""
 
@@ -267,7 +306,19 @@ class LogAlert(_ZygoteMessage, frozen=True, kw_only=True, tag="signs_seen"):
     count: int
 
 
-Report = Welcome | RanksForked | StartRefused | RankExit | RanksEnded | StoreFailed | WarmUpResults | Lines | LogAlert
+Report = (
+    Welcome
+    | RanksForked
+    | StartRefused
+    | RankExit
+    | RanksEnded
+    | StoreFailed
+    | WarmUpResults
+    | ContextReady
+    | ContextGone
+    | Lines
+    | LogAlert
+)
 
 commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)

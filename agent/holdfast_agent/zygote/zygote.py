@@ -34,6 +34,7 @@ from holdfast_agent.zygote.wire import (
     Fence,
     FollowLines,
     Lines,
+    MakeContext,
     Report,
     StartPlanned,
     StartStore,
@@ -146,6 +147,8 @@ class Zygote:
             # An earlier event of this turn may have closed it.
             if key.fd in self._selector.get_map():
                 self._crew.pump(key.data)
+        elif self._crew.spares.pump(key.data):
+            return
         elif key.data is self._warm_up:
             if key.fd in self._selector.get_map():
                 self._warm_up.pump()
@@ -242,6 +245,10 @@ class Zygote:
                 self._warm_up.start(command)
             case StopStore():
                 self._stop_stores(command.keep)
+                if command.keep is None:
+                    self._crew.spares.end_all("the node has no job")
+            case MakeContext():
+                self._crew.make_context(command)
             case AckExit():
                 self._crew.exits.pop(command.exit_id, None)
             case FollowLines():
@@ -269,6 +276,7 @@ class Zygote:
                 order_in_file=order,
                 reads_plan_files=True,
                 warms_up=True,
+                makes_contexts=True,
             ),
             plans,
         )

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.node.rank_variables import MEMORY_CHECKPOINTS, STORE_PREFIX
+from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import flight_recorder, kernel_starts
 from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks
 from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
@@ -148,6 +149,7 @@ def _patch_optimizer(module: ModuleType) -> None:
     # Runs before training is held at the end of the step.
     module.register_optimizer_step_post_hook(note_buckets)
     module.register_optimizer_step_post_hook(_on_optimizer_step)
+    module.register_optimizer_step_post_hook(device_used.stepped)
 
 
 def _recorded(original: Callable[..., Any], name: bytes) -> Callable[..., Any]:

@@ -1,12 +1,8 @@
 // What a test may set: how the device delays, how fast its link is, whether freed memory is poisoned.
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
 #include <cstdint>
-
-#include <c10/util/Exception.h>
 
 namespace sim {
 
@@ -29,24 +25,6 @@ struct Knobs {
 inline Knobs& knobs() {
   static auto* all = new Knobs;
   return *all;
-}
-
-// Threads and mappings of the device do not survive a fork, so a process that forked after the first use has none.
-inline std::atomic<bool> started{false};
-inline std::atomic<bool> forked{false};
-
-inline void watch_forks() {
-  pthread_atfork(nullptr, nullptr, [] {
-    if (started) forked = true;
-  });
-}
-
-inline void start() {
-  TORCH_CHECK(
-      !forked,
-      "Cannot re-initialize sim in forked subprocess. To use sim with multiprocessing, you must use the 'spawn' start "
-      "method");
-  started = true;
 }
 
 } // namespace sim

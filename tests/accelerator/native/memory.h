@@ -23,9 +23,7 @@ namespace sim {
 
 class Memory {
  public:
-  Memory() {
-    const char* asked = std::getenv("SIM_DEVICE_BYTES");
-    capacity_ = asked != nullptr ? std::strtoull(asked, nullptr, 10) : size_t{8} << 30;
+  Memory() : capacity_(board().capacity()) {
     file_ = memfd_create("sim", MFD_CLOEXEC);
     TORCH_CHECK(file_ >= 0 && ftruncate(file_, static_cast<off_t>(capacity_)) == 0, "no memory for the sim device");
     base_ = map(PROT_NONE);
@@ -98,7 +96,9 @@ class Memory {
     cached_.clear();
   }
 
+  // What is free, and how much there is. Of a device that is shared, what any process has cached is not free.
   std::pair<size_t, size_t> information() {
+    if (board().is_shared()) return {capacity_ - std::min<size_t>(capacity_, board().taken()), capacity_};
     std::lock_guard<std::mutex> lock(mutex_);
     return {capacity_ - allocated_, capacity_};
   }
@@ -164,6 +164,7 @@ class Memory {
   bool take(size_t size, size_t& offset) {
     for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
       if (hole->second < size) continue;
+      if (!board().take(size)) return false;
       offset = hole->first;
       const auto rest = hole->second - size;
       holes_.erase(hole);
@@ -174,6 +175,7 @@ class Memory {
   }
 
   void give_back(size_t offset, size_t size) {
+    board().give_back(size);
     fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
     const auto next = holes_.lower_bound(offset);
     if (next != holes_.end() && offset + size == next->first) {
@@ -192,7 +194,7 @@ class Memory {
   }
 
   int file_ = -1;
-  size_t capacity_ = 0;
+  const size_t capacity_;
   char* base_ = nullptr;
   char* kernels_ = nullptr;
   std::mutex mutex_;

@@ -14,6 +14,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/Stream.h>
 
+#include "context.h"
 #include "fault.h"
 #include "knobs.h"
 

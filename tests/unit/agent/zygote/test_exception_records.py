@@ -9,21 +9,21 @@ import msgspec
 import pytest
 
 from holdfast.events.parts.ranks import RankException
-from holdfast_agent.zygote.crew import _read_exception
+from holdfast_agent.zygote.exception_files import read_exception
 
 
 def test_a_pipe_a_link_and_a_directory_are_no_records(tmp_path: Path) -> None:
     fields = {field.name: "x" for field in msgspec.structs.fields(RankException) if field.type is str}
     true = tmp_path / "true"
     true.write_bytes(msgspec.json.encode(fields))
-    assert _read_exception(true) is not None
+    assert read_exception(true) is not None
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(true)
     (tmp_path / "directory").mkdir()
-    assert [_read_exception(tmp_path / name) for name in ("pipe", "link", "directory", "missing")] == [None] * 4
+    assert [read_exception(tmp_path / name) for name in ("pipe", "link", "directory", "missing")] == [None] * 4
 
 
 @pytest.mark.parametrize("record", [b'{"type":"\xff"}', b'{"more":' + b"[" * 100_000, b"[]", b""])
 def test_a_record_that_is_no_text_or_nested_without_end_is_none(tmp_path: Path, record: bytes) -> None:
     (tmp_path / "record").write_bytes(record)
-    assert _read_exception(tmp_path / "record") is None
+    assert read_exception(tmp_path / "record") is None

@@ -11,8 +11,9 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple, NoReturn
 
 import structlog
 
@@ -38,8 +39,8 @@ class Forked(NamedTuple):
     errors: int
 
 
-class _Warm(NamedTuple):
-    """A process that waits for a plan, the socket on which it waits, and its `RankSlot.kind`."""
+class Warm(NamedTuple):
+    """A process that waits for a plan, the socket on which it waits, and the kind of ranks that it can become."""
 
     forked: Forked
     orders: int
@@ -57,7 +58,7 @@ class Reserve:
     """The waiting processes of one zygote: one for each rank of the newest order, of its kind."""
 
     def __init__(self) -> None:
-        self._warm: list[_Warm] = []
+        self._warm: list[Warm] = []
         self._wanted: tuple[RankSlot, ...] = ()
         self._plans: int | None = None
         """The file of the plans of the wanted ranks, while the reserve may need it."""
@@ -77,19 +78,10 @@ class Reserve:
         """Turn a waiting process into this rank; return None if none can be used."""
         while slot.kind and (warm := next((warm for warm in self._warm if warm.kind == slot.kind), None)) is not None:
             self._warm.remove(warm)
-            body = framed(slot)
-            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=warm.orders)
-            try:
-                whole = socket.send_fds(link, [body], [plans]) == len(body)
-            except (ConnectionError, BlockingIOError):
-                whole = False
-            link.detach()
-            if not whole:
-                # It must be dead before another process gets this plan.
-                self._discard(warm)
-                continue
-            os.close(warm.orders)
-            return warm.forked
+            if hand_over(warm, slot, plans):
+                return warm.forked
+            # It must be dead before another process gets this plan.
+            self._discard(warm)
         return None
 
     def want(self, slots: Iterable[RankSlot], plans: int, now: float) -> None:
@@ -145,7 +137,7 @@ class Reserve:
             if warm.forked.pid == pid:
                 log.warning("a fork made ahead ended", pid=pid, code=code)
                 self._warm.remove(warm)
-                self._close(warm)
+                close(warm)
                 self._refill_at = None
                 return True
         return False
@@ -155,34 +147,55 @@ class Reserve:
             self._warm.remove(warm)
             self._discard(warm)
 
-    def _discard(self, warm: _Warm) -> None:
+    def _discard(self, warm: Warm) -> None:
         os.kill(warm.forked.pid, signal.SIGKILL)
         os.waitpid(warm.forked.pid, 0)
-        self._close(warm)
-
-    def _close(self, warm: _Warm) -> None:
-        for descriptor in (warm.orders, warm.forked.output, warm.forked.errors):
-            os.close(descriptor)
+        close(warm)
 
 
-def _fork_warm(slot: RankSlot, plans: int | None) -> _Warm:
+def hand_over(warm: Warm, slot: RankSlot, plans: int) -> bool:
+    """Send a waiting process the plan of the rank that it becomes; return False if it does not take it whole."""
+    body = framed(slot)
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=warm.orders)
+    try:
+        whole = socket.send_fds(link, [body], [plans]) == len(body)
+    except (ConnectionError, BlockingIOError):
+        whole = False
+    link.detach()
+    if whole:
+        os.close(warm.orders)
+    return whole
+
+
+def close(warm: Warm) -> None:
+    """Close what the zygote has of a waiting process."""
+    for descriptor in (warm.orders, warm.forked.output, warm.forked.errors):
+        os.close(descriptor)
+
+
+def _fork_warm(slot: RankSlot, plans: int | None) -> Warm:
+    if slot.kind == "fork" or plans is None:
+        return fork_warm(slot.kind, await_plan)
+    return fork_warm(slot.kind, partial(await_plan_as, slot, plans))
+
+
+def fork_warm(kind: str, child: Callable[[int, int, int, int], NoReturn]) -> Warm:
+    """Fork a process that waits for a plan. `child` is called there with the zygote's pid, the write ends of its pipes,
+    and its end of the socket. Raises OSError.
+    """
     orders, orders_write = (end.detach() for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         # A plan is sent whole or not at all: a process that does not read must not block the zygote.
         os.set_blocking(orders_write, False)
         with _Pipes() as pipes:
             ends = pipes.out_write, pipes.err_write, orders
-            if slot.kind == "fork" or plans is None:
-                pid = fork_child(lambda parent: await_plan(parent, *ends))
-            else:
-                pid = fork_child(lambda parent: await_plan_as(slot, plans, parent, *ends))
-            forked = pipes.forked(pid)
+            forked = pipes.forked(fork_child(lambda parent: child(parent, *ends)))
     except OSError:
         os.close(orders_write)
         raise
     finally:
         os.close(orders)
-    return _Warm(forked, orders_write, slot.kind)
+    return Warm(forked, orders_write, kind)
 
 
 class _Pipes:

@@ -1,0 +1,1 @@
+"""Processes made ahead of the ranks that they become."""

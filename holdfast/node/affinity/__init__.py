@@ -1,0 +1,1 @@
+"""The processors and the memory that are near a device."""

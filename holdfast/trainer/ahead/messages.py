@@ -1,0 +1,24 @@
+"""What a process that is made ahead reports to the zygote about its context on an accelerator."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ContextMade(msgspec.Struct, frozen=True, kw_only=True, tag="made"):
+    """The process has a context, and waits."""
+
+    took_s: float
+    free_bytes: int
+    """Memory of the device that is free beside it."""
+    host_bytes: int
+    """Memory of the host that the process takes, its share of what it has in common with others included."""
+
+
+class ContextRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The process has no context, or should not keep it; it waits to be ended."""
+
+    reason: str
+
+
+ContextReport = ContextMade | ContextRefused
