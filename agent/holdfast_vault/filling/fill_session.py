@@ -73,7 +73,7 @@ class FillSession:
             os.close(descriptor)
         match request:
             case Lay():
-                self._lay = request
+                self._lay, shelf.numa_node = request, request.numa_node
                 send(self._link, Done())
             case Fill():
                 self._fill(request, shelf)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from holdfast.node.affinity import numa
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
 from holdfast_vault.cuts import Cut, is_news, survives
@@ -66,6 +67,8 @@ class Shelf:
         for the rank that saves waits meanwhile.
         """
         self.turn = threading.Lock()
+        self.numa_node = numa.UNKNOWN
+        """NUMA node from which memory for further segments is taken, as far as it has any."""
         self._name = name
         self._make_segment = make
         self._steps_wanted = max(steps_wanted, KEPT_MIN)
@@ -309,7 +312,8 @@ class Shelf:
         return segment
 
     def _make(self, nbytes: int, absent: frozenset[int], *, is_filling: bool, is_fresh: bool) -> Segment:
-        fresh = self._make_segment(self._name, nbytes, absent, is_fresh=is_fresh)
+        with numa.memory_on(self.numa_node):
+            fresh = self._make_segment(self._name, nbytes, absent, is_fresh=is_fresh)
         fresh.is_filling = is_filling
         with self._lock:
             self._refuse_if_closed()

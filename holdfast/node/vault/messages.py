@@ -58,6 +58,8 @@ class Lay(_VaultMessage, frozen=True, kw_only=True, tag="lay"):
     """(address, bytes, offset in the shard) of each."""
     protected: tuple[tuple[int, int], ...] = ()
     """Page-aligned ranges (address, bytes) that hold them."""
+    numa_node: int = -1
+    """NUMA node near the device that fills the shards; -1: any."""
 
 
 class Save(_VaultMessage, frozen=True, kw_only=True, tag="save"):

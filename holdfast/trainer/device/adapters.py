@@ -34,6 +34,10 @@ class Adapter(Protocol):
         """Return True while the current stream's work is recorded into a graph instead of run."""
         ...
 
+    def pci_address(self, device: torch.device) -> str | None:
+        """Return where a device is on the PCI bus; None: that is not known."""
+        ...
+
 
 class Cuda:
     """CUDA, and ROCm, which torch shows under the same names."""
@@ -55,13 +59,22 @@ class Cuda:
     def is_capturing(self) -> bool:
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
+    def pci_address(self, device: torch.device) -> str | None:
+        about: Any = torch.cuda.get_device_properties(device)
+        # Earlier releases of torch lack them.
+        if not hasattr(about, "pci_domain_id"):
+            return None
+        return f"{about.pci_domain_id:04x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}"
+
     def _check(self, result: Any, what: str) -> None:
         if int(result) != 0:
             raise NotRegistered(f"the driver does not {what}: {self._runtime.cudaGetErrorString(result)}")
 
 
 class ByModule:
-    """An accelerator whose own module, `torch.NAME`, may have `register_host(address, nbytes)`, `unregister_host`."""
+    """An accelerator whose own module, `torch.NAME`, may have `register_host(address, nbytes)`, `unregister_host`
+    and `pci_address(device)`.
+    """
 
     def __init__(self, device_type: str) -> None:
         module = getattr(torch, device_type, None)
@@ -81,6 +94,10 @@ class ByModule:
     def unregister(self, address: int) -> None:
         if self._unregister is not None:
             self._unregister(address)
+
+    def pci_address(self, device: torch.device) -> str | None:
+        ask = getattr(getattr(torch, self._device_type, None), "pci_address", None)
+        return ask(device) if ask is not None else None
 
     def is_capturing(self) -> bool:
         if not is_in_use(self._device_type):

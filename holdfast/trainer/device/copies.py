@@ -25,7 +25,9 @@ from pathlib import Path
 
 import torch
 
+from holdfast.node.affinity import numa
 from holdfast.node.frames import WireError
+from holdfast.node.machine import Machine
 from holdfast.node.vault.messages import PersistTo, ShardName
 from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.device import StepSkipped, Unfit, gate
@@ -75,6 +77,7 @@ class DeviceCopies:
         self._landings = Landings(self._adapter)
         self._link: FillLink | None = None
         self._device: torch.device | None = None
+        self._numa_node = numa.UNKNOWN
         self._stream: torch.Stream | None = None
         self._follower: Follower | None = None
         self._ring: Ring | None = None
@@ -186,6 +189,8 @@ class DeviceCopies:
             raise Unfit(f"the state lies on {device}, which is not the current device")
         if self._follower is None:
             self._device = device
+            if (address := self._adapter.pci_address(device)) is not None:
+                self._numa_node = numa.node_of_device(address, Machine())
             self._stream = torch.Stream(device)
             self._follower = Follower(self._stream, self._gate.open)
             atexit.register(_wait_for_last, self._follower)
@@ -238,7 +243,7 @@ class DeviceCopies:
         if self._link is None:
             self._link, self._described = self._open(), None
         if self._described != laid.description:
-            self._link.lay(laid.plan.nbytes, laid.description)
+            self._link.lay(laid.plan.nbytes, laid.description, self._numa_node)
             self._described = laid.description
         return self._link
 

@@ -24,9 +24,9 @@ class FillLink:
             raise WireError(f"no vault answers in {directory}: {error.strerror}") from error
         self._ask(Fills(name=name, generation=generation, persist_to=persist_to))
 
-    def lay(self, nbytes: int, index: bytes) -> None:
-        """Describe the shards that follow."""
-        self._ask(Lay(nbytes=nbytes, index=index, pieces=()))
+    def lay(self, nbytes: int, index: bytes, numa_node: int) -> None:
+        """Describe the shards that follow, and name the NUMA node near the device."""
+        self._ask(Lay(nbytes=nbytes, index=index, pieces=(), numa_node=numa_node))
 
     def fill(self, step: int, objects: bytes) -> tuple[Room, int]:
         """Return memory for a step: a descriptor, which is the caller's. Raises FillRefused: there is none."""
