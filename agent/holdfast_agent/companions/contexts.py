@@ -59,6 +59,7 @@ class Contexts:
         self._told: dict[int, str] = {}
         self._barred = ""
         self._has_asked = False
+        self._decided: set[int] = set()
         self._had_contexts = False
 
     def begin(self, order: NodeOrder, command: StartRanks) -> StartRanks:
@@ -68,7 +69,7 @@ class Contexts:
             return command
         if self._order is None or self._order.job != order.job:
             self._told, self._barred, self._has_asked = {}, "", False
-        self._order, self._command, self._had_contexts = order, command, False
+        self._order, self._command, self._had_contexts, self._decided = order, command, False, set()
         if not self._has_asked or self._barred:
             return command
         ranks = tuple(msgspec.structs.replace(plan, context=context_kind(plan)) for plan in command.ranks)
@@ -78,8 +79,10 @@ class Contexts:
         """Decide whether the rank gets a context ahead; `used` is the device on which it trains."""
         order, command = self._order, self._command
         plan = next((plan for plan in command.ranks if plan.rank == rank), None) if command is not None else None
-        if order is None or plan is None or not self._room_bytes:
+        if order is None or plan is None or not self._room_bytes or rank in self._decided:
             return
+        # Once in a generation, however often the rank reports.
+        self._decided.add(rank)
         kind = context_kind(plan)
         reason = self._barred or why_none(used, kind, self._room_bytes)
         if not zygote_makes_them:

@@ -17,11 +17,10 @@ from pathlib import Path
 import torch
 
 from holdfast.node.frames import WireError, send
-from holdfast.trainer.ahead.messages import ContextMade, ContextRefused
+from holdfast.trainer.ahead.messages import REASON_CHARS_MAX, ContextMade, ContextRefused
 from holdfast.trainer.device.adapters import free_bytes
 
 LOOK_EVERY_S = 0.2
-_REASON_CHARS_MAX = 500
 
 
 def hold_context(link: socket.socket, device: str, floor_bytes: int) -> None:
@@ -69,7 +68,7 @@ def context_works(device: str) -> bool:
 def _refuse(link: socket.socket, reason: str) -> None:
     """Ask to be ended, and wait for that, or for a plan that was sent at the same time."""
     try:
-        send(link, ContextRefused(reason=reason[:_REASON_CHARS_MAX]))
+        send(link, ContextRefused(reason=reason[:REASON_CHARS_MAX]))
     except WireError:
         # The other side has sent its plan, or has ended: both are seen where that is received.
         return

@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.trainer.report import DEVICE_USED, report
 from holdfast.trainer.steps.guard import harmless
 
+NAMES_MAX = 20
 STEPS = 3
 """Optimizer steps before the report: by then the job has the memory that its steps need."""
 _READ_WITH_CONTEXT = (
@@ -52,7 +53,7 @@ def _note_device(optimizer: Any) -> None:
     changed = sorted(name for name in {*now, *_Watched.environment} if now.get(name) != _Watched.environment.get(name))
     if device.type == "cuda" and _is_allocator_of_script():
         changed.append("torch's allocator")
-    report(DEVICE_USED, device=str(device), free_bytes=free_bytes(device), changed=changed)
+    report(DEVICE_USED, device=str(device), free_bytes=free_bytes(device), changed=changed[:NAMES_MAX])
 
 
 def _is_allocator_of_script() -> bool:

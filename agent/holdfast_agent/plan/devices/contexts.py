@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated
 
 import msgspec
 
@@ -13,13 +14,16 @@ _OF_RANK = ("HOLDFAST_", "TORCHELASTIC_")
 _OUT_OF_MEMORY = "OutOfMemoryError"
 
 
+Text = Annotated[str, msgspec.Meta(max_length=100)]
+
+
 class DeviceUsed(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of a rank's report `device_used`, after its first steps."""
 
-    device: str
-    free_bytes: int | None
+    device: Text
+    free_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] | None
     """None: the device does not tell."""
-    changed: tuple[str, ...] = ()
+    changed: Annotated[tuple[Text, ...], msgspec.Meta(max_length=20)] = ()
     """What its script sets itself before it uses the device, and could not set after."""
 
 

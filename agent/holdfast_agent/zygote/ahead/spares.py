@@ -20,7 +20,7 @@ import structlog
 
 from holdfast.node.frames import Frames, WireError
 from holdfast.node.kernel import is_stopped
-from holdfast.trainer.ahead.messages import ContextMade, ContextRefused, ContextReport
+from holdfast.trainer.ahead.messages import MESSAGE_BYTES_MAX, ContextMade, ContextRefused, ContextReport
 from holdfast_agent.zygote.ahead.reserve import DISCARD_AFTER_S, Forked, close, fork_warm, hand_over
 from holdfast_agent.zygote.fork_rank import await_plan_on_device
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
@@ -43,7 +43,7 @@ class Spare:
         """Fork it. Raises OSError."""
         self.wanted = wanted
         self.warm = fork_warm(wanted.kind, partial(await_plan_on_device, slot, plans, wanted))
-        self.frames = Frames(msgspec.msgpack.Decoder(ContextReport))
+        self.frames = Frames(msgspec.msgpack.Decoder(ContextReport), MESSAGE_BYTES_MAX)
         self.is_ready = False
         self.began = time.monotonic()
 
@@ -111,8 +111,16 @@ class Spares:
             match report:
                 case ContextMade():
                     spare.is_ready = True
-                    fields = msgspec.structs.asdict(report)
-                    self._report(ContextReady(fence=spare.wanted.fence, rank=spare.wanted.rank, **fields))
+                    self._report(
+                        ContextReady(
+                            fence=spare.wanted.fence,
+                            rank=spare.wanted.rank,
+                            # It runs as the job's user: no number of it is believed.
+                            took_s=report.took_s if 0 <= report.took_s <= READY_WITHIN_S else READY_WITHIN_S,
+                            free_bytes=report.free_bytes,
+                            host_bytes=report.host_bytes,
+                        )
+                    )
                 case ContextRefused(reason=reason):
                     self._end(spare, reason)
 
