@@ -25,6 +25,8 @@ class MarkKind(StrEnum):
     """An inspection was sure about it."""
     HANG = "hang"
     """It alone held up the job."""
+    IN_GROUP = "in_group"
+    """One of several that may have held up the job. By itself that is never held against it."""
     SLOW = "slow"
     """Tests found that it alone slowed the job down."""
     LOST = "lost"

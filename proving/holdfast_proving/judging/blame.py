@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from holdfast.events import DiagnosticResult, Eviction, FailSlowLocated, HangFound
+from holdfast.events import DiagnosticResult, Eviction, FailSlowLocated
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_proving.judging.complaints import Complaint, Wrong
-from holdfast_proving.judging.history import History
+from holdfast_proving.judging.history import BACK_WITHIN_S, GRACE_S, History
+from holdfast_proving.judging.suspicions import is_tested_suspicion
 from holdfast_proving.scenario.scenario import ABSENCES
 from holdfast_proving.truth.generator import DAY_S, HOUR_S
 
-GRACE_S = 600.0
-"""A fault that ended so shortly before may still be acted on."""
-BACK_WITHIN_S = HOUR_S
-"""Innocent nodes of a group are back, and nodes that were away unblocked, within this time."""
 GUESSED_S = 120.0
 """A guess about the ends of a broken connection follows the test within this time."""
-ACCUSING = ("ecc",)
-"""Last words in which a rank says that its machine is broken."""
 SHOWINGS_MAX = 3
 """Times that one fault may stop a job before its machine is gone: the second is checked, the third evicts."""
 STORM_S = HOUR_S
@@ -31,7 +26,7 @@ KEPT_OUT_S_MAX = 3 * DAY_S
 def innocents(history: History) -> Iterator[Complaint]:
     """Complain about evictions of nodes that were not at fault."""
     for at_s, event in history.evictions:
-        if _is_at_fault(history, at_s, event.job, event.node or ""):
+        if history.was_at_fault(event.job, event.node or "", at_s):
             yield from _kept_out(history, at_s, event)
         elif history.ledger.was_away(event.node or "", at_s, GRACE_S):
             yield from _still_blocked(history, at_s, event)
@@ -40,68 +35,6 @@ def innocents(history: History) -> Iterator[Complaint]:
                 yield Complaint(wrong=kept, at_s=at_s, job=event.job or "", node=event.node or "", text=event.reason)
         elif (wrong := _wrong(history, at_s, event)) is not None:
             yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=event.node or "", text=event.reason)
-
-
-def is_tested_suspicion(history: History, at_s: float, event: Eviction) -> bool:
-    """Return True if an innocent node left to be tested, since its own process or rank accused it just now.
-
-    One in a day is a job's to have: what it says of a second one is no better than of the first.
-    """
-    if event.together != (event.node,) or not _is_accused(history, at_s, event):
-        return False
-    return not any(
-        other.job == event.job
-        and 0.0 < at_s - since_s < DAY_S
-        and other.together == (other.node,)
-        and not _is_at_fault(history, since_s, other.job, other.node or "")
-        and _has_accused_itself(history, since_s, other)
-        for since_s, other in history.evictions
-    )
-
-
-def cleared(history: History) -> int:
-    """Return how many innocent nodes left for such a suspicion, and were back within the hour."""
-    return sum(
-        not _is_at_fault(history, at_s, event.job, event.node or "")
-        and not history.ledger.was_away(event.node or "", at_s, GRACE_S)
-        and is_tested_suspicion(history, at_s, event)
-        and _kept_too_long(history, at_s, event) is None
-        for at_s, event in history.evictions
-    )
-
-
-def _is_accused(history: History, at_s: float, event: Eviction) -> bool:
-    return _hangs_itself(history, at_s, event) or _has_accused_itself(history, at_s, event)
-
-
-def _hangs_itself(history: History, at_s: float, event: Eviction) -> bool:
-    """Return True if a process on the node was stuck when its job hung."""
-    return any(
-        found.is_machine and found.job == event.job and event.node in found.nodes
-        for since_s, found in history.of(HangFound)
-        if 0.0 <= at_s - since_s < GUESSED_S
-    )
-
-
-def _has_accused_itself(history: History, at_s: float, event: Eviction) -> bool:
-    """Return True if a rank on the node had printed that its machine is broken."""
-    return any(
-        (it.machine, it.job) == (event.node, event.job)
-        and history.ledger.records[it.fault].fault.kind.prints in ACCUSING
-        for it in history.ledger.showings
-        if 0.0 <= at_s - it.at_s < GUESSED_S
-    )
-
-
-def _is_at_fault(history: History, at_s: float, job: str | None, node: str) -> bool:
-    """Return True if the node is at fault, or was until a moment ago, and production could not know that it is over."""
-    for fault in history.ledger.of_machine(node, at_s, GRACE_S):
-        ended_s = history.ledger.records[fault.number].ended_s
-        is_over = ended_s is not None and ended_s < at_s
-        is_relieved = is_over and fault.kind.effect == "slow" and history.was_relieved(job, ended_s or 0.0, at_s)
-        if fault.culprit == node and not is_relieved:
-            return True
-    return False
 
 
 def _kept_out(history: History, at_s: float, event: Eviction) -> Iterator[Complaint]:
@@ -119,7 +52,7 @@ def _wrong(history: History, at_s: float, event: Eviction) -> Wrong | None:
     """Return what is wrong with the eviction of a node that is not at fault."""
     ledger = history.ledger
     is_named = event.node in history.named(event.job, at_s)
-    if is_named and any(_is_at_fault(history, at_s, event.job, other) for other in event.together):
+    if is_named and any(history.was_at_fault(event.job, other, at_s) for other in event.together):
         return _kept_too_long(history, at_s, event)
     if is_named and event.together and _is_first_guess(history, at_s, event):
         return _kept_too_long(history, at_s, event)
@@ -127,8 +60,7 @@ def _wrong(history: History, at_s: float, event: Eviction) -> Wrong | None:
 
 
 def _kept_too_long(history: History, at_s: float, event: Eviction) -> Wrong | None:
-    is_kept_out = history.blocked_until_s(at_s, event) > at_s + BACK_WITHIN_S < history.end_s
-    return Wrong.INNOCENT_KEPT_OUT if is_kept_out else None
+    return Wrong.INNOCENT_KEPT_OUT if history.is_kept_out(at_s, event) else None
 
 
 def _is_first_guess(history: History, at_s: float, event: Eviction) -> bool:
@@ -149,7 +81,7 @@ def _other_ends(history: History, at_s: float, event: Eviction) -> frozenset[str
         for since_s, test in history.of(DiagnosticResult)
         if test.status == "failed" and 0.0 <= at_s - since_s < GUESSED_S and event.node in (test.node, *test.peers)
     )
-    return frozenset(other for others in tests for other in others if _is_at_fault(history, at_s, event.job, other))
+    return frozenset(other for others in tests for other in others if history.was_at_fault(event.job, other, at_s))
 
 
 def _still_blocked(history: History, at_s: float, event: Eviction) -> Iterator[Complaint]:

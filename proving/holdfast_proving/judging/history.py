@@ -27,6 +27,10 @@ from holdfast_proving.truth.generator import HOUR_S
 E = TypeVar("E", bound=Event)
 
 
+GRACE_S = 600.0
+"""A fault that ended so shortly before may still be acted on."""
+BACK_WITHIN_S = HOUR_S
+"""Innocent nodes that are tested are back, and nodes that were away unblocked, within this time."""
 NAMED_S = 2 * HOUR_S
 """Evidence that is older does not justify an eviction."""
 
@@ -103,6 +107,16 @@ class History:
             for machine in self.cluster.machines
         )
 
+    def was_at_fault(self, job: str | None, node: str, at_s: float) -> bool:
+        """Return True if a node is at fault, or was a moment ago, and production could not know that it is over."""
+        for fault in self.ledger.of_machine(node, at_s, GRACE_S):
+            ended_s = self.ledger.records[fault.number].ended_s
+            is_over = ended_s is not None and ended_s < at_s
+            is_relieved = is_over and fault.kind.effect == "slow" and self.was_relieved(job, ended_s or 0.0, at_s)
+            if fault.culprit == node and not is_relieved:
+                return True
+        return False
+
     def left(self, node: str, job: str, since_s: float, until_s: float) -> bool:
         """Return True if a node was no member of a job, or left it, by the end of this time."""
         is_over = self._ended.get(job, float("inf")) <= until_s
@@ -116,6 +130,14 @@ class History:
         """Return the end of the block that began with this eviction."""
         revoked = (since_s for since_s, node in self._revoked if node == event.node and since_s >= at_s)
         return min(at_s + event.blocked_for_s, next(revoked, float("inf")))
+
+    def is_back(self, at_s: float, event: Eviction) -> bool:
+        """Return True if the block that began with this eviction is over."""
+        return self.blocked_until_s(at_s, event) <= self.end_s
+
+    def is_kept_out(self, at_s: float, event: Eviction) -> bool:
+        """Return True if a node was not back in time."""
+        return self.blocked_until_s(at_s, event) > at_s + BACK_WITHIN_S < self.end_s
 
     def is_revoked(self, at_s: float, event: Eviction) -> bool:
         """Return True if this eviction was taken back before the node left another job."""

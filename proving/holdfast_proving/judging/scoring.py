@@ -12,17 +12,17 @@ import msgspec
 from holdfast.events import IncidentOpened, JobFinished, NodeStateChanged
 from holdfast.policy_scores import ComplaintCount, CurvePoint, Estimate, PolicyScore, Scoreboard
 from holdfast_proving.inside.cluster import EVENTS_MAX, Cluster
-from holdfast_proving.judging.blame import GRACE_S, cleared
 from holdfast_proving.judging.complaints import Wrong
-from holdfast_proving.judging.history import History
+from holdfast_proving.judging.history import GRACE_S, History
 from holdfast_proving.judging.judges import judge
+from holdfast_proving.judging.suspicions import cleared
 from holdfast_proving.policies.oracle import ORACLE
 from holdfast_proving.policies.policy import Policy
 from holdfast_proving.scenario.scenario import Scenario
 from holdfast_proving.truth.generator import DAY_S, HOUR_S
 from holdfast_proving.world.time_book import TimeBook
 
-_WRONG_EVICTIONS = (Wrong.INNOCENT_EVICTED, Wrong.BLAMED_FOR_SHARED)
+_WRONG_EVICTIONS = (Wrong.INNOCENT_EVICTED, Wrong.BLAMED_FOR_SHARED, Wrong.INNOCENT_KEPT_OUT)
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """Student's t for 95 % and one to ten degrees of freedom."""
 

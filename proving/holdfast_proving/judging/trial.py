@@ -21,6 +21,7 @@ TRIALS = ("full", "known-scratch", "known-creeping", "storm", "versions", "trial
 """Scenarios in which each wrong policy shows itself, at few events; the cheapest first."""
 
 SHOWN_IN = {
+    "full": "leaves_unreplaced evicts_without_replacement",
     "known-scratch": "restarts_from_scratch restarts_by_the_clock",
     "known-creeping": """
         gives_up evicts_bystanders goes_back_each_time swaps_replace_evict evicts_others evicts_nobody
@@ -54,17 +55,20 @@ SHOWN_IN = {
         swaps_replace_stop swaps_wait_stop
     """,
     "doubts": """
-        blames_for_services never_waits believes_hints believes_every_hang evicts_for_services
+        blames_for_services never_waits believes_hints evicts_for_services
         hands_out_unfit_nodes ignores_suspicions ignores_repeated_alerts counts_past_slowness
         never_forgets_alerts pauses_for_long gives_up_at_outages restarts_at_hints ignores_confidence
-        swaps_reattempt_replace swaps_wait_replace believes_words blocks_the_stuck
+        swaps_reattempt_replace swaps_wait_replace believes_words
     """,
     "known-lemon": "forgets_records",
+    "hangs-again": "forgets_hangs",
     "innocents": "counts_explained counts_kills never_decays counts_silence records_each_alone",
     "nowhere": "evicts_for_what_all_lack believes_silent_warm_ups",
     "slow-again": "forgets_slowness",
     "repeated": "blocks_no_longer blocks_nobody",
-    "group-again": "remembers_groups_for_ever",
+    "group-again": """
+        remembers_groups_for_ever blocks_the_stuck takes_back_untested exchanges_without_end believes_every_hang
+    """,
     "known-spare": "stops_for_the_accused judges_before_tests asks_one_witness",
     "beside": "stops_for_tests repeats_tests_that_miss forgives_witnesses",
 }
@@ -78,7 +82,7 @@ OF_GROUPS = ("known-group", "group-without-spares", "group-again")
 OF_HINTS = ("hints",)
 """The same for policies that judge hints wrongly."""
 
-OF_RECORDS = ("known-spare", "known-lemon", "innocents")
+OF_RECORDS = ("known-spare", "hangs-again", "known-lemon", "innocents")
 """The same for records of nodes over incidents."""
 
 OF_OFFENDERS = ("slow-again", "repeated", "beside")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from holdfast.events import GenerationStarted, Inspection
 from holdfast.settings.decisions.ladder import LadderPolicy
-from holdfast_proving.judging.blame import ACCUSING
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
+from holdfast_proving.judging.suspicions import ACCUSING
 
 ANSWERED_S = 300.0
 REPEATED = 3

@@ -51,6 +51,7 @@ from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
 from holdfast_proving.policies.wrong_record import OFFENDERS, RECORDS
 from holdfast_proving.policies.wrong_rungs import SWAPPED
+from holdfast_proving.policies.wrong_suspicions import SUSPICIONS
 from holdfast_proving.policies.wrong_warm_up import WARM_UPS
 
 
@@ -218,5 +219,6 @@ WRONG: tuple[Policy, ...] = (
     *CODES,
     *RECORDS,
     *OFFENDERS,
+    *SUSPICIONS,
     *WARM_UPS,
 )

@@ -18,12 +18,12 @@ from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.checks import suspect_test
 from holdfast_controller.plan.doubt import group_guesses
-from holdfast_controller.plan.incident import ladder, recovery, rungs, slow
+from holdfast_controller.plan.incident import hangs, ladder, recovery, rungs, slow
 from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
 from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_controller.plan.record import accusations, finding, noting
 from holdfast_controller.plan.record.finding import RecordFinding
-from holdfast_proving.policies.mutation import Function, always, choosing, value
+from holdfast_proving.policies.mutation import Function, always, value
 from holdfast_proving.policies.policy import Insight, Patch, Policy
 
 _NO_NODES = frozenset({Symptom.SERVICE_ELSEWHERE, Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
@@ -75,10 +75,6 @@ def _explains_nothing(original: Function, insight: Insight) -> Function:
     return lambda nodes, incident: incident
 
 
-def _tests_no_stuck_one(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
-    return msgspec.structs.replace(choice, one_of=False) if failure.suspects else choice
-
-
 RECORDS: tuple[Policy, ...] = (
     Policy(
         name="forgets_records",
@@ -114,6 +110,11 @@ RECORDS: tuple[Policy, ...] = (
         ),
     ),
     Policy(
+        name="forgets_hangs",
+        about="does not see that stacks named the same machine in an earlier hang, which is over",
+        patches=(Patch(hangs, "has_hung", always(False)),),
+    ),
+    Policy(
         name="ends_for_broken_nodes",
         about="takes what two broken machines show, one after the other, for a failure of the job",
         patches=tuple(Patch(of, "explained_by", _explains_nothing) for of in (rungs, group_guesses)),
@@ -143,11 +144,6 @@ OFFENDERS: tuple[Policy, ...] = (
         name="asks_one_witness",
         about="tests one machine with one other: if both fail, neither is at fault",
         patches=(Patch(suspect_test, "WITNESSES", value(1)),),
-    ),
-    Policy(
-        name="blocks_the_stuck",
-        about="tests no machine on which a process is stuck: it is blocked for a hang that has passed",
-        patches=(choosing(_tests_no_stuck_one),),
     ),
     Policy(
         name="repeats_tests_that_miss",

@@ -8,6 +8,9 @@ import msgspec
 
 from holdfast_controller.plan.incident.incident import Alert, Failure
 
+SUSPECTS_TESTED_MIN = 3
+"""Minimum number of suspects that can be tested without a witness (`checks/suspect_test.py`)."""
+
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     """A node that an alert is sure about. Before it is evicted the alert is compared with those of other nodes."""
@@ -83,4 +86,4 @@ class LostNode(msgspec.Struct, frozen=True, kw_only=True):
 
 def leaving(failure: Failure) -> tuple[str, ...]:
     """Return the nodes that the failure is held against."""
-    return failure.group or ((failure.node,) if failure.node else ())
+    return failure.suspects or failure.group or ((failure.node,) if failure.node else ())

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.events import NodesAwaited, Withheld
 from holdfast.events.parts.job import Grant
-from holdfast_controller.plan.doubt.records import Doubt, Replacement, leaving
+from holdfast_controller.plan.doubt.records import SUSPECTS_TESTED_MIN, Doubt, Replacement, leaving
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.recovery import handle_failure, new_incident_id
@@ -23,9 +23,6 @@ from holdfast_controller.plan.phase import LIVE, Running
 
 NO_REPLACEMENT = "no_replacement"
 """Mechanism that withholds an eviction: no other node is free."""
-
-SUSPECTS_TESTED_MIN = 3
-"""Minimum number of suspects that can be tested without a witness (`checks/suspect_test.py`)."""
 
 
 def replace_when_possible(draft: JobDraft, failure: Failure, mechanism: str) -> bool:
@@ -99,7 +96,7 @@ def _narrow(draft: JobDraft, replacement: Replacement, free: int, why: str) -> N
         draft.emit(Withheld, mechanism=NO_REPLACEMENT, rung=Rung.EVICT, node=failure.node, reason=reason)
         draft.update(unfit=draft.state.unfit | dict.fromkeys(failure.group, failure))
         return
-    if failure.group and free >= (1 if failure.of_warm_up else SUSPECTS_TESTED_MIN):
+    if failure.group and not failure.suspects and free >= (1 if failure.of_warm_up else SUSPECTS_TESTED_MIN):
         failure = msgspec.structs.replace(failure, group=failure.group[:free])
     else:
         leaving = replacement.leaving

@@ -8,6 +8,8 @@ processes no machine is ever blamed: a script can send it to itself, and devices
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.events import HangFound, Withheld
 from holdfast.events.summaries import since_step
 from holdfast.settings.findings.hang import HangPolicy
@@ -21,6 +23,7 @@ from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.incident.rung_choice import HANGS
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE
+from holdfast_controller.plan.record.noting import has_hung, note_group
 
 SIGNATURE = "hang"
 """Common to all hangs: one that recurs at the same step on other nodes follows the job."""
@@ -41,7 +44,17 @@ def hang_found(draft: JobDraft, event: HangFound) -> None:
     draft.state = hints.with_idle_devices(state, event, draft.now, draft.rules.ladder)
     passed_step(draft, event.step)
     refute(draft, failure)
-    handle_failure(draft, failure)
+    named = _named(state, event)
+    is_known = any(has_hung(draft, node, failure.generation) for node in named)
+    if len(named) > 1:
+        note_group(draft, failure, named)
+    handle_failure(draft, msgspec.structs.replace(failure, is_known_hang=is_known))
+
+
+def _named(state: JobState, event: HangFound) -> tuple[str, ...]:
+    """Return the nodes that later hangs are compared with; none if most are named, or a signal stopped a process."""
+    nodes = tuple(node for node in event.nodes if node in state.nodes)
+    return nodes if 2 * len(nodes) <= len(state.nodes) and not event.is_by_signal else ()
 
 
 def _failure(state: JobState, event: HangFound, rules: Rules) -> Failure:

@@ -143,6 +143,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of which one blocks the others, or slows the job down; it is not known which. The most suspect first."""
     is_convincing: bool = False
     """True if the group of a hang stands apart enough to evict it before anything else was tried."""
+    is_known_hang: bool = False
+    """True if an earlier hang of the job named one of these nodes too: it does not pass by itself."""
     is_irreplaceable: bool = False
     """True if the pool was asked, and has no other nodes for those that would leave."""
     of_warm_up: bool = False

@@ -17,9 +17,11 @@ tests name a machine that slows the job down  -> evict it, once it has cost as m
 a link, or a group by stacks, slows it down   -> evict both ends, or the group, likewise; healthy ones come back
 crash or hang, and a hint about its node      -> stop-time checks at once; a hint alone does nothing
 hang, and a machine itself shows a fault      -> evict it, and test it: a process there is stuck, or cannot be read
+the same without free ones, or again in a day -> restart in place: most often it passes, and the first one was well
 hang, and one group stands apart from the rest -> evict the group, once others are there; test it beside training
 the same without those nodes                  -> it follows the job: they come back, no other group is evicted
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
+hang, and an earlier one named the same node  -> stop-time checks, though each was over
 the record of its node calls for it           -> stop-time checks; if they found nothing before, evict it
 it calls for an eviction, and others are free -> evict it, and test it beside training; it comes back if it passes
 evicted for its record, and tests missed it   -> it stays on the blocklist: they would miss it again
@@ -95,8 +97,8 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
     if symptom is Symptom.FAIL_SLOW and failure.group:
         # A single node is tested again as well: slowness often passes.
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True, mechanism=FAIL_SLOW)
-    if symptom is Symptom.HANG and failure.suspects:
-        return _for_suspects(failure, options)
+    if symptom is Symptom.HANG and failure.suspects and (stuck := _for_suspects(failure, options)):
+        return stuck
     if error := user_error(failure):
         return _for_user_error(incident, failure, error, options)
     if failure.symptom is Symptom.SERVICE_ELSEWHERE:
@@ -239,7 +241,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         return by_record
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
-    is_due = is_again or failure.proof is Proof.CLAIMED or bool(options.hints)
+    is_due = is_again or failure.is_known_hang or failure.proof is Proof.CLAIMED or bool(options.hints)
     if options.can_check and is_due and _are_some_left(options, incident.checked):
         return _checks(failure, options.hints)
     if failure.symptom in FIRST_HAND_OF_NODE and node:
@@ -280,13 +282,26 @@ def _for_accused(failure: Failure) -> RungChoice:
     )
 
 
-def _for_suspects(failure: Failure, options: LadderOptions) -> RungChoice:
-    """Return the eviction of machines on which processes are stuck. That often passes: tests show whether it has."""
+def _for_suspects(failure: Failure, options: LadderOptions) -> RungChoice | None:
+    """Return the eviction of machines on which processes are stuck; None if they stay.
+
+    That often passes: tests show whether it has. If nothing can replace them, or the job has cost a healthy machine so
+    lately, it is a hang like any other.
+    """
     is_known = bool(options.alerts) or (
         options.record is not None and (options.record.is_sure or options.record.was_missed)
     )
-    nodes = failure.suspects
-    return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=nodes, one_of=not is_known, mechanism=HANGS)
+    if not is_known and (failure.is_irreplaceable or not options.may_exchange):
+        return None
+    return RungChoice(
+        rung=Rung.EVICT,
+        reason=failure.text,
+        nodes=failure.suspects,
+        one_of=not is_known,
+        asks_first=not is_known,
+        is_accusation=not is_known,
+        mechanism=HANGS,
+    )
 
 
 def _are_some_left(options: LadderOptions, tried: frozenset[str]) -> bool:

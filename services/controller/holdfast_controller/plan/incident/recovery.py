@@ -52,12 +52,13 @@ def handle_failure(draft: JobDraft, failure: Failure, incident: str = "") -> Non
         _open(draft, failure, incident or new_incident_id(draft))
     conclude(draft, failure.cause)
     choice = _weigh(draft, failure)
-    if not (choice.rung is Rung.REATTEMPT and asks_for_others(draft, failure.generation)):
+    if not ((choice.rung is Rung.REATTEMPT or choice.asks_first) and asks_for_others(draft, failure.generation)):
         proceed(draft, failure, choice)
 
 
 def asks_for_others(draft: JobDraft, generation: int) -> bool:
-    """Return True if the generation already waits for the pool's answer: its other ranks end as well."""
+    """Return True if the generation already waits for the pool's answer: its other ranks end as well, or the same is
+    found again."""
     asked = draft.state.replacement
     return asked is not None and asked.until is not None and asked.failure.generation == generation
 

@@ -12,7 +12,7 @@ from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import roll_back
 from holdfast_controller.plan.doubt import group_guesses
-from holdfast_controller.plan.doubt.records import Convict, Replacement
+from holdfast_controller.plan.doubt.records import SUSPECTS_TESTED_MIN, Convict, Replacement
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import explained_by, trait
 from holdfast_controller.plan.incident import breaker
@@ -94,9 +94,9 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
 def _ask_first(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     """Request nodes in the place of those that are to leave; the decision follows with the answer.
 
-    One that only its rank accuses leaves if one more is free: without a witness it could not be tested.
+    One that only its rank or process accuses leaves if one more is free: without a witness it could not be tested.
     """
-    needs_witness = failure.proof is Proof.CLAIMED
+    needs_witness = failure.proof is Proof.CLAIMED or 0 < len(failure.suspects) < SUSPECTS_TESTED_MIN
     reason = f"to replace {', '.join(choice.nodes)}; they leave once these are there: {choice.reason}"
     request = draft.request_nodes(reason, len(choice.nodes) + needs_witness)
     draft.update(

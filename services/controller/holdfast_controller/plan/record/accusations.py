@@ -114,6 +114,8 @@ def _distrust(draft: JobDraft, first: str, second: str, why: str) -> None:
 
 def _still_holds(draft: JobDraft, record: NodeRecord, eviction: Mark) -> bool:
     """Return False if the record called for the eviction, and would not have with what other nodes print by now."""
+    if not any(mark.kind is MarkKind.HARDWARE and mark.counts for mark in record.marks):
+        return True  # Its ranks printed nothing that others could print the like of.
     policy = draft.rules.record
     around = elsewhere(record, draft.records)
     if around.until(eviction.at).accusations == around.accusations:

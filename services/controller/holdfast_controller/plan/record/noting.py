@@ -16,6 +16,7 @@ from holdfast.engines.record.history import (
     AGAINST,
     BY_RANKS,
     COMPARED,
+    JUDGED,
     TEXT_MAX,
     Mark,
     MarkKind,
@@ -43,6 +44,8 @@ USED_UP = frozenset({Symptom.CPU_OOM, Symptom.PROCESS_LIMIT})
 """Names of failures whose cause is a resource that the job uses up; it would do so on any machine."""
 
 KILLED_BY = ("signal 9",)
+
+HANGS = (MarkKind.HANG, MarkKind.IN_GROUP)
 
 STRENGTH = (
     MarkKind.EXPLAINED,
@@ -103,6 +106,37 @@ def note_failure(draft: JobDraft, failure: Failure) -> None:
         better = msgspec.structs.replace(known, kind=kind, text=failure.text[:TEXT_MAX], struck=struck, **fields)
         _keep(draft, record.replacing(known, better))
     _compare_within_generation(draft, failure, kind)
+
+
+def note_group(draft: JobDraft, failure: Failure, nodes: Iterable[str]) -> None:
+    """Note the nodes of which one may have held up the job, once for each generation."""
+    for node in nodes:
+        known = (mark for mark in record_of(draft, node).marks if mark.kind is MarkKind.IN_GROUP)
+        if not any((mark.job, mark.generation) == (draft.state.job, failure.generation) for mark in known):
+            event = failure.evidence[-1] if failure.evidence else ""
+            fields = {"generation": failure.generation, "symptom": failure.symptom_name, "event": event}
+            note(draft, node, MarkKind.IN_GROUP, failure.text, **fields)
+
+
+def has_hung(draft: JobDraft, node: str, generation: int) -> bool:
+    """Return True if an earlier hang of the job has lately named this node, and no other node left for that one."""
+    since = draft.now - timedelta(days=draft.rules.record.half_life_days)
+    earlier = [
+        mark
+        for mark in record_of(draft, node).marks
+        if mark.kind in HANGS and mark.at > since and mark.job == draft.state.job and mark.generation < generation
+    ]
+    return any(not mark.struck and not _is_settled(draft, node, mark) for mark in earlier)
+
+
+def _is_settled(draft: JobDraft, node: str, hang: Mark) -> bool:
+    """Return True if a node that the same hang named was evicted since, and not cleared; or this one was cleared."""
+    for record in draft.records.of_jobs((hang.job,)):
+        is_named = any(it.kind in HANGS and it.generation == hang.generation for it in record.marks)
+        judged = [mark.kind for mark in record.marks if mark.kind in JUDGED and mark.at >= hang.at]
+        if is_named and judged and (judged[-1] is not MarkKind.CLEARED or record.node == node):
+            return True
+    return False
 
 
 def note_cause(draft: JobDraft, cause: Cause) -> None:

@@ -70,6 +70,20 @@ def test_words_of_other_ranks_on_other_nodes_bring_it_back_in_a_small_job_only()
         assert bool(job.of(EvictionRevoked)) is is_revoked, others
 
 
+def test_words_of_other_nodes_do_not_bring_back_a_node_that_printed_none() -> None:
+    job = FailingJob(tuple(f"n{number}" for number in range(32)))
+    for _ in range(3):
+        job.exit("n7", rank=14, signal=11, step=job.state.step + 1)
+        if "n7" in job.state.nodes and job.state.replacement:
+            job.grant("spare")
+        job.train()
+    assert "n7" not in job.state.nodes
+    for node in ("n1", "n2"):
+        job.now += timedelta(hours=1)
+        job.print_ecc(node, 4)
+    assert not job.of(EvictionRevoked)
+
+
 def test_time_that_passes_refutes_no_accusation() -> None:
     job = FailingJob(tuple(f"n{number}" for number in range(32)))
     for _ in range(3):
