@@ -33,14 +33,14 @@ def iterate(mesh: Mesh, ranks_per_node: int, step_s: float, slow: Slowness, coun
     dims = [dim for dim in mesh.names if mesh.size(dim) > 1]
     world = range(mesh.world_size)
     usual_s = TRANSFER_SHARE * step_s / max(1, len(dims))
-    work_s = [_work_s(rank // ranks_per_node, step_s, usual_s * len(dims), slow) for rank in world]
+    works_s = [work_s(rank // ranks_per_node, step_s, usual_s * len(dims), slow) for rank in world]
     crossing = [dim for dim in dims if any(_spans(group, ranks_per_node) for group in mesh.groups(dim))]
     clock_s = [0.0] * len(world)
     seconds: list[list[float]] = [[] for _ in world]
     waits: dict[str, list[list[float]]] = {dim: [[] for _ in world] for dim in dims}
     for _ in range(count):
         began_s = list(clock_s)
-        clock_s = [at_s + took_s for at_s, took_s in zip(clock_s, work_s, strict=True)]
+        clock_s = [at_s + took_s for at_s, took_s in zip(clock_s, works_s, strict=True)]
         for dim in dims:
             for group in mesh.groups(dim):
                 extra_s = _extra_s(group, ranks_per_node, step_s, slow) / len(crossing) if dim in crossing else 0.0
@@ -60,7 +60,8 @@ def link_factor(node_rank: int, slow: Slowness) -> float:
     return 1.0 + (slow.factors[node_rank] - 1.0) / TRANSFER_SHARE
 
 
-def _work_s(node_rank: int, step_s: float, transfers_s: float, slow: Slowness) -> float:
+def work_s(node_rank: int, step_s: float, transfers_s: float, slow: Slowness) -> float:
+    """Return the time that a node computes in a step before it meets others."""
     factor = 1.0 if node_rank in slow.by_links else slow.factors.get(node_rank, 1.0)
     return factor * step_s - transfers_s
 

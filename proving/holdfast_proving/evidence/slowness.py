@@ -5,7 +5,7 @@ All of it follows from who is slow (`paces.py`); a node's answer has measurement
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,7 +16,8 @@ from holdfast.events.parts.samples import ProfiledCalls, RankProfile
 from holdfast.ids import named_id
 from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.topology import Mesh
-from holdfast_proving.evidence.paces import Iterations, Slowness, iterate, link_factor
+from holdfast_proving.evidence.arrivals import BUSY_S, IDLE_S, arrival_s
+from holdfast_proving.evidence.paces import TRANSFER_SHARE, Iterations, Slowness, iterate, link_factor, work_s
 from holdfast_proving.scenario.forms import HIDDEN, LINK, mesh_of
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.agenda import Agenda, seconds_of
@@ -57,7 +58,8 @@ class SlowAnswers:
         elif order.tests.passes_at is None:
             # Ranks hold before they begin the step after this one.
             held_s = max(self._agenda.seconds, training.when(run, order.tests.after_step))
-            self._agenda.at(held_s, partial(self._hold, training, run, order, order.tests))
+            late = self._late(training, run, order, held_s)
+            self._agenda.at(held_s, partial(self._hold, training, run, order, order.tests, late))
         else:
             self._transfer(training, run, order, order.tests)
 
@@ -75,6 +77,25 @@ class SlowAnswers:
                     factors[node_rank] = factor
                     (links.add if self._faults[number].kind.form == LINK else links.discard)(node_rank)
         return Slowness(factors, frozenset(links))
+
+    def _late(self, training: Training, run: Run, order: SlowOrder, held_s: float) -> frozenset[str]:
+        """Return the machines whose order comes after their ranks have met the others again, in the next step.
+
+        Until then a rank holds at its next collective. After it, it waits for the others, which are held.
+        """
+        slow, step_s = self._slowness(run), training.plan.step_s
+        busy = {
+            machine
+            for number in run.slowed_by
+            if self._faults[number].kind.is_busy
+            for machine in self._faults[number].machines
+        }
+        return frozenset(
+            node
+            for node, node_rank in run.up.items()
+            if self._agenda.seconds + arrival_s(BUSY_S if node in busy else IDLE_S, Random(f"{order.id}/{node}"))
+            > held_s + work_s(node_rank, step_s, TRANSFER_SHARE * step_s, slow)
+        )
 
     # --- profiles ---------------------------------------------------------------------------------
 
@@ -116,17 +137,22 @@ class SlowAnswers:
 
     # --- tests ------------------------------------------------------------------------------------
 
-    def _hold(self, training: Training, run: Run, order: SlowOrder, tests: SlowTests) -> None:
-        """Multiply matrices on the ranks under test, while training stands still."""
+    def _hold(
+        self, training: Training, run: Run, order: SlowOrder, tests: SlowTests, late: frozenset[str] = frozenset()
+    ) -> None:
+        """Multiply matrices on the ranks under test, while training stands still; those of `late` machines are not
+        held, and say so once it is too late."""
         if not run.is_stepping:
             return
-        is_held = self._agenda.seconds <= seconds_of(tests.held_by)
+        left_s = seconds_of(tests.held_by) - self._agenda.seconds
+        is_held = left_s >= 0.0
         took_s = tests.compute_s + 0.1 if is_held else 0.0
-        training.stand_still(run, took_s)
+        training.stand_still(run, max(took_s, left_s) if late else took_s)
         slow = self._slowness(run) if HIDDEN not in self.forms(run) else Slowness({})
 
-        def tested() -> None:
-            for node, node_rank in run.up.items():
+        def tested(nodes: Iterable[str], is_held: bool) -> None:
+            for node in nodes:
+                node_rank = run.up[node]
                 ranks = range(node_rank * training.plan.ranks_per_node, (node_rank + 1) * training.plan.ranks_per_node)
                 factor = 1.0 if node_rank in slow.by_links else slow.factors.get(node_rank, 1.0)
                 turns_s = {
@@ -147,7 +173,9 @@ class SlowAnswers:
                     )
                 )
 
-        self._agenda.after(took_s, tested)
+        self._agenda.after(took_s, partial(tested, [node for node in run.up if node not in late], is_held))
+        if late:
+            self._agenda.after(max(took_s, left_s), partial(tested, sorted(late), is_held=False))
 
     def _transfer(self, training: Training, run: Run, order: SlowOrder, tests: SlowTests) -> None:
         """Send between pairs of nodes, pass after pass, while training still stands."""

@@ -58,6 +58,8 @@ class Wrong(StrEnum):
     NUMBERS_MISJUDGED = "numbers_misjudged"
     """Bad numbers were found late, at the wrong step, or with a certificate for spoiled steps."""
     DRIFT_UNFOUND = "drift_unfound"
+    CULPRIT_CLEARED = "culprit_cleared"
+    """A finding by tests reports that nothing is slow, and the machine that it had suspected is."""
     INNOCENT_NAMED = "innocent_named"
     """A finding names a machine with certainty, and it is another one."""
     FALSE_ALARM = "false_alarm"

@@ -101,6 +101,20 @@ def innocents(history: History) -> Iterator[Complaint]:
                 yield Complaint(wrong=Wrong.INNOCENT_NAMED, at_s=at_s, job=event.job or "", node=node, text=text)
 
 
+def cleared(history: History) -> Iterator[Complaint]:
+    """Complain about tests that clear a suspect which is slow, and would show it."""
+    for at_s, event in history.of(FailSlowLocated):
+        if not event.is_validated or event.nodes or event.links:
+            continue
+        for showing, fault, _ in _showings(history, "slow"):
+            ended_s = history.ledger.records[fault.number].ended_s or history.end_s
+            is_present = showing.at_s <= at_s - event.took_s and at_s < ended_s and fault.kind.form != HIDDEN
+            of_run = (showing.job, showing.generation) == (event.job, event.generation)
+            if of_run and is_present and fault.culprit in event.suspects and fault.kind.slowdown >= SLOWDOWN_MIN:
+                text = f"{fault.culprit} makes each step {fault.kind.slowdown:g} times as long: {event.summary}"
+                yield _complaint(Wrong.CULPRIT_CLEARED, at_s, showing, text)
+
+
 def relief(history: History) -> Iterator[Complaint]:
     """Complain about machines that were replaced for a slowness that was over."""
     for_slowness = {it.incident for _, it in history.of(IncidentOpened) if it.symptom in OF_SLOWNESS}

@@ -63,6 +63,7 @@ OF_FINDINGS = (
     found.devices,
     found.slowness,
     found.innocents,
+    found.cleared,
     found.relief,
     found.passed_slowness,
     found.bad_numbers,

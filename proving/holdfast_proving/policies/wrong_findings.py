@@ -118,6 +118,11 @@ FINDS: tuple[Policy, ...] = (
         patches=(Patch(slow_location, "judge_validation", _upside_down),),
     ),
     Policy(
+        name="clears_the_late",
+        about="takes a machine that could not be tested in time for well, since its peers are",
+        patches=(Patch(slow_location, "_untested", always("")),),
+    ),
+    Policy(
         name="turns_outliers_round",
         about="rounds of stacks flag the ranks that are alike",
         patches=(Patch(slow_vote, "judge_stacks", _afterwards(_all_others)),),

@@ -132,6 +132,9 @@ class FaultKind(Section, frozen=True, kw_only=True):
     version: str = ""
     """Version of its job's code that has this bug; it is there whenever that version runs."""
     slowdown: Annotated[float, Within(1.0, 100.0)] = 1.5
+    is_busy: bool = False
+    """Of slowness, for the production analyzer: other processes keep the machine busy, so orders reach its agent late.
+    """
     form: str = ""
     """Form of a hang (`deadlock in user code`, `link cut`, ...), of slowness (`link`, `hidden`; "": a machine that
     computes slowly) or of bad numbers (`loss nan`, `norm jump`, ...), for the production analyzer; "": by chance."""

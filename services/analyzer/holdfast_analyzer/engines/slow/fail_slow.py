@@ -65,6 +65,10 @@ OLD = timedelta(seconds=30)
 PATIENCE_MAX = 5.0
 """Multiple of `answer_s` for which nodes of a job that became much slower are waited for at most."""
 
+HOLDS_MAX = 3
+LEAD_GROWTH = 5.0
+"""A hold whose order came too late for some ranks is repeated with so many times the lead: their node is busy."""
+
 SILENT_SHOWN = 8
 
 IMBALANCES = ("stage_imbalance", "sequence_imbalance")
@@ -254,6 +258,27 @@ class SlowJob:
         self.analysis = Analysis(wanted, now, tests=may_test, by_steps=self._by_steps, **known)
         self._pending.append(wanted)
 
+    def _lead_s(self, earlier: int) -> float:
+        """Return the lead of a hold after so many that came too late."""
+        return self._policy.ahead_s * LEAD_GROWTH**earlier
+
+    def _ask_again(self, analysis: Analysis, found: tuple[Profiles, SlowJudgement], now: datetime) -> None:
+        """Repeat an analysis whose order to hold did not reach all ranks in time. The new order ends the hold."""
+        asked = derived_id(analysis.asked, "again", analysis.holds)
+        until = now + (analysis.wanted.until - analysis.began)
+        wanted = msgspec.structs.replace(analysis.wanted, id=asked, until=until)
+        self.analysis = Analysis(
+            wanted,
+            analysis.began,
+            slow=analysis.slow,
+            share_left=analysis.share_left,
+            asked_by=analysis.asked_by,
+            by_steps=analysis.by_steps,
+            again=analysis,
+        )
+        self.analysis.before = found
+        self._pending.append(wanted)
+
     def _go_on(self, analysis: Analysis, now: datetime) -> None:
         if analysis.ballot is not None:
             self._vote(analysis, analysis.ballot, now)
@@ -268,6 +293,10 @@ class SlowJob:
         profiled = analysis.profiled
         nnodes = max((event.nnodes for event in profiled.values()), default=1)
         if len(profiled) < nnodes and now < analysis.wanted.until:
+            return
+        if analysis.before is not None and len(profiled) < analysis.before[0].nnodes:
+            analysis.profiles, judged = analysis.before
+            self._end(analysis, judged, now)
             return
         analysis.profiles = profiles = profiles_of(profiled)
         if analysis.by_stacks and placement_of(profiled) is not None:
@@ -286,7 +315,8 @@ class SlowJob:
             return
         analysis.located = profiles.locate()
         may_test = analysis.may_test and len(profiled) == nnodes and bool(analysis.located.suspicions)
-        hold = hold_of(profiles, analysis.located, self._policy, now) if may_test else None
+        lead_s = self._lead_s(analysis.holds - 1)
+        hold = hold_of(profiles, analysis.located, self._policy, lead_s, now) if may_test else None
         if hold is None:
             judged = by_collectives(profiles, analysis.located)
             if silent := [str(rank) for rank in range(nnodes) if rank not in profiled]:
@@ -312,7 +342,13 @@ class SlowJob:
             self._pending.append(self._wanted(analysis, analysis.tests.until, tests=analysis.tests))
             return
         tested = [event for stage in analysis.tested.values() for event in stage.values()]
-        self._end(analysis, by_tests(profiles, located, tested, self._policy), now)
+        judged = by_tests(profiles, located, tested, self._policy)
+        had_s = (tests.after_step - profiles.step - 1) * profiles.pace_s
+        may_be_late = not judged.is_validated and not all_held and had_s < self._lead_s(analysis.holds)
+        if may_be_late and analysis.holds < HOLDS_MAX:
+            self._ask_again(analysis, (profiles, judged), now)
+        else:
+            self._end(analysis, judged, now)
 
     def _wanted(self, analysis: Analysis, until: datetime, **stage: Any) -> SlowOrder:
         return SlowOrder(id=analysis.wanted.id, job=self.job, generation=self._generation, until=until, **stage)

@@ -22,7 +22,8 @@ class Analysis:
 
     `slow`: seconds an iteration takes now and took before, if the job got slow; `share_left`: remaining share of its
     pace, if no more than the decline is known. `by_stacks`: a person wants rounds of stacks and nothing else.
-    `by_steps`: the pace is that of steps, not of collectives.
+    `by_steps`: the pace is that of steps, not of collectives. `again`: the analysis whose tests came too late for some
+    ranks, and which this one repeats; its finding is that one's.
     """
 
     def __init__(
@@ -36,8 +37,14 @@ class Analysis:
         tests: bool = True,
         by_stacks: bool = False,
         by_steps: bool = False,
+        again: Analysis | None = None,
     ) -> None:
         self.wanted = wanted
+        self.asked: str = again.asked if again is not None else wanted.id
+        self.holds: int = again.holds + 1 if again is not None else 1
+        """Number of the hold that it comes to."""
+        self.before: tuple[Profiles, SlowJudgement] | None = None
+        """What the last analysis found that this one repeats: it counts if not all nodes answer this time."""
         self.began = began
         self.slow = slow
         self.share_left = share_left
@@ -63,11 +70,11 @@ class Analysis:
         profiles = self.profiles
         names = profiles.node if profiles else str
         return FailSlowLocated(
-            id=derived_id(self.wanted.id, "located"),
+            id=derived_id(self.asked, "located"),
             at=now,
             **common,
-            cause=self.wanted.id,
-            asked=self.wanted.id,
+            cause=self.asked,
+            asked=self.asked,
             fault=judged.cause,
             nodes=tuple(map(names, judged.nodes)),
             ranks=judged.ranks,
@@ -92,11 +99,11 @@ class Analysis:
         nodes = ballot.nodes_of(vote.degrader) if vote.degrader else ()
         return FailSlowLocated(
             # On request it is the answer itself; else it follows the finding of collectives and tests.
-            id=derived_id(self.wanted.id, VOTED),
+            id=derived_id(self.asked, VOTED),
             at=now,
             **common,
-            cause=self.wanted.id if self.by_stacks else derived_id(self.wanted.id, "located"),
-            asked=self.wanted.id if self.by_stacks else derived_id(self.wanted.id, "rounds"),
+            cause=self.asked if self.by_stacks else derived_id(self.asked, "located"),
+            asked=self.asked if self.by_stacks else derived_id(self.asked, "rounds"),
             suspects=nodes,
             ranks=ranks[:RANKS_SHOWN_MAX],
             one_of=nodes if self.is_of_slow_job else (),

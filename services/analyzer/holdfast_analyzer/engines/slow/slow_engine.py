@@ -62,9 +62,9 @@ class SlowEngine(Engine):
         if slow is None or slow.heard_at is None:
             message = f"no agent reports a job {request.job} that trains; `holdfast jobs` lists the jobs"
             return Effect(answer=Answer(accepted=False, message=message))
-        if slow.analysis is not None and slow.analysis.wanted.id != request.id:
+        if slow.analysis is not None and slow.analysis.asked != request.id:
             slow.break_off_rounds()
-        if slow.analysis is not None and slow.analysis.wanted.id != request.id:
+        if slow.analysis is not None and slow.analysis.asked != request.id:
             message = f"job {request.job} is being analyzed now; ask again in a few seconds"
             if slow.analysis.ballot is not None:
                 message = f"the stacks of job {request.job} are being taken in rounds now; ask again in a minute"

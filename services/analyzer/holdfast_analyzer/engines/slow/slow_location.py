@@ -44,6 +44,7 @@ class Profiles:
         self.reported = reported
         one = next(iter(reported.values()))
         mesh = Mesh.parse(one.mesh) if one.mesh else None
+        self.nnodes = one.nnodes
         self.topology = Topology.of(one.nnodes, one.nproc_per_node, mesh)
         self.ranks = [rank for event in reported.values() for rank in event.ranks]
         per_iteration = {
@@ -113,9 +114,12 @@ def profiles_of(reported: Mapping[int, CollectivesProfiled]) -> Profiles | None:
 
 
 def hold_of(
-    profiles: Profiles, located: SlowSuspects, policy: SlowPolicy, now: datetime
+    profiles: Profiles, located: SlowSuspects, policy: SlowPolicy, lead_s: float, now: datetime
 ) -> tuple[SlowTests, Passes] | None:
-    """Return the hold with its matrix products, and the later transfers; None: nothing to test, or step unknown."""
+    """Return the hold with its matrix products, and the later transfers; None: nothing to test, or step unknown.
+
+    The order has `lead_s` to reach all nodes.
+    """
     if profiles.step < 0:
         return None
     plan = plan_validation(located, profiles.topology)
@@ -124,9 +128,9 @@ def hold_of(
         return None
     # Far enough ahead that the order is at every node before its ranks reach that step. The present step may end at
     # any moment: only those after it count.
-    ahead = 1 + (math.ceil(policy.ahead_s / profiles.pace_s) if profiles.pace_s else 0)
+    ahead = 1 + (math.ceil(lead_s / profiles.pace_s) if profiles.pace_s else 0)
     # The end of a step may be far. A rank that is held earlier does not wait for this.
-    held_by = now + timedelta(seconds=policy.ahead_s + (ahead + 2) * profiles.pace_s + policy.answer_s)
+    held_by = now + timedelta(seconds=lead_s + (ahead + 2) * profiles.pace_s + policy.answer_s)
     compute_s = policy.compute_s if plan.compute_ranks else 0.0
     hold = SlowTests(
         after_step=profiles.step + ahead,
