@@ -131,10 +131,9 @@ class NodeMeters:
         return bool(self._gpus.own) or self._ports.has_any
 
     def close(self) -> None:
-        """End the processes that ask. They are started again when needed."""
-        if self._running is None:
-            for meter in self._meters:
-                meter.close()
+        """End the processes that ask, so that nothing waits for them. They are started again when needed."""
+        for meter in self._meters:
+            meter.close()
 
     def _measure(self, ranks: dict[int, int], rank_of: dict[int, int]) -> NodeActivity:
         if ranks != self._ranks:

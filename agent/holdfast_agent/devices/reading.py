@@ -46,7 +46,7 @@ def activity_of(reading: DeviceReading, before: DeviceReading | None, passed_s: 
     """Return the activity of a device since the reading before. The library's own rate is taken where there is one."""
     known = before.counters if before is not None else {}
     counted = {name: growth(known.get(name), value, passed_s) for name, value in reading.counters.items()}
-    rates: dict[str, Any] = {**counted, **reading.rates}
+    rates: dict[str, Any] = {name: _rounded(name, rate) for name, rate in {**counted, **reading.rates}.items()}
     return DeviceActivity(device=reading.device, **rates)
 
 
@@ -64,7 +64,8 @@ def of_rank(activity: DeviceActivity, pids: Iterable[int], rank_of: Mapping[int,
 
 def port_activity(name: str, before: Mapping[str, int], now: Mapping[str, int], passed_s: float) -> PortActivity:
     """Return the traffic of a port between two readings of its counters, which are in bytes."""
-    return PortActivity(port=name, **{rate: growth(before.get(rate), now.get(rate), passed_s) for rate in PORT_RATES})
+    rates = {rate: _rounded(rate, growth(before.get(rate), now.get(rate), passed_s)) for rate in PORT_RATES}
+    return PortActivity(port=name, **rates)
 
 
 def peak_of(peak: DeviceActivity | None, now: DeviceActivity) -> DeviceActivity:
@@ -81,6 +82,11 @@ def port_peak_of(peak: PortActivity | None, now: PortActivity) -> PortActivity:
 def lacks(activities: Collection[DeviceActivity], name: str) -> bool:
     """Return True if some device has no such rate."""
     return any(getattr(activity, name) is None for activity in activities)
+
+
+def _rounded(name: str, rate: float | None) -> float | None:
+    """Return a share to five digits, and bytes without a fraction: events of all nodes carry them every few seconds."""
+    return None if rate is None else round(rate, 5 if name.endswith("_share") else 0)
 
 
 def _higher(first: float | None, second: float | None) -> float | None:

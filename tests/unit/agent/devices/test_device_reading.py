@@ -12,8 +12,10 @@ import pytest
 
 from holdfast.events.parts.devices import DeviceActivity, NodeActivity, PortActivity
 from holdfast.node.machine import Machine
+from holdfast.settings.findings.telemetry import TelemetryPolicy
+from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.devices.asked_process import AskedProcess
-from holdfast_agent.devices.meters import ABSENT_S, RESTS_S, Meter, NodeMeters
+from holdfast_agent.devices.meters import ABSENT_S, HANGS_S, RESTS_S, Meter, NodeMeters, meters_of_node
 from holdfast_agent.devices.rdma_ports import RdmaPorts
 from holdfast_agent.devices.reading import DeviceReading, activity_of, growth, of_rank, together
 from holdfast_agent.inspections.node_hardware import Gpus
@@ -44,6 +46,13 @@ def test_activity_is_from_counters_unless_the_library_has_a_rate() -> None:
     assert activity_of(now, None, 4.0) == DeviceActivity(device=FIRST, busy_share=0.5)
     own = DeviceReading(device=FIRST, rates={"link_sent_bytes_per_s": 7.0}, counters={"link_sent_bytes_per_s": 5000})
     assert activity_of(own, before, 4.0).link_sent_bytes_per_s == 7.0
+
+
+def test_shares_and_bytes_are_as_exact_as_they_are_of_use() -> None:
+    now = DeviceReading(device=FIRST, rates={"tensor_share": 0.123456789}, counters={"link_sent_bytes_per_s": 1000})
+    before = DeviceReading(device=FIRST, counters={"link_sent_bytes_per_s": 0})
+    activity = activity_of(now, before, 3.0)
+    assert (activity.tensor_share, activity.link_sent_bytes_per_s) == (0.12346, 333.0)
 
 
 def test_another_source_fills_what_the_first_lacks() -> None:
@@ -163,6 +172,26 @@ def test_dcgm_is_asked_only_for_what_nvml_lacks(tmp_path: Path) -> None:
     assert [it.tensor_share for it in measured(meters, {0: 11}).devices] == [0.1] and dcgm.asked == 0
     nvml.answer = report(busy_share=0.9)
     assert [(it.busy_share, it.tensor_share) for it in measured(meters, {0: 11}).devices] == [(0.9, 0.4)]
+
+
+def test_an_agent_that_ends_waits_for_no_library(tmp_path: Path) -> None:
+    async def closed() -> NodeActivity | None:
+        silent = Meter(AskedProcess(("sleep", "600"), "a stand-in"))
+        gpus = Gpus(of_machine=BOTH, own=BOTH, are_divided=False)
+        meters = NodeMeters(gpus, Machine(sys=tmp_path), meters=(silent,))
+        measuring = asyncio.create_task(meters.measure({0: 11}, {}))
+        while silent._process._process is None:  # noqa: ASYNC110 - a thread starts it
+            await asyncio.sleep(0.001)
+        meters.close()
+        return await measuring
+
+    found = asyncio.run(asyncio.wait_for(closed(), HANGS_S))
+    assert found is not None and found.devices == ()
+
+
+def test_devices_are_not_measured_where_settings_say_so() -> None:
+    assert meters_of_node(InspectionPolicy(), TelemetryPolicy(devices=False)) is None
+    assert meters_of_node(InspectionPolicy(), TelemetryPolicy()) is not None
 
 
 def test_a_node_tells_of_its_own_devices_and_without_any_asks_no_library(tmp_path: Path) -> None:
