@@ -57,6 +57,9 @@ _METHODS: dict[str, tuple[str, int]] = {
 _P2P_METHODS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
+_weak = weakref.ref
+
+
 class RingGroup:
     __slots__ = ("backend_counts_p2p", "collectives", "group", "p2p", "place", "ranks")
 
@@ -71,7 +74,7 @@ class RingGroup:
     def begun_by_backend(self, group: Any) -> int:
         """Return the collectives that the backend has begun, by any caller; -1: it does not report them."""
         try:
-            begun = int(group._get_sequence_number_for_group())
+            begun: int = group._get_sequence_number_for_group()
         except RuntimeError:
             return -1
         return begun - self.p2p if self.backend_counts_p2p else begun
@@ -153,14 +156,16 @@ def _recorded(
         begun = known.begun_by_backend(group)
         known.collectives = sequence = (begun if begun >= 0 else known.collectives) + 1
         size, flags = _payload(args[payload]) if 0 <= payload < len(args) else (0, 0)
-        index = ring.enter(known.place, sequence, operation, size, -1, flags)
-        if _Marked.marks is not None and flags & ON_DEVICE:
+        place = known.place
+        index = ring.enter(place, sequence, operation, size, -1, flags)
+        if flags and _Marked.marks is not None:
             _Marked.marks.put(index)
-        work = None
         try:
             work = original(group, *args, **kwargs)
-        finally:
-            _called(ring, work, index, known.place, sequence, flags)
+        except BaseException:
+            ring.leave(index, place, sequence, flags)
+            raise
+        _called(ring, work, index, place, sequence, flags)
         return work
 
     return call
@@ -208,9 +213,11 @@ def _called(ring: RingWriter, work: Any, index: int, place: int, sequence: int, 
         ring.leave(index, place, sequence, flags)
         return
     ring.issued(index)
-    # At the address of one that was dropped: it takes its place there.
-    _over(ring, _pending.pop(id(work), None))
-    _pending[id(work)] = (weakref.ref(work), index, place, sequence, flags)
+    key = id(work)
+    if key in _pending:
+        # One at this address was dropped: this one takes its place there.
+        _over(ring, _pending.pop(key, None))
+    _pending[key] = (_weak(work), index, place, sequence, flags)
     if len(_pending) > PENDING_MAX:
         with contextlib.suppress(StopIteration, KeyError, RuntimeError):
             _over(ring, _pending.pop(next(iter(_pending))))
@@ -225,15 +232,22 @@ def _over(ring: RingWriter, pending: tuple[Any, int, int, int, int] | None) -> N
 def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        ring = binding.ring
-        begun = _pending.get(id(work)) if ring is not None else None
-        if ring is None or begun is None:
-            return original(work, *args, **kwargs)
-        ring.wait(begun[1])
-        # A wait that fails leaves it as it is: it has not ended.
-        result = original(work, *args, **kwargs)
-        if _pending.pop(id(work), None) is begun:
-            _over(ring, begun)
+        ledger, ring = binding.ledger, binding.ring
+        begun = None if ring is None else _pending.get(id(work))
+        if ring is not None and begun is not None:
+            ring.wait(begun[1])
+        # An asynchronous collective blocks here, not in its call. A call that waits itself is in the ledger already.
+        if ledger is None or ledger.is_in_collective:
+            # A wait that fails leaves it as it is: it has not ended.
+            result = original(work, *args, **kwargs)
+        else:
+            ledger.enter_collective(b"wait")
+            try:
+                result = original(work, *args, **kwargs)
+            finally:
+                ledger.leave_collective()
+        if ring is not None and begun is not None and _pending.pop(id(work), None) is begun:
+            ring.leave(begun[1], begun[2], begun[3], begun[4])
         return result
 
     return wait
@@ -245,7 +259,7 @@ def _payload(payload: Any) -> tuple[int, int]:
         if len(payload) != 1:
             parts = [_payload(part) for part in payload]
             return sum(size for size, _ in parts), max((flags for _, flags in parts), default=0)
-        payload = payload[0]
+        (payload,) = payload
     try:
         return payload.nbytes, 0 if payload.is_cpu else ON_DEVICE
     except AttributeError:

@@ -119,11 +119,8 @@ def _patch_distributed(module: ModuleType) -> None:
         if original is not None:
             setattr(module, name, _recorded(original, name.encode()))
     module.init_process_group = _in_rendezvous(module.init_process_group)  # type: ignore[attr-defined]
-    work = getattr(module, "Work", None)
-    if work is not None:
+    if hasattr(module, "Work"):
         patch_process_groups(module)
-        # An asynchronous collective blocks in its wait, not in the call.
-        work.wait = _recorded_wait(work.wait)
 
 
 def _patch_rendezvous(module: ModuleType) -> None:
@@ -165,20 +162,6 @@ def _recorded(original: Callable[..., Any], name: bytes) -> Callable[..., Any]:
             ledger.leave_collective()
 
     return call
-
-
-def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ledger = binding.ledger
-        if ledger is None:
-            return original(self, *args, **kwargs)
-        ledger.enter_collective(b"wait")
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            ledger.leave_collective()
-
-    return wait
 
 
 def _in_rendezvous(original: Callable[..., Any]) -> Callable[..., Any]:
