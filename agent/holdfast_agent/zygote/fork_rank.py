@@ -88,14 +88,16 @@ def await_plan_on_device(
     plan = read_plan(plans, slot)
     orders = _leave_zygote(parent, output, errors, orders)
     set_process_name("rank-to-be")
+    if slot.start == "fork":
+        # Before it has another user, to whom the files of the library may be closed.
+        rehearse()
+        _reseed()
     os.environ.clear()
     os.environ.update(plan.environment)
     bind(plan.cpus)
     _enter(plan, parent)
     if slot.start != "fork":
         _execute_warm(plan, orders, wanted.device, str(wanted.floor_bytes))
-    rehearse()
-    _reseed()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as link:
         hold_context(link, wanted.device, wanted.floor_bytes)
         slot, new_plans = receive(link, msgspec.msgpack.Decoder(RankSlot))

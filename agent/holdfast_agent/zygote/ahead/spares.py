@@ -20,7 +20,13 @@ import structlog
 
 from holdfast.node.frames import Frames, WireError
 from holdfast.node.kernel import is_stopped
-from holdfast.trainer.ahead.messages import MESSAGE_BYTES_MAX, ContextMade, ContextRefused, ContextReport
+from holdfast.trainer.ahead.messages import (
+    MESSAGE_BYTES_MAX,
+    REASON_CHARS_MAX,
+    ContextMade,
+    ContextRefused,
+    ContextReport,
+)
 from holdfast_agent.zygote.ahead.reserve import DISCARD_AFTER_S, Forked, close, fork_warm, hand_over
 from holdfast_agent.zygote.fork_rank import await_plan_on_device
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
@@ -32,6 +38,7 @@ READY_WITHIN_S = 60.0
 GONE_WITHIN_S = 2.0
 """Time in which the driver should free what a killed process had, before others start."""
 _PAUSE_S = 0.01
+_OUTPUT_BYTES_MAX = 1 << 16
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +112,7 @@ class Spares:
             self._end(spare, str(error))
             return
         if not data:
-            self._end(spare, "it ended by itself")
+            self._end(spare, _how_it_ended(spare))
             return
         for report in reports:
             match report:
@@ -178,8 +185,9 @@ class Spares:
         for spare in self._spares:
             if spare.pid == pid:
                 self._forget(spare)
+                reason = _how_it_ended(spare)
                 close(spare.warm)
-                self._tell(spare, "it ended by itself")
+                self._tell(spare, reason)
                 return True
         return False
 
@@ -217,3 +225,15 @@ class Spares:
                 time.sleep(_PAUSE_S)
         if self._dying:
             log.warning("killed spares have not ended, and may still hold memory of a device", pids=sorted(self._dying))
+
+
+def _how_it_ended(spare: Spare) -> str:
+    """Return the last line that a spare has written, for nobody reads its output before it is a rank."""
+    errors = spare.warm.forked.errors
+    os.set_blocking(errors, False)
+    try:
+        written = os.read(errors, _OUTPUT_BYTES_MAX).decode(errors="replace").split("\n")
+    except BlockingIOError:
+        written = []
+    last = next((line.strip() for line in reversed(written) if line.strip()), "")
+    return f"it ended by itself: {last[:REASON_CHARS_MAX]}" if last else "it ended by itself"

@@ -103,8 +103,8 @@ def spares_of(it: Node) -> list[int]:
 
 
 @contextlib.asynccontextmanager
-async def device_node(name: str, place: Path, url: str) -> AsyncIterator[Node]:
-    async with node(name, place / "state", url, device_environment(place)) as it:
+async def device_node(name: str, place: Path, url: str, **variables: str) -> AsyncIterator[Node]:
+    async with node(name, place / "state", url, device_environment(place) | variables) as it:
         try:
             yield it
         except BaseException:

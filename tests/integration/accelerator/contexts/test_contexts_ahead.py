@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.events import ProcessExited
+from holdfast.events import ContextAhead, ProcessExited, RanksStarted
+from holdfast.events.parts.job import JobSpec
 from tests.accelerator.build import built
 from tests.accelerator.children import on_accelerator
 from tests.integration.accelerator.contexts.scene import (
@@ -21,7 +26,7 @@ from tests.integration.accelerator.contexts.scene import (
     end_zygote,
     spares_of,
 )
-from tests.integration.agent_node import gone
+from tests.integration.agent_node import gone, until
 
 pytestmark = on_accelerator
 
@@ -106,6 +111,50 @@ async def test_spares_that_are_stopped_or_dead_harm_nothing(place: Path, tmp_pat
         # It could not give its memory back.
         await gone(spare)
         assert "stopped" in (await job.context(3, is_ready=False)).reason
+
+
+AS_USER = """
+import json, os, signal, sys, torch
+from holdfast.trainer import step
+has_context = torch.get_device_module("sim").is_initialized()
+weight = torch.nn.Parameter(torch.ones(8, device="sim"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for number in range(1, 5):
+    optimizer.zero_grad()
+    weight.sum().backward()
+    optimizer.step()
+    step(number, loss=weight.sum())
+seen = {"uid": os.getuid(), "has_context": has_context, "weight": weight[0].item()}
+print(json.dumps(seen))
+signal.pause()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_a_context_of_another_user_becomes_a_rank_of_that_user(embedded_nats: str) -> None:
+    built()
+    place = Path(tempfile.mkdtemp(prefix="holdfast-contexts-", dir="/tmp"))
+    place.chmod(0o755)
+    try:
+        (place / "board").touch()
+        (place / "board").chmod(0o666)
+        (place / "train.py").write_text(AS_USER)
+        async with device_node("c-user", place, embedded_nats, HOLDFAST_JOBS_RUN_AS="nobody") as it:
+            job = JobSpec(name="job-1", script=str(place / "train.py"), cwd=str(place), directory=str(place / "jobs"))
+            for generation in (1, 2):
+                await it.order(job, generation, (await it.registered()).facts.store_ports[generation])
+                started = await it.heard.wait(RanksStarted, lambda event: event.generation == generation)  # noqa: B023
+                assert (started.user, started.with_context) == ("nobody", generation - 1)
+                await it.heard.wait(ContextAhead, lambda event: event.generation == generation and event.is_ready)  # noqa: B023
+            output = place / "state/logs/job-1/rank-0.out"
+            await until(lambda: output.read_text().count("}") == 2)
+            uid = pwd.getpwnam("nobody").pw_uid
+            seen = [json.loads(line) for line in output.read_text().splitlines()]
+            assert seen == [{"uid": uid, "has_context": has, "weight": pytest.approx(0.6)} for has in (False, True)]
+    finally:
+        end_zygote(place)
+        shutil.rmtree(place)
 
 
 @pytest.mark.long
