@@ -11,29 +11,37 @@ tree's workload. The first kill of a job is left out: it finds other caches than
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import random
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import IO, Any
 
-HERE = Path(__file__).resolve().parents[1]
+import beside
+from beside import HERE, ratio, sides
+
 SETTLE_S = 2.0
 """Time that a job's first ranks train before a kill."""
 BETWEEN_S = 1.6
 """The same for later ones. The reserve is refilled after a second."""
-RESAMPLES = 4000
 LIMIT_S = 120.0
 
 Kill = dict[str, float]
 """The phases of one restart in seconds, and their sum `whole`."""
+
+
+class Side(beside.Side):
+    """A tree, and the kills so far, a list for each turn."""
+
+    def __init__(self, tree: Path, script: Path, arguments: Sequence[str]) -> None:
+        super().__init__(tree, script, arguments)
+        self.turns: list[list[Kill]] = []
+
+    def turn(self, kills: int) -> None:
+        self.turns.append(self.ask(str(kills)))
 
 
 def serve(tree: Path, world_size: int, nodes: int) -> None:
@@ -69,74 +77,8 @@ def serve(tree: Path, world_size: int, nodes: int) -> None:
             answers.write(json.dumps(kills[1:]) + "\n")
 
 
-class Side:
-    """A tree, the process that serves its cluster, and the kills so far, a list for each turn."""
-
-    def __init__(self, tree: Path, arguments: Sequence[str]) -> None:
-        self.commit = _git(tree, "rev-parse", "--short", "HEAD") + ("+" if _git(tree, "status", "--short") else "")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        self._process = subprocess.Popen(
-            (tree / ".venv/bin/python", HERE / "bench/restart_beside.py", str(tree), "--serve", *arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            # Python finds its packages there first.
-            cwd=tree,
-        )
-        self.turns: list[list[Kill]] = []
-
-    @property
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        return self._process.stdin, self._process.stdout
-
-    def answer(self) -> Any:
-        line = self._pipes[1].readline()
-        if not line:
-            raise SystemExit(f"the cluster of {self.commit} ended; its messages are above")
-        return json.loads(line) if line.strip() else None
-
-    def turn(self, kills: int) -> None:
-        self._pipes[0].write(f"{kills}\n")
-        self._pipes[0].flush()
-        self.turns.append(self.answer())
-
-    def end(self) -> None:
-        self._pipes[0].close()
-        self._process.wait()
-
-
-def _git(tree: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ("git", "-C", str(tree), *arguments), capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
-@contextlib.contextmanager
-def sides(trees: Sequence[Path], arguments: Sequence[str]) -> Iterator[list[Side]]:
-    started: list[Side] = []
-    try:
-        for tree in trees:
-            started.append(Side(tree, arguments))
-            started[-1].answer()
-        yield started
-    finally:
-        for side in started:
-            side.end()
-
-
-def ratio(turns: Sequence[list[Kill]], base: Sequence[list[Kill]], of: Callable[[Kill], float]) -> tuple[float, ...]:
-    """Return the ratio of the medians and its 95 % interval: turns are drawn anew, since the kills of one are alike."""
-
-    def quotient(these: Sequence[list[Kill]], those: Sequence[list[Kill]]) -> float:
-        return median(of(kill) for turn in these for kill in turn) / median(of(kill) for turn in those for kill in turn)
-
-    draw = random.Random(1)
-    pairs = list(zip(turns, base, strict=True))
-    drawn = sorted(quotient(*zip(*draw.choices(pairs, k=len(pairs)), strict=True)) for _ in range(RESAMPLES))
-    return quotient(turns, base), drawn[RESAMPLES // 40], drawn[-RESAMPLES // 40]
+def wholes(side: Side) -> list[list[float]]:
+    return [[kill["whole"] for kill in turn] for turn in side.turns]
 
 
 def show(own: Side, others: Sequence[Side]) -> None:
@@ -148,7 +90,7 @@ def show(own: Side, others: Sequence[Side]) -> None:
     for side in (own, *others):
         found = [kill for turn in side.turns for kill in turn]
         low, middle, high = (round(1000 * value, 1) for value in quantiles((kill["whole"] for kill in found), n=4))
-        over = [rounded(value) for value in ratio(own.turns, side.turns, lambda kill: kill["whole"])]
+        over = [rounded(value) for value in ratio(wholes(own), wholes(side))]
         rows.append((side.commit, len(found), middle, low, high, *over))
         medians = {name: round(1000 * median(kill[name] for kill in found), 1) for name in found[0]}
         phases.append((side.commit, *medians.values()))
@@ -177,7 +119,8 @@ def main() -> None:
     from report import tell
 
     kills = 2 if args.quick else args.kills
-    with sides([HERE, *args.tree], ["--ranks", str(args.ranks), "--nodes", str(args.nodes)]) as (own, *others):
+    arguments = ("--ranks", str(args.ranks), "--nodes", str(args.nodes))
+    with sides(Side, [HERE, *args.tree], Path(__file__), arguments) as (own, *others):
         until = time.monotonic() + 60 * args.minutes
         order = [own, *others]
         while len(own.turns) < 2 or (not args.quick and time.monotonic() < until):

@@ -122,6 +122,9 @@ WRITES = {
     "replicate the database": "select pg_create_physical_replication_slot('planted')",
     "switch triggers off": "set session_replication_role = replica",
     "lock a table": "begin; lock table controller.jobs in access exclusive mode",
+    "take the locks that all sessions share": "select pg_advisory_lock(g) from generate_series(1, 200000) g",
+    "write into the log of the server": "select pg_logical_emit_message(false, 'x', repeat('x', 1000000))",
+    "lift the limit of its files": "alter role current_user reset temp_file_limit",
 }
 OTHERS = {  # besides those above, for a service: what another service has
     "read another service's tables": "select * from standby.nodes",
