@@ -15,6 +15,7 @@ import structlog
 from holdfast.clock import Now
 from holdfast.events import ContextAhead
 from holdfast.fresh_ids import uuid7
+from holdfast.node.machine_memory import available_bytes
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.devices.contexts import DeviceUsed, context_kind, why_never_again, why_none
 from holdfast_agent.plan.node_state import Crew
@@ -46,6 +47,7 @@ class Contexts:
         send: Callable[[MakeContext], None],
         publish: PublishEvent,
         now: Now,
+        host_bytes: Callable[[], int] = available_bytes,
     ) -> None:
         self._node = node
         self._room_bytes = room_bytes
@@ -53,6 +55,7 @@ class Contexts:
         self._send = send
         self._publish = publish
         self._now = now
+        self._host_bytes = host_bytes
         self._order: NodeOrder | None = None
         self._command: StartRanks | None = None
         self._asked: dict[int, _Asked] = {}
@@ -78,13 +81,15 @@ class Contexts:
     def device_used(self, rank: int, used: DeviceUsed, *, zygote_makes_them: bool) -> None:
         """Decide whether the rank gets a context ahead; `used` is the device on which it trains."""
         order, command = self._order, self._command
-        plan = next((plan for plan in command.ranks if plan.rank == rank), None) if command is not None else None
-        if order is None or plan is None or not self._room_bytes or rank in self._decided:
+        if order is None or command is None or not self._room_bytes or rank in self._decided:
+            return
+        plan = next((plan for plan in command.ranks if plan.rank == rank), None)
+        if plan is None:
             return
         # Once in a generation, however often the rank reports.
         self._decided.add(rank)
         kind = context_kind(plan)
-        reason = self._barred or why_none(used, kind, self._room_bytes)
+        reason = self._barred or why_none(used, kind, self._room_bytes, self._host_bytes() // len(command.ranks))
         if not zygote_makes_them:
             reason = "the zygote is of an earlier release"
         if reason:

@@ -17,10 +17,15 @@ NAMES_MAX = 20
 STEPS = 3
 """Optimizer steps before the report: by then the job has the memory that its steps need."""
 _READ_WITH_CONTEXT = (
-    *("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "PYTORCH_", "TORCH_", "HIP_", "HSA_", "ROCR_", "ROCM_", "MIOPEN_"),
-    *("AMD_", "GPU_", "ZE_", "ZES_", "SYCL_", "ONEAPI_", "LD_"),
+    *("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "ROCM_", "MIOPEN_", "AMD_", "GPU_"),
+    *("ZE_", "ZES_", "SYCL_", "ONEAPI_"),
+    *("PYTORCH_CUDA", "PYTORCH_ALLOC", "PYTORCH_NO_CUDA", "PYTORCH_NVML", "PYTORCH_HIP", "PYTORCH_ROCM"),
+    *("TORCH_CUDA", "TORCH_CUDNN", "TORCH_ALLOW_TF32", "TORCH_BLAS", "TORCH_LINALG", "TORCH_HIP", "TORCH_ROCM"),
 )
-"""Beginnings of the names of variables that drivers and torch may read when a context is made."""
+"""Beginnings of the names of variables that drivers and torch may read when a context is made. Not those of
+communicators (TORCH_NCCL_...), of which Holdfast's own hooks set some."""
+_OF_COMPILERS = frozenset({"CUDA_HOME", "CUDA_PATH"})
+"""torch.compile sets them while it trains."""
 
 
 class _Watched:
@@ -44,8 +49,9 @@ def stepped(optimizer: Any, *_: Any) -> None:
 @harmless
 def _note_device(optimizer: Any) -> None:
     # The device of the weights, and not the current one, which a script need not choose.
-    device = optimizer.param_groups[0]["params"][0].device
-    if device.type == "cpu":
+    weights = (weight for group in optimizer.param_groups for weight in group["params"])
+    device = next((weight.device for weight in weights), None)
+    if device is None or device.type == "cpu":
         return
     from holdfast.trainer.device.adapters import free_bytes
 
@@ -63,4 +69,8 @@ def _is_allocator_of_script() -> bool:
 
 
 def _read_with_context() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_READ_WITH_CONTEXT)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_READ_WITH_CONTEXT) and name not in _OF_COMPILERS
+    }

@@ -11,6 +11,8 @@ from holdfast.node.rank_variables import RESERVED
 from holdfast_agent.zygote.wire import RankExit, RankPlan
 
 _OF_RANK = ("HOLDFAST_", "TORCHELASTIC_")
+HOST_BYTES_MIN = 1 << 30
+"""More than a driver and its libraries take of the host for a context."""
 _OUT_OF_MEMORY = "OutOfMemoryError"
 
 
@@ -43,8 +45,10 @@ def context_kind(plan: RankPlan) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(begins_with)).hexdigest()
 
 
-def why_none(used: DeviceUsed, kind: str, room_bytes: int) -> str:
-    """Return why no context is made ahead for this rank; "": one is."""
+def why_none(used: DeviceUsed, kind: str, room_bytes: int, host_bytes_each: int) -> str:
+    """Return why no context is made ahead for this rank; "": one is. `host_bytes_each`: free memory of the host, for
+    each rank of the node.
+    """
     if not room_bytes:
         return "[jobs] context_room_bytes is 0"
     if not kind:
@@ -58,6 +62,8 @@ def why_none(used: DeviceUsed, kind: str, room_bytes: int) -> str:
             f"{_mib(used.free_bytes)} of {used.device} are free, and a context is made ahead from "
             f"{_mib(room_bytes)} on ([jobs] context_room_bytes)"
         )
+    if host_bytes_each < HOST_BYTES_MIN:
+        return f"{_mib(host_bytes_each)} of the host are free for each rank, and a process takes up to 1 GiB"
     return ""
 
 

@@ -28,9 +28,16 @@ class Scene:
         self.sent: list[MakeContext] = []
         self.published: list[ContextAhead] = []
         self.crew: Crew | None = None
+        self.host_bytes = 8 * GIB
         now = datetime(2026, 1, 1, tzinfo=UTC)
         self.contexts = Contexts(
-            "n", room_bytes, lambda: self.crew, self.sent.append, lambda *it: self.published.extend(it), lambda: now
+            "n",
+            room_bytes,
+            lambda: self.crew,
+            self.sent.append,
+            lambda *it: self.published.extend(it),
+            lambda: now,
+            lambda: self.host_bytes,
         )
 
     def start(self, generation: int, job: str = "j", **fields: object) -> StartRanks:
@@ -83,6 +90,10 @@ def test_why_there_is_none_is_published_once(tmp_path: Path) -> None:
     assert not scene.sent
     [none] = scene.published
     assert "1024 MiB of cuda:0 are free" in none.reason
+    scene.start(3)
+    scene.host_bytes = 2 * GIB - 1
+    scene.used(0)
+    assert not scene.sent and "of the host are free" in scene.published[-1].reason
     off = Scene(tmp_path, room_bytes=0)
     off.start(1)
     off.used(0)

@@ -10,6 +10,7 @@ import torch
 
 from holdfast.trainer.ahead import device_used
 from holdfast.trainer.ahead.context import context_works
+from holdfast.trainer.hooks import kernel_starts
 
 
 @pytest.fixture
@@ -35,7 +36,13 @@ def test_the_third_step_reports_the_device_and_what_the_script_has_set(
 ) -> None:
     device_used.begin()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setenv("MY_OWN", "1")
+    for name in ("MY_OWN", "CUDA_HOME", "TORCH_NCCL_DESYNC_DEBUG"):
+        monkeypatch.setenv(name, "1")
+    # What Holdfast's own hook sets when process groups are made.
+    variables: dict[str, str] = {}
+    kernel_starts.choose(variables)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     for _ in range(device_used.STEPS - 1):
         device_used.stepped(optimizer("meta"))
     assert not reports.exists()

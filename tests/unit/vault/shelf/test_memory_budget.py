@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node.machine_memory import available_bytes
 from holdfast_vault.shelf import memory_budget
-from holdfast_vault.shelf.machine_memory import available_bytes
 from holdfast_vault.shelf.memory_budget import MemoryBudget
 
 MB = 1 << 20

@@ -60,15 +60,16 @@ def test_nothing_made_ahead_becomes_such_a_rank(what: dict[str, object]) -> None
 
 def test_a_context_is_made_only_where_there_is_room() -> None:
     enough = DeviceUsed(device="cuda:1", free_bytes=4 * GIB)
-    assert why_none(enough, "kind", 4 * GIB) == ""
-    assert "context_room_bytes is 0" in why_none(enough, "kind", 0)
+    assert why_none(enough, "kind", 4 * GIB, GIB) == ""
+    assert "context_room_bytes is 0" in why_none(enough, "kind", 0, GIB)
     assert "4095 MiB of cuda:1 are free" in why_none(
-        DeviceUsed(device="cuda:1", free_bytes=4 * GIB - 1), "kind", 4 * GIB
+        DeviceUsed(device="cuda:1", free_bytes=4 * GIB - 1), "kind", 4 * GIB, GIB
     )
-    assert "does not tell" in why_none(DeviceUsed(device="cuda:1", free_bytes=None), "kind", GIB)
-    assert "nothing made ahead" in why_none(enough, "", GIB)
+    assert "does not tell" in why_none(DeviceUsed(device="cuda:1", free_bytes=None), "kind", GIB, GIB)
+    assert "nothing made ahead" in why_none(enough, "", GIB, GIB)
+    assert "1023 MiB of the host" in why_none(enough, "kind", GIB, GIB - 1)
     changed = DeviceUsed(device="cuda:0", free_bytes=8 * GIB, changed=("CUDA_VISIBLE_DEVICES",))
-    assert "sets CUDA_VISIBLE_DEVICES itself" in why_none(changed, "kind", GIB)
+    assert "sets CUDA_VISIBLE_DEVICES itself" in why_none(changed, "kind", GIB, GIB)
 
 
 def ended(code: int | None, error: str = "") -> RankExit:
