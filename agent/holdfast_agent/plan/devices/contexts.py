@@ -70,7 +70,9 @@ def why_none(used: DeviceUsed, kind: str, room_bytes: int, host_bytes_each: int)
 def why_never_again(exit_report: RankExit, *, has_stepped: bool, had_contexts: bool) -> str:
     """Return why a job gets no contexts any more after this end of a rank; "": it may."""
     exception = exit_report.exception
-    if exception is not None and exception.type.endswith(_OUT_OF_MEMORY):
+    if exception is not None and (
+        exception.type.endswith(_OUT_OF_MEMORY) or "out of memory" in exception.message.lower()
+    ):
         return f"rank {exit_report.rank} ran out of memory"
     if had_contexts and not has_stepped and exit_report.exit_code:
         return f"rank {exit_report.rank}, or one beside it, began with a context and failed before its first step"

@@ -74,10 +74,14 @@ class Job:
         await until(lambda: any(note.get("step") == step for note in self.notes(generation)))
         return next(note for note in self.notes(generation) if "pid" in note)
 
-    async def allocate(self, generation: int, name: str, nbytes: int) -> str:
-        """Have the rank take memory of the device; return how that went."""
+    def ask(self, name: str, nbytes: int) -> None:
+        """Have the rank take memory of the device."""
         (self.place / f"{name}.tmp").write_text(str(nbytes))
         (self.place / f"{name}.tmp").rename(self.place / name)
+
+    async def allocate(self, generation: int, name: str, nbytes: int) -> str:
+        """Have the rank take memory of the device; return how that went."""
+        self.ask(name, nbytes)
         await until(lambda: any(name in note.get("allocated", "") for note in self.notes(generation)))
         return next(str(note["allocated"]) for note in self.notes(generation) if name in note.get("allocated", ""))
 

@@ -85,6 +85,16 @@ async def test_training_has_the_memory_that_it_asks_for(place: Path, tmp_path: P
         assert "training needs the memory" in gone_now.reason
         await gone(spare)
         assert await job.allocate(2, "allocate-more", 80 * MIB) == "allocate-more"
+        # More than is free beside a spare, all at once: the spare could not give its memory back before.
+        await job.start(3, stop_at=18)
+        await job.context(3)
+        job.ask("need", 410 * MIB)
+        failed = await it.heard.wait(ProcessExited, lambda event: event.generation == 3)
+        assert failed.exception is not None and failed.exception.type == "torch.OutOfMemoryError"
+        fourth = await job.start(4, stop_at=24)
+        assert fourth.with_context == 0
+        assert await job.allocate(4, "need", 410 * MIB) == "need"
+        assert "ran out of memory" in (await job.context(4, is_ready=False)).reason
 
 
 async def test_spares_that_are_stopped_or_dead_harm_nothing(place: Path, tmp_path: Path, embedded_nats: str) -> None:

@@ -1,7 +1,7 @@
 """A rank on the simulated accelerator: ``training_rank.py DIRECTORY``. Notes its steps there, and obeys files there.
 
 `stop-at` has the step after which it waits. `allocate` has bytes to take, `allocate-more` more; `allocated` says how
-that went.
+that went. If it cannot have those of `need`, it fails.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def allocate(name: str) -> None:
         torch.accelerator.synchronize()
         note(allocated=name)
     except RuntimeError as error:
+        if name == "need":
+            raise
         note(allocated=f"{name}: {error}")
 
 
@@ -67,4 +69,5 @@ for step in range(done + 1, STEPS_MAX):
     while stop_at.exists() and step >= int(stop_at.read_text() or STEPS_MAX):
         allocate("allocate")
         allocate("allocate-more")
+        allocate("need")
         time.sleep(STEP_S)

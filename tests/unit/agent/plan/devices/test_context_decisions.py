@@ -72,8 +72,8 @@ def test_a_context_is_made_only_where_there_is_room() -> None:
     assert "sets CUDA_VISIBLE_DEVICES itself" in why_none(changed, "kind", GIB, GIB)
 
 
-def ended(code: int | None, error: str = "") -> RankExit:
-    exception = RankException(type=error, message="", traceback="") if error else None
+def ended(code: int | None, error: str = "", message: str = "") -> RankExit:
+    exception = RankException(type=error, message=message, traceback="") if error else None
     return RankExit(
         exit_id="1",
         fence=(1, 2),
@@ -90,6 +90,8 @@ def ended(code: int | None, error: str = "") -> RankExit:
 
 def test_a_job_gets_none_any_more_once_they_may_have_harmed_it() -> None:
     assert "out of memory" in why_never_again(ended(1, "torch.OutOfMemoryError"), has_stepped=True, had_contexts=False)
+    library = ended(1, "RuntimeError", "CUDA error: out of memory")
+    assert "out of memory" in why_never_again(library, has_stepped=True, had_contexts=False)
     assert "before its first step" in why_never_again(ended(1, "ValueError"), has_stepped=False, had_contexts=True)
     assert why_never_again(ended(1, "ValueError"), has_stepped=True, had_contexts=True) == ""
     assert why_never_again(ended(1, "ValueError"), has_stepped=False, had_contexts=False) == ""
