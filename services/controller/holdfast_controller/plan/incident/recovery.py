@@ -139,7 +139,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         can_replay=can_replay(state),
         may_guess=may_guess(draft, failure),
         has_accused_enough=is_full(draft),
-        may_exchange=may_exchange(draft),
+        may_exchange=may_exchange(draft, failure),
         awaits_tests=awaits_tests(draft),
         record=_record(draft, failure) if rules.mechanisms.record == "act" else None,
         restarts_max=state.restarts_left,

@@ -13,6 +13,7 @@ from itertools import pairwise
 from holdfast.engines.record.chance import elsewhere, log_odds, logit
 from holdfast.engines.record.history import JUDGED, TEXT_MAX, Mark, MarkKind, NodeRecord
 from holdfast.events import EvictionRevoked
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
@@ -42,16 +43,17 @@ def accused_max(draft: JobDraft) -> int:
     return max(breaker.least(nnodes, draft.rules.ladder), int(draft.rules.record.accused_share_max * nnodes))
 
 
-def may_exchange(draft: JobDraft) -> bool:
-    """Return True if a node that its own rank accuses may be exchanged at once, and be tested beside training.
+def may_exchange(draft: JobDraft, failure: Failure) -> bool:
+    """Return True if a node that its own rank or process accuses may be exchanged at once, and tested beside training.
 
     Not if the same job has cost a healthy node so lately, or the last one that it accused is not tested yet: then the
-    words may be the script's.
+    words may be the script's, or the hang passes by itself. Words say nothing of hangs, and hangs nothing of words.
     """
     if is_full(draft) or is_distrusted(draft) or awaits_tests(draft):
         return False
     since, job = draft.now - timedelta(seconds=draft.rules.timeouts.block_s), draft.state.job
-    return not any(_was_cleared(record, job, since) for record in draft.records.of_jobs((job,)))
+    is_hang = failure.symptom is Symptom.HANG
+    return not any(_was_cleared(record, job, since, is_hang) for record in draft.records.of_jobs((job,)))
 
 
 def awaits_tests(draft: JobDraft) -> bool:
@@ -63,12 +65,17 @@ def _is_under_test(draft: JobDraft, mark: Mark) -> bool:
     return mark.is_tested and draft.now - mark.at < TESTED_WITHIN
 
 
-def _was_cleared(record: NodeRecord, job: str, since: datetime) -> bool:
-    """Return True if tests or later failures have shown that the job accused this node in vain."""
+def _was_cleared(record: NodeRecord, job: str, since: datetime, is_hang: bool) -> bool:
+    """Return True if tests or later failures have shown that the job accused this node in vain, in a hang or not."""
     judged = [mark for mark in record.marks if mark.kind in JUDGED]
     pairs = pairwise(judged)
+    hangs = {(mark.job, mark.generation) for mark in record.marks if mark.kind is MarkKind.HANG}
     return any(
-        first.is_accusation and first.job == job and then.kind is MarkKind.CLEARED and then.at > since
+        first.is_accusation
+        and first.job == job
+        and then.kind is MarkKind.CLEARED
+        and then.at > since
+        and ((job, first.generation) in hangs) is is_hang
         for first, then in pairs
     )
 

@@ -11,9 +11,11 @@ from holdfast.engines.record.records import NodeRecords
 from holdfast.events import ChecksStarted, Eviction, EvictionRevoked, Inspection, Withheld
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.mechanisms import MechanismPolicy
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft, Rules
+from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.phase import Checking
-from holdfast_controller.plan.record.accusations import ACCUSATIONS, is_full
+from holdfast_controller.plan.record.accusations import ACCUSATIONS, is_full, may_exchange
 from holdfast_controller.plan.record.noting import note_cleared, strike_incident
 from tests.scenes.failing_job import ECC, FailingJob
 
@@ -195,6 +197,16 @@ def test_a_job_whose_words_cost_a_healthy_node_has_no_other_one_exchanged_for_a_
     assert exchanged(job, "b", 2, "e")
     job.now += timedelta(hours=1)
     assert exchanged(job, "c", 4, "f"), "nothing was cleared"
+
+
+def test_words_that_were_wrong_say_nothing_of_a_hang() -> None:
+    job = FailingJob()
+    assert exchanged(job, "b", 2, "e")
+    draft = JobDraft(job.state, uuid7(), job.now, replace(job.controller.planner.rules, records=job.controller.records))
+    note_cleared(draft, "b", "it passed the tests", job=job.state.job)
+    draft = JobDraft(job.state, uuid7(), job.now, replace(draft.rules, records=draft.records))
+    words, hang = (Failure(symptom=it, generation=2, step=9, text="") for it in (Symptom.EXIT_CODE, Symptom.HANG))
+    assert not may_exchange(draft, words) and may_exchange(draft, hang)
 
 
 def test_a_node_that_prints_the_same_again_as_the_only_one_leaves_though_tests_had_cleared_it() -> None:
