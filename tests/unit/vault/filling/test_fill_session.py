@@ -171,3 +171,11 @@ def test_without_memory_the_step_is_refused_and_the_connection_goes_on(tmp_path:
             answer = it.ask(Fill(step=step, objects=b""))
             assert isinstance(answer, Refused) and "limit" in answer.reason
         assert steps_of(node) == []
+
+
+def test_memory_is_taken_near_the_device_that_the_rank_names(node: NodeVault) -> None:
+    with rank(node) as it:
+        assert it.ask(Lay(nbytes=NBYTES, index=b"index", pieces=(), numa_node=0)) == Done()
+        it.keep(1)
+        assert shelf_of(node).numa_node == 0
+    assert steps_of(node) == [1]
