@@ -10,6 +10,8 @@ import re
 
 OWN_FRAMES_MAX = 8
 """Innermost Python frames kept of the thread that ended the process."""
+FRAME_CHARS_MAX = 2_000
+"""Length above which a line is no frame: the search for one in a line of brackets takes the square of its length."""
 
 _HEADER = re.compile(r"(?P<own>Current thread|Stack)?.{0,80}\(most recent call first\):$")
 _FRAME = re.compile(
@@ -17,8 +19,8 @@ _FRAME = re.compile(
     r"|\s*(?:\[[^\]]{1,80}\] ?\[ ?\d+\] )?"  # Open MPI: [host:pid] [ 3]
     r"(?:frame #\d+: |#\d+ +0x[0-9a-f]+ |@ +0x[0-9a-f]+ |\S+\([^)]*\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]$)"
     r"|\s+at [\w.$<>/]+\([^)]*\)$|\s*\.\.\. \d+ more$"  # Java
-    r"|Extension modules: "
 )
+_MODULES = "Extension modules: "
 
 
 def end_of_log(text: str, chars_max: int) -> str:
@@ -38,7 +40,7 @@ def without_stacks(text: str) -> str:
             frames_left = OWN_FRAMES_MAX if header["own"] else 0
             if not header["own"]:
                 continue
-        elif _FRAME.match(line):
+        elif line.startswith(_MODULES) or (len(line) <= FRAME_CHARS_MAX and _FRAME.match(line)):
             if not frames_left:
                 continue
             frames_left -= 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from holdfast.engines.log_end import end_of_log, without_stacks
@@ -52,3 +54,12 @@ def test_tracebacks_and_output_are_no_stacks() -> None:
     )
     assert without_stacks(text) == text
     assert end_of_log(text, 9) == "e (later)\n"[-9:]
+
+
+@pytest.mark.parametrize("piece", ["(", "(+0x", "(" * 1_999 + "\n"], ids=["brackets", "offsets", "lines"])
+def test_no_output_takes_longer_than_its_length(piece: str) -> None:
+    """The zygote reads the ends of its ranks' logs, and does nothing else meanwhile."""
+    text = piece * (131_072 // len(piece))
+    began = time.process_time()
+    end_of_log(text, 16_384)
+    assert time.process_time() - began < 4
