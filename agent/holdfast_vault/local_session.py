@@ -54,7 +54,7 @@ from holdfast_vault.peers.fetching.pull import NotFetched
 from holdfast_vault.shelf.keeping import answers_when_sealed
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
-from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, Piece, SourceLost, read_memory
+from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, Piece, SourceLost, layout_problem, read_memory
 from holdfast_vault.shelf.stocking import claim, settle, stock
 
 log = structlog.get_logger(__name__)
@@ -114,6 +114,9 @@ class LocalSession:
             case Join():
                 return self._join(request, descriptor), None
             case Lay():
+                self._lay = self._layout = None
+                if problem := layout_problem(request.nbytes, request.pieces):
+                    return Refused(reason=problem), None
                 self._lay = request
                 self._layout = CopyLayout([Piece(*piece) for piece in request.pieces], request.protected)
                 return Done(), None

@@ -51,6 +51,19 @@ name = ShardName(job="job", submitted_ms=1, world_size=1, rank=0)
 print(ask(Join(name=name, generation=1, pid=os.getpid(), ledger=""), AskCertified()), ask(Follow()))
 """
 
+LAY = f"""{ASK.rpartition("print(")[0]}
+import ctypes
+from holdfast.node.vault.messages import Lay, Save
+memory = ctypes.create_string_buffer(8192)
+_, nbytes, offset = map(int, sys.argv[2:])
+lay = Lay(nbytes=4096, index=b"", pieces=((ctypes.addressof(memory), nbytes, offset),))
+link = socket.socket(socket.AF_UNIX)
+link.connect(f"/proc/self/fd/{{folder}}/vault.sock")
+for request in (Join(name=name, generation=1, pid=os.getpid(), ledger=""), lay, Save(step=1, objects=b"")):
+    frames.send(link, request)
+    print(type(frames.receive(link, messages.answers)[0]).__name__)
+"""
+
 
 @pytest.fixture
 def place() -> Iterator[Path]:
@@ -66,6 +79,18 @@ def served(node: Callable[..., VaultNode]) -> VaultNode:
     one = node("one", "--ranks-user", USER)
     one.assign(ORDER)
     return one
+
+
+def test_a_state_that_reaches_beyond_its_memory_is_not_laid_out(served: VaultNode) -> None:
+    """Its pieces are written by root, at offsets that the rank names."""
+    for piece in ((0, 4096, 4096), (0, 4096, -(1 << 20)), (0, 1 << 40, 0)):
+        asked = subprocess.run(
+            [sys.executable, "-c", LAY, str(served.directory), *map(str, piece)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert asked.stdout.split() == ["Done", "Refused", "Refused"], asked.stderr
 
 
 def test_what_it_writes_for_ranks_is_their_users(served: VaultNode, place: Path) -> None:

@@ -25,6 +25,8 @@ from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, chunk_hash, chunks_of
 BLOCK_BYTES = 2 << 20
 """Copied and released at once: a huge page, so that releasing never splits one."""
 _VECTORS_MAX = 1024
+_MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+_ADDRESS_MAX = (1 << 63) - 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
@@ -52,6 +54,19 @@ class Piece(NamedTuple):
     address: int
     nbytes: int
     offset: int
+
+
+def layout_problem(nbytes: int, pieces: Sequence[tuple[int, int, int]]) -> str:
+    """Return why these pieces cannot be a rank's state of so many bytes, "" if they can.
+
+    The vault writes them at their offsets with its own rights: one outside of the target would lie in other memory.
+    """
+    if not 0 <= nbytes <= _MEMORY_BYTES:
+        return f"a state of {nbytes} bytes, on a machine with {_MEMORY_BYTES}"
+    for address, size, offset in pieces:
+        if not 0 <= offset <= offset + size <= nbytes or not 0 <= address <= address + size <= _ADDRESS_MAX:
+            return f"{size} bytes at {address} belong at {offset} of a state of {nbytes} bytes"
+    return ""
 
 
 class CopyLayout:

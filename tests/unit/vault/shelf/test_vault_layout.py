@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.node.vault.seals import CHUNK_BYTES
-from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, Piece
+from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, Piece, layout_problem
 
 places = st.lists(st.tuples(st.integers(1, 3 * CHUNK_BYTES), st.integers(0, BLOCK_BYTES)), min_size=1, max_size=6)
 
@@ -45,3 +46,13 @@ def test_every_byte_of_a_chunk_is_in_one_of_the_blocks_that_it_waits_for(
     # A chunk's parts are copied soon after each other.
     begins = [min(piece.offset for piece in block) for block in layout.blocks]
     assert begins == sorted(begins)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [(1 << 40, 4096, 4097), (1 << 40, 4096, -1), (1 << 40, -4096, 4096), (-1, 1, 0), ((1 << 63) - 1, 1, 0)],
+)
+def test_a_piece_outside_of_the_state_is_a_problem(piece: tuple[int, int, int]) -> None:
+    assert layout_problem(8192, [(1 << 40, 8192, 0), (1 << 40, 0, 8192)]) == ""
+    assert layout_problem(8192, [(1 << 40, 8192, 0), piece])
+    assert layout_problem(-1, []) and layout_problem(1 << 60, [])
