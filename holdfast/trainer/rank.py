@@ -27,6 +27,7 @@ from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, relocate
 from holdfast.events.parts.ranks import RankException
 from holdfast.node.collectives.ring_path import ring_path
 from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.spawned_ledger import take_over
 from holdfast.trainer import replay_run
 from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import install_hooks
@@ -259,6 +260,7 @@ def _end(code: int) -> NoReturn:
                 continue
         if binding.ledger is not None:
             binding.settle()
+            take_over(binding.ledger)
             binding.ledger.end(code)
         os._exit(code)
 

@@ -87,12 +87,16 @@ class LedgerWriter:
         try:
             # Reserve the blocks: a store into a mapped hole of a full disk would end the rank with SIGBUS.
             os.posix_fallocate(descriptor, 0, FILE_BYTES)
-            self._map = mmap.mmap(descriptor, FILE_BYTES)
+            mapped = mmap.mmap(descriptor, FILE_BYTES)
         finally:
             os.close(descriptor)
         own_pid = os.getpid() if pid is None else pid
-        HEADER.pack_into(self._map, 0, MAGIC, VERSION, FILE_BYTES, own_pid, rank, generation, now)
+        HEADER.pack_into(mapped, 0, MAGIC, VERSION, FILE_BYTES, own_pid, rank, generation, now)
+        self._begin_in(mapped, now)
+        os.replace(part, self.path)
 
+    def _begin_in(self, mapped: mmap.mmap, now: int) -> None:
+        self._map = mapped
         self._sequence = 0
         self._step = -1
         self._steps_done = 0
@@ -120,7 +124,6 @@ class LedgerWriter:
 
         self._write_state(now)
         self._write_collective()
-        os.replace(part, self.path)
 
     @property
     def step(self) -> int:

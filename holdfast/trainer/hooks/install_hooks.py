@@ -27,6 +27,7 @@ from holdfast.trainer.hooks.log_hooks import patch_event_files
 from holdfast.trainer.known_imports import note_imports
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import make_deterministic
+from holdfast.trainer.spawned.parent import patch_spawn
 from holdfast.trainer.steps import frameworks, loads, saves
 from holdfast.trainer.steps.guard import harmless
 
@@ -75,6 +76,16 @@ def install() -> None:
         if module is not None:
             _patch(module, patch)
             _republish(module)
+
+
+def install_for_steps() -> _Finder:
+    """Put the hooks in place that show steps, in a process that a rank has spawned, before it imports torch."""
+    for name in set(_PATCHES) - _SHOW_STEPS:
+        del _PATCHES[name]
+    _PATCHES["torch"] = _patch_files
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    return finder
 
 
 def keep_checkpoints(*, torch_is_there: bool = False) -> None:
@@ -217,9 +228,13 @@ def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _patch_torch(module: ModuleType) -> None:
     if binding.recorder is not None:
         make_deterministic(module)
+    _patch_files(module)
+    keep_checkpoints(torch_is_there=True)
+
+
+def _patch_files(module: ModuleType) -> None:
     harmless(loads.patch_torch_load)(module)
     harmless(saves.patch_torch_save)(module)
-    keep_checkpoints(torch_is_there=True)
 
 
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
@@ -229,12 +244,26 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.optim.optimizer": _patch_optimizer,
     "tensorboard.summary.writer.event_file_writer": patch_event_files,
     "torch": _patch_torch,
+    "multiprocessing.spawn": patch_spawn,
     "torch.distributed.checkpoint": loads.patch_dcp,
     "safetensors.torch": loads.patch_safetensors,
     "accelerate.accelerator": loads.patch_accelerator,
     **frameworks.PATCHES,
 }
-_OF_OTHERS = {"torch.distributed.checkpoint", "safetensors.torch", "accelerate.accelerator", *frameworks.PATCHES}
+_SHOW_STEPS = {
+    "torch.optim.optimizer",
+    "torch.distributed.checkpoint",
+    "safetensors.torch",
+    "accelerate.accelerator",
+    *frameworks.PATCHES,
+}
+_OF_OTHERS = {
+    "torch.distributed.checkpoint",
+    "safetensors.torch",
+    "accelerate.accelerator",
+    "multiprocessing.spawn",
+    *frameworks.PATCHES,
+}
 """Modules that may lack what is hooked in their release: scripts run without these hooks then."""
 
 

@@ -1,0 +1,1 @@
+"""Steps of processes that a rank spawns, by `torch.multiprocessing.spawn` or `multiprocessing`."""
