@@ -11,6 +11,7 @@ Some chunks of a copy may be left out because replicas sent them in its place (A
 
 from __future__ import annotations
 
+import fcntl
 import os
 import weakref
 from collections.abc import Iterator
@@ -125,9 +126,11 @@ def bytes_taken(nbytes: int, absent: frozenset[int]) -> int:
 def _memory_file(name: str, size: int, spans: list[tuple[int, int]]) -> int:
     # None of those that a machine sets aside (MFD_HUGETLB): sendfile refuses them, and a private mapping takes as many
     # again, or fails.
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size)
+        # A rank has it too: reading memory that it has cut off would end the vault.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         for begin, end in spans:
             os.posix_fallocate(descriptor, begin, end - begin)
     except OSError:

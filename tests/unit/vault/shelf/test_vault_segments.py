@@ -6,6 +6,8 @@ import mmap
 import os
 import socket
 
+import pytest
+
 from holdfast.node.vault.seals import CHUNK_BYTES
 from holdfast_vault.shelf.segments import Segment
 from holdfast_vault.shelf.shelf import Shelf
@@ -40,3 +42,10 @@ def test_a_fresh_segment_that_is_not_filled_is_nobody_elses_to_fill() -> None:
     fresh = shelf.claim(5, by_chunks=True)
     shelf.put_back(fresh)
     assert shelf.claim(5) is not fresh
+
+
+def test_whoever_has_its_file_cannot_cut_its_memory_off() -> None:
+    segment = Segment("a segment", 3 * mmap.PAGESIZE)
+    for nbytes in (0, 1 << 30):
+        with pytest.raises(PermissionError):
+            os.ftruncate(segment.descriptor, nbytes)
