@@ -140,19 +140,23 @@ class Spares:
                 return spare.warm.forked
             self._kill(spare)
             self._tell(spare, "it is stopped, or takes no plan")
-            self._await_ends()
         return None
 
     def _fit(self, slot: RankSlot) -> Spare | None:
         return next((one for one in self._spares if one.is_ready and one.wanted.kind == slot.context), None)
 
     def keep_only(self, kinds: Collection[str]) -> None:
-        """Before ranks start: end those that none of them can use, and wait a moment until their memory is free."""
+        """Before ranks start: end those that none of them can use, and wait a moment until their memory is free.
+
+        Not for one that only comes too late: its rank would have waited less for a context of its own.
+        """
         self._rest_at = None
-        for spare in list(self._spares):
-            if spare.wanted.kind not in kinds or not spare.is_ready or is_stopped(spare.pid):
-                self._end(spare, "ranks start that cannot use it" if spare.is_ready else "it came too late")
+        for spare in [spare for spare in self._spares if spare.wanted.kind not in kinds]:
+            self._end(spare, "ranks start that cannot use it")
         self._await_ends()
+        for spare in list(self._spares):
+            if not spare.is_ready or is_stopped(spare.pid):
+                self._end(spare, "it is stopped" if spare.is_ready else "it came too late")
 
     def end_all(self, reason: str) -> None:
         for spare in list(self._spares):
