@@ -144,12 +144,22 @@ def incidents_end_once(cluster: SimCluster) -> None:
 
 
 def decisions_have_reasons(cluster: SimCluster) -> None:
+    size: dict[str | None, int] = {}
+    growing: set[str | None] = set()
     for event in cluster.log:
+        if isinstance(event, NodesRequested) and event.leaves_reserve:
+            growing.add(event.job)
         if isinstance(event, Decision):
             assert event.reason, f"{event.type} without a reason"
             assert event.cause, f"{event.type} without a cause"
         if isinstance(event, GenerationStarted | Eviction) and (event.generation or 0) > 1:
-            assert event.incident, f"{event.type} of generation {event.generation} outside any incident"
+            # An elastic job also starts again for nodes that came free: with more than before.
+            grows = isinstance(event, GenerationStarted) and event.job in growing
+            grows = grows and len(event.nodes) > size[event.job]
+            assert event.incident or grows, f"{event.type} of generation {event.generation} outside any incident"
+        if isinstance(event, GenerationStarted):
+            size[event.job] = len(event.nodes)
+            growing.discard(event.job)
 
 
 def ids_are_unique(cluster: SimCluster) -> None:
