@@ -22,6 +22,7 @@ hang, and one group stands apart from the rest -> evict the group, once others a
 the same without those nodes                  -> it follows the job: they come back, no other group is evicted
 crash or hang without a culprit               -> restart in place; again -> stop-time checks
 hang, and an earlier one named the same node  -> stop-time checks, though each was over
+once more after such checks, and others are free -> it leaves, and is tested beside training
 the record of its node calls for it           -> stop-time checks; if they found nothing before, evict it
 it calls for an eviction, and others are free -> evict it, and test it beside training; it comes back if it passes
 evicted for its record, and tests missed it   -> it stays on the blocklist: they would miss it again
@@ -97,7 +98,7 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
     if symptom is Symptom.FAIL_SLOW and failure.group:
         # A single node is tested again as well: slowness often passes.
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, one_of=True, mechanism=FAIL_SLOW)
-    if symptom is Symptom.HANG and failure.suspects and (stuck := _for_suspects(failure, options)):
+    if symptom is Symptom.HANG and failure.suspects and (stuck := _for_suspects(incident, failure, options)):
         return stuck
     if error := user_error(failure):
         return _for_user_error(incident, failure, error, options)
@@ -236,9 +237,11 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
     if by_record is not None and by_record.rung is Rung.EVICT:
         return by_record
     if failure.proof is Proof.CLAIMED and node in options.members and _may_exchange(incident, failure, options):
-        return _for_accused(failure)
+        return _for_accused(failure, "as its own rank accuses it")
     if by_record is not None:
         return by_record
+    if not incident.checked and _hangs_though_checked(failure, options):
+        return _for_accused(failure, "as it hangs again though checks found nothing")
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
     is_due = is_again or failure.is_known_hang or failure.proof is Proof.CLAIMED or bool(options.hints)
@@ -270,11 +273,18 @@ def _may_exchange(incident: Incident, failure: Failure, options: LadderOptions) 
     return options.may_exchange and incident.restarts == 0 and not (failure.is_irreplaceable or options.can_roll_back)
 
 
-def _for_accused(failure: Failure) -> RungChoice:
+def _hangs_though_checked(failure: Failure, options: LadderOptions) -> bool:
+    """Return True if a node holds up the job once more, after checks in an earlier incident."""
+    can_leave = not (failure.is_irreplaceable or options.can_roll_back or options.has_accused_enough)
+    was_checked = options.record is not None and options.record.was_checked
+    return failure.is_known_hang and failure.node in options.members and was_checked and can_leave
+
+
+def _for_accused(failure: Failure, why: str) -> RungChoice:
     assert failure.node is not None
     return RungChoice(
         rung=Rung.EVICT,
-        reason=f"{failure.text}; {failure.node} is tested beside training, as its own rank accuses it",
+        reason=f"{failure.text}; {failure.node} is tested beside training, {why}",
         nodes=(failure.node,),
         one_of=True,
         asks_first=True,
@@ -282,7 +292,7 @@ def _for_accused(failure: Failure) -> RungChoice:
     )
 
 
-def _for_suspects(failure: Failure, options: LadderOptions) -> RungChoice | None:
+def _for_suspects(incident: Incident, failure: Failure, options: LadderOptions) -> RungChoice | None:
     """Return the eviction of machines on which processes are stuck; None if they stay.
 
     That often passes: tests show whether it has. If nothing can replace them, or the job has cost a healthy machine so
@@ -291,7 +301,8 @@ def _for_suspects(failure: Failure, options: LadderOptions) -> RungChoice | None
     is_known = bool(options.alerts) or (
         options.record is not None and (options.record.is_sure or options.record.was_missed)
     )
-    if not is_known and (failure.is_irreplaceable or not options.may_exchange):
+    # While tests of all are concluded, no other node can be asked for.
+    if not is_known and (failure.is_irreplaceable or not options.may_exchange or incident.checked):
         return None
     return RungChoice(
         rung=Rung.EVICT,

@@ -96,7 +96,8 @@ def _ask_first(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
 
     One that only its rank or process accuses leaves if one more is free: without a witness it could not be tested.
     """
-    needs_witness = failure.proof is Proof.CLAIMED or 0 < len(failure.suspects) < SUSPECTS_TESTED_MIN
+    is_alone = failure.proof is Proof.CLAIMED or (failure.is_known_hang and len(choice.nodes) == 1)
+    needs_witness = is_alone or 0 < len(failure.suspects) < SUSPECTS_TESTED_MIN
     reason = f"to replace {', '.join(choice.nodes)}; they leave once these are there: {choice.reason}"
     request = draft.request_nodes(reason, len(choice.nodes) + needs_witness)
     draft.update(
