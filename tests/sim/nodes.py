@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
 
+from holdfast.engines.checks.suites import SLOW
 from holdfast.events import DiagnosticResult, Event, Inspection, NodeInspected, NodeRegistered
 from holdfast.events.parts.job import CheckResult, NodeFacts
 from holdfast.orders.base import UnreadableOrder
@@ -29,7 +30,7 @@ from holdfast_agent.plan.planner import plan
 from holdfast_agent.zygote.wire import Fence, LiveRank, RankExit
 from tests.sim.network import World
 from tests.sim.training import Training
-from tests.sim.zygote import Zygote
+from tests.sim.zygote import STEP_S, Zygote
 
 HEARTBEAT_S = 1.0
 SLOW_RATE = 10.0
@@ -45,6 +46,16 @@ _read = lru_cache(NodeOrder.decode)
 """Orders are read again and again, and never change."""
 
 
+MACHINE_ACCUSED = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    loss.backward()
+RuntimeError: CUDA error: uncorrectable ECC error encountered
+"""
+PARTNER_LOST = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    loss.backward()
+RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.98]:5016
+"""
 SERVICE_MISSED = """Traceback (most recent call last):
   File "train.py", line 7, in <module>
     fetch(url)
@@ -250,10 +261,12 @@ class SimNode:
         common = {"job": order.job, "generation": order.generation, "run": "sim"}
         found = {"status": "failed", "detail": "differs"} if self.is_unfit else {"status": "passed"}
         self._tell(DiagnosticResult, test="gemm", **common, **found)
-        rate = SLOW_RATE if self.is_slow else 3 * SLOW_RATE
-        self._tell(
-            DiagnosticResult, test="speed", status="passed", value=rate, unit="GFLOP/s", hardware="sim", **common
-        )
+        assert order.placement is not None
+        if SLOW in order.placement.job.args:
+            rate = SLOW_RATE if self.is_slow else 3 * SLOW_RATE
+            self._tell(
+                DiagnosticResult, test="speed", status="passed", value=rate, unit="GFLOP/s", hardware="sim", **common
+            )
         for peer in self.members.get((order.job or "", order.generation), ()):
             if peer != self.name:
                 self._tell(DiagnosticResult, test="all_gather", status="passed", peers=(peer,), value=1.0, **common)
@@ -271,10 +284,30 @@ class SimNode:
 
     def miss_a_service(self) -> None:
         """A service elsewhere does not answer one of its ranks; tests of a node need none."""
+        self._fail_a_rank(SERVICE_MISSED)
+
+    def accuse_machine(self, others: Sequence[SimNode]) -> None:
+        """One of its ranks ends and names the machine. Ranks of other nodes lose their partner, some a step later."""
+        if (fence := self._fail_a_rank(MACHINE_ACCUSED)) is None or self.zygote is None:
+            return
+        for other in others:
+            partner = partial(other.lose_partner, self.zygote.training, fence[1])
+            self.world.after(self.world.random.uniform(0.0, 2 * STEP_S), partner)
+
+    def lose_partner(self, training: Training, generation: int) -> None:
+        ranks = self.zygote.ranks.values() if self.zygote else ()
+        trains = any(it.fence[1] == generation and not it.is_check for it in ranks)
+        if self.zygote and trains and self.zygote.training is training:
+            self._fail_a_rank(PARTNER_LOST)
+
+    def _fail_a_rank(self, log: str) -> Fence | None:
+        """End a rank that trains, which prints this; return what it ran for."""
         trains = [rank for rank, it in self.zygote.ranks.items() if not it.is_check] if self.zygote else []
-        if self.zygote is not None and trains:
-            rank = self.world.random.choice(sorted(trains))
-            self.rank_ended(self.zygote.exit(rank, code=1, log=SERVICE_MISSED))
+        if self.zygote is None or not trains:
+            return None
+        report = self.zygote.exit(self.world.random.choice(sorted(trains)), code=1, log=log)
+        self.rank_ended(report)
+        return report.fence
 
     def break_down(self) -> None:
         """From now on its ranks crash again and again, and its tests fail."""

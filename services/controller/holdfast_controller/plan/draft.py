@@ -84,6 +84,8 @@ class JobDraft:
         self.learned: tuple[Reference, ...] = ()
         self.records = NodeRecords(on_top_of=rules.records)
         """Records of nodes, with the changes that this decision makes."""
+        self.is_cause_shared = False
+        """Other jobs may answer the same event, each with messages of the same kinds."""
         self._events: list[Event] = []
         self._orders: list[NodeOrder] = []
         self._closed: list[Incident] = []
@@ -93,8 +95,9 @@ class JobDraft:
         """Add an event of this job, caused by what is being handled, and return it."""
         incident = self.state.incident
         fields.setdefault("incident", incident.id if incident else None)
+        whose = (self.state.job,) if self.is_cause_shared else ()
         event = kind(
-            id=derived_id(self.cause, kind.__name__, nth=len(self._events)),
+            id=derived_id(self.cause, kind.__name__, *whose, nth=len(self._events)),
             source=SOURCE,
             **{
                 "job": self.state.job,

@@ -39,10 +39,10 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
     if gone := tuple(grant for grant in event.grants if not _holds_already(state, grant) and is_gone(state, grant)):
         draft.release(gone, "gone before the grant arrived")
     if state.replacement is not None and event.claim == state.replacement.claim:
-        replacement.granted(draft, tuple(new))
+        replacement.granted(draft, _take_back(draft, new))
         return
     if state.free_nodes is not None and event.claim == state.free_nodes.claim:
-        growth.granted(draft, tuple(new))
+        growth.granted(draft, _take_back(draft, new))
         return
     missing = state.vacancies
     if isinstance(state.phase, Claiming):
@@ -67,6 +67,19 @@ def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
         return
     count = state.spec.nnodes
     _start(draft, f"{names} joined" + (f"; all {count} nodes are present" if count > 1 else ""))
+
+
+def _take_back(draft: JobDraft, new: list[Grant]) -> tuple[Grant, ...]:
+    """Hold members by their new grants, and return the other grants.
+
+    Such a member was lost and is back: the event of its loss is still on its way, and its agent obeys no order of the
+    grant before.
+    """
+    state = draft.state
+    again = {grant.node: grant for grant in new if grant.node in state.nodes}
+    if again:
+        draft.update(**fill(state, tuple(again.get(it.node, it) if it else None for it in state.members)))
+    return tuple(grant for grant in new if grant.node not in again)
 
 
 def _goes_on_with_fewer(draft: JobDraft, reason: str) -> bool:

@@ -31,7 +31,7 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     claim: str
     """Id of the request for the other nodes."""
     incident: str
-    """Id of the incident that the replacement belongs to, or will open."""
+    """Id of the incident that it opens, if none is open then; "": a new one."""
     until: datetime | None = None
     """When a job that hangs stops waiting for an answer; None: it trains."""
 

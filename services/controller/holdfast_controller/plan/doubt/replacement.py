@@ -34,9 +34,10 @@ def replace_when_possible(draft: JobDraft, failure: Failure, mechanism: str) -> 
         handle_failure(draft, failure)
     else:
         reason = f"to replace {', '.join(nodes)}; the job trains on until then: {failure.text}"
-        incident = draft.state.incident.id if draft.state.incident else new_incident_id(draft)
-        request = draft.request_nodes(reason, len(nodes), incident=incident)
-        draft.update(replacement=Replacement(failure=failure, claim=request.id, incident=incident))
+        # One that is open now may be over when the nodes come.
+        to_open = "" if draft.state.incident else new_incident_id(draft)
+        request = draft.request_nodes(reason, len(nodes), incident=to_open or draft.incident.id)
+        draft.update(replacement=Replacement(failure=failure, claim=request.id, incident=to_open))
     return True
 
 

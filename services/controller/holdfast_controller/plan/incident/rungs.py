@@ -104,7 +104,7 @@ def _ask_first(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
         replacement=Replacement(
             failure=failure,
             claim=request.id,
-            incident=draft.incident.id,
+            incident="",
             until=draft.now + timedelta(seconds=POOL_ANSWERS_S),
         )
     )

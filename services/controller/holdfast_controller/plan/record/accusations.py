@@ -18,6 +18,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import breaker
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
 from holdfast_controller.plan.incident.incident import Failure
+from holdfast_controller.plan.phase import LIVE
 from holdfast_controller.plan.record.noting import is_distrusted, note_cleared, strike
 
 TESTED_WITHIN = timedelta(minutes=15)
@@ -48,8 +49,9 @@ def may_exchange(draft: JobDraft, failure: Failure) -> bool:
 
     Not if the same job has cost a healthy node so lately, or the last one that it accused is not tested yet: then the
     words may be the script's, or the hang passes by itself. Words say nothing of hangs, and hangs nothing of words.
+    A job that waits for nodes has a claim already, which one for an exchange would replace.
     """
-    if is_full(draft) or is_distrusted(draft) or awaits_tests(draft):
+    if not isinstance(draft.state.phase, LIVE) or is_full(draft) or is_distrusted(draft) or awaits_tests(draft):
         return False
     since, job = draft.now - timedelta(seconds=draft.rules.timeouts.block_s), draft.state.job
     is_hang = failure.symptom is Symptom.HANG
