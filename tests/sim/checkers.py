@@ -144,6 +144,7 @@ def incidents_end_once(cluster: SimCluster) -> None:
 
 
 def decisions_have_reasons(cluster: SimCluster) -> None:
+    recorded = {event.id for event in cluster.log} | cluster.requests
     size: dict[str | None, int] = {}
     growing: set[str | None] = set()
     for event in cluster.log:
@@ -151,7 +152,7 @@ def decisions_have_reasons(cluster: SimCluster) -> None:
             growing.add(event.job)
         if isinstance(event, Decision):
             assert event.reason, f"{event.type} without a reason"
-            assert event.cause, f"{event.type} without a cause"
+            assert event.cause in recorded, f"the cause of {event.type} is not in the record: {event.cause}"
         if isinstance(event, GenerationStarted | Eviction) and (event.generation or 0) > 1:
             # An elastic job also starts again for nodes that came free: with more than before.
             grows = isinstance(event, GenerationStarted) and event.job in growing

@@ -182,6 +182,8 @@ class SimCluster:
         self.controller = SimService(self, lambda: Controller(Rules(timeouts=self.timeouts, ladder=ladder)))
         self.standby = SimService(self, self._make_standby)
         self.services = (self.controller, self.standby)
+        self.requests: set[str] = set()
+        """Ids of what somebody asked for."""
         self.nodes = [
             SimNode(
                 f"node-{number}", self.world, self.trainings, self.members, self.timeouts, self._say, self._heartbeat
@@ -227,6 +229,7 @@ class SimCluster:
         """A person submits all jobs, asking again under the same id as long as there is no answer."""
         for number, spec in enumerate(self.specs):
             request = SubmitJob(id=named_id(self.world.now(), number), asked_by="sim", spec=spec)
+            self.requests.add(request.id)
             for _ in range(2):
                 answer = await self.controller.shell.ask(request)
                 assert answer.accepted, answer.message
@@ -238,7 +241,9 @@ class SimCluster:
         if not controller.up or controller.frozen or not self.bus.is_up:
             self.world.after(0.5, lambda: self.stop(job))
             return
-        await controller.shell.ask(StopJob(id=named_id(self.world.now(), job), asked_by="sim", job=job))
+        request = StopJob(id=named_id(self.world.now(), job), asked_by="sim", job=job)
+        self.requests.add(request.id)
+        await controller.shell.ask(request)
         controller.relay_soon()
 
     def _find(self, job: str, kind: type[Event], fields: dict[str, Any]) -> None:

@@ -74,9 +74,12 @@ class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobDraft:
-    """Collects a decision. Ids of its events derive from the cause, so that repeating the decision repeats them."""
+    """Collects a decision. Ids of its events derive from the cause, so that repeating the decision repeats them.
 
-    def __init__(self, state: JobState, cause: str, now: datetime, rules: Rules) -> None:
+    `apart`: an id from which they derive instead, if more than one decision may follow from the same cause.
+    """
+
+    def __init__(self, state: JobState, cause: str, now: datetime, rules: Rules, *, apart: str = "") -> None:
         self.state = state
         self.cause = cause
         self.now = now
@@ -84,20 +87,22 @@ class JobDraft:
         self.learned: tuple[Reference, ...] = ()
         self.records = NodeRecords(on_top_of=rules.records)
         """Records of nodes, with the changes that this decision makes."""
-        self.is_cause_shared = False
-        """Other jobs may answer the same event, each with messages of the same kinds."""
+        self._apart = apart
         self._events: list[Event] = []
         self._orders: list[NodeOrder] = []
         self._closed: list[Incident] = []
         self._closed_shared: list[SharedFault] = []
 
+    def fresh_id(self, *parts: str, nth: int | None = None) -> str:
+        """Return the id of something that this decision makes, the same if it is repeated."""
+        return derived_id(self._apart or self.cause, *parts, nth=nth)
+
     def emit(self, kind: type[E], **fields: Any) -> E:
         """Add an event of this job, caused by what is being handled, and return it."""
         incident = self.state.incident
         fields.setdefault("incident", incident.id if incident else None)
-        whose = (self.state.job,) if self.is_cause_shared else ()
         event = kind(
-            id=derived_id(self.cause, kind.__name__, *whose, nth=len(self._events)),
+            id=self.fresh_id(kind.__name__, nth=len(self._events)),
             source=SOURCE,
             **{
                 "job": self.state.job,

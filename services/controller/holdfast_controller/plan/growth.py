@@ -101,7 +101,6 @@ def claim(draft: JobDraft) -> None:
     """Claim the nodes while the job trains on."""
     state, free = draft.state, draft.state.free_nodes
     assert free is not None
-    draft.cause, draft.is_cause_shared = free.event, True
     held, size = len(state.nodes), size_with(state, len(free.nodes))
     cost, waited_s = price(state, draft.rules.ladder), (draft.now - free.since).total_seconds()
     reason = f"{', '.join(free.nodes)} came free {waited_s:.0f} s ago, and the job runs on {elastic.in_words(state)}"

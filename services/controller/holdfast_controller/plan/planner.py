@@ -213,6 +213,11 @@ def _is_over(state: JobState, deadline: Deadline, now: datetime, hearing_since: 
     return now - since >= deadline.until - deadline.since
 
 
+def _by_time(state: JobState, now: datetime, what: str) -> str:
+    """Return an id for what a decision by the passing of time makes. Its cause is an event of long before."""
+    return named_id(now, state.job, what, state.generation)
+
+
 class Planner:
     """The decisions under one set of rules; it holds no state."""
 
@@ -257,7 +262,8 @@ class Planner:
             return JobDecision(state=state)
         if state.code.pending and updates.is_due(state, now):
             until = state.code.pending.until or now
-            draft = JobDraft(state, named_id(until, state.job, "update", state.generation), now, self.rules)
+            apart = named_id(until, state.job, "update", state.generation)
+            draft = JobDraft(state, state.code.pending.event or apart, now, self.rules, apart=apart)
             updates.restart_for_update(draft)
             return draft.decision()
         if state.hints_due_at:
@@ -265,11 +271,11 @@ class Planner:
             slow.suspect_hinted(draft)
             return draft.decision()
         if state.slow and slow.is_due(state, now, hearing_since, self.rules.ladder):
-            draft = JobDraft(state, named_id(state.slow.since, state.job, "slow", state.generation), now, self.rules)
+            draft = JobDraft(state, state.slow.event, now, self.rules, apart=_by_time(state, now, "slow"))
             slow.replace_slow_nodes(draft)
             return draft.decision()
         if state.free_nodes and growth.is_due(state, now, hearing_since, self.rules):
-            draft = JobDraft(state, named_id(now, state.job, "growth", state.generation), now, self.rules)
+            draft = JobDraft(state, state.free_nodes.event, now, self.rules, apart=_by_time(state, now, "growth"))
             growth.claim(draft)
             return draft.decision()
         if state.replacement_due_at and now >= state.replacement_due_at:
@@ -278,7 +284,7 @@ class Planner:
             warm_up.judge_held(draft)
             return draft.decision()
         if warm_up.is_due(state, now, hearing_since):
-            draft = JobDraft(state, named_id(now, state.job, "warm-up", state.generation), now, self.rules)
+            draft = JobDraft(state, state.ordered_by or "", now, self.rules, apart=_by_time(state, now, "warm-up"))
             warm_up.overdue(draft)
             return draft.decision()
         if state.doubts and doubts.is_due(state, now, hearing_since):
@@ -286,7 +292,8 @@ class Planner:
             doubts.judge(draft, hearing_since)
             return draft.decision()
         if any(shared_faults.is_over(state, key, now, self.rules.ladder) for key in state.shared):
-            draft = JobDraft(state, named_id(now, state.job, "shared", state.generation), now, self.rules)
+            apart = _by_time(state, now, "shared")
+            draft = JobDraft(state, apart, now, self.rules, apart=apart)
             shared_faults.close_over(draft)
             return draft.decision()
         deadline = state.deadline

@@ -75,7 +75,8 @@ def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules
     )
     suite = SLOW if is_slow else suite_for(incident.symptom_name if incident else "")
     spec = _spec(of.spec, f"retest-{eviction.id[-12:]}", test, suite)
-    draft = JobDraft(new_job(spec, now).update(suspect_test=test), derived_id(eviction.id, "retest"), now, rules)
+    state, apart = new_job(spec, now).update(suspect_test=test), derived_id(eviction.id, "retest")
+    draft = JobDraft(state, eviction.id, now, rules, apart=apart)
     why = "for being slow, which may have passed" if is_slow else "because one of them is at fault"
     reason = f"{', '.join(test.nodes)} left {test.job} {why}"
     draft.emit(JobSubmitted, spec=masked(spec), reason=f"asked by {ASKED_BY}: {reason}")

@@ -57,6 +57,8 @@ class PendingVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     goes_back: bool = False
     """True if the version ran before."""
     reason: str = ""
+    event: str = ""
+    """Id of the `update_planned` that announced it; "": none did."""
 
 
 class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

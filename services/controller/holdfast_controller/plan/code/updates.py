@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+import msgspec
+
 from holdfast.code.manifest import Manifest, short
 from holdfast.events import CodeJudged, UpdatePlanned, UpdateWithdrawn
 from holdfast.events.parts.job import JobSpec
@@ -191,14 +193,14 @@ def restart_for_update(draft: JobDraft) -> None:
 
 
 def _plan(draft: JobDraft, code: CodeState, pending: PendingVersion) -> None:
-    draft.update(code=code.update(pending=pending))
-    draft.emit(
+    planned = draft.emit(
         UpdatePlanned,
         version=pending.version,
         is_urgent=pending.is_urgent,
         until=pending.until,
         reason=pending.reason,
     )
+    draft.update(code=code.update(pending=msgspec.structs.replace(pending, event=planned.id)))
     if pending.is_urgent and isinstance(draft.state.phase, (*LIVE, Waiting)):
         become_starting(draft, pending.reason)
 

@@ -50,6 +50,8 @@ class SharedFault(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     """Nodes that reported it, the earliest first."""
     text: str
+    event: str = ""
+    """Id of the `shared_fault_found` that opened the incident."""
 
     @property
     def summary(self) -> str:

@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.events import EvictionRevoked, Inspection, NodeLost, SharedFaultFound
 from holdfast.events.parts.job import Grant
-from holdfast.ids import derived_id
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.records import LostNode, SharedFault
@@ -65,8 +64,9 @@ def lost(draft: JobDraft, event: NodeLost, member: Grant) -> None:
 
 def close_over(draft: JobDraft) -> None:
     """End shared faults that no node reports any more."""
-    for key in draft.state.shared:
+    for key, fault in draft.state.shared.items():
         if is_over(draft.state, key, draft.now, draft.rules.ladder):
+            draft.cause = fault.event or draft.cause
             why = "the job trains" if _is_of_job(key) else "no node reports it any more"
             draft.close_shared_fault(key, why)
 
@@ -120,14 +120,14 @@ def note(draft: JobDraft, key: str, thing: str, symptom: str, nodes: tuple[str, 
         fault = msgspec.structs.replace(known, nodes=known.nodes + more)
     else:
         fault = SharedFault(
-            incident=derived_id(draft.cause, "shared", key),
+            incident=draft.fresh_id("shared", key),
             thing=thing,
             symptom=symptom,
             since=draft.now,
             nodes=nodes,
             text=text,
         )
-        draft.emit(
+        found = draft.emit(
             SharedFaultFound,
             incident=fault.incident,
             thing=thing,
@@ -135,6 +135,7 @@ def note(draft: JobDraft, key: str, thing: str, symptom: str, nodes: tuple[str, 
             nodes=nodes,
             reason=f"{text}; {_whose(nodes)}",
         )
+        fault = msgspec.structs.replace(fault, event=found.id)
     draft.update(shared=draft.state.shared | {key: fault})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.events import IncidentDiagnosed, IncidentOpened, Withheld
-from holdfast.ids import derived_id
 from holdfast.symptoms import Symptom, row_of
 from holdfast_controller.plan.code.updates import (
     can_roll_back,
@@ -223,7 +222,7 @@ def _is_cause_of(failure: Failure, known: Failure) -> bool:
 
 
 def new_incident_id(draft: JobDraft) -> str:
-    return derived_id(draft.cause, "incident")
+    return draft.fresh_id("incident")
 
 
 def _open(draft: JobDraft, failure: Failure, incident_id: str) -> None:

@@ -246,8 +246,6 @@ def replace_slow_nodes(draft: JobDraft) -> None:
     """Replace them, and go on from the newest step that all nodes have sealed."""
     state, slow = draft.state, draft.state.slow
     assert slow is not None
-    # The cause is the event that names the machine, not the passing of time.
-    draft.cause = slow.event
     if not _is_present(state, slow):
         draft.update(slow=None)
         return
