@@ -4,8 +4,8 @@
     python bench/late_orders.py --quick     40 of each
 
 A nats-server as the embedded cluster runs it. The reading process follows its key as an agent does; beside it processes
-compute that never wait, so many for each processor. The proving ground draws its late arrivals from these figures
-(`proving/holdfast_proving/evidence/arrivals.py`).
+compute that never wait, so many for each processor. The proving ground draws from these figures how late orders come to
+a node that waits; for busy ones it assumes more (`proving/holdfast_proving/evidence/arrivals.py`).
 """
 
 from __future__ import annotations
