@@ -186,6 +186,8 @@ def _fill(info: msgspec.inspect.Type) -> object:
             return uuid7()
         case msgspec.inspect.StrType():
             return "x"
+        case msgspec.inspect.BoolType():
+            return True
         case msgspec.inspect.IntType():
             return 1
         case msgspec.inspect.FloatType():

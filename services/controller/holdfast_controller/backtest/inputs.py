@@ -22,10 +22,13 @@ from holdfast.events import (
     DeadlinePassed,
     Event,
     FailSlowLocated,
+    FailSlowOnset,
     GenerationStarted,
     Inspection,
     JobStopping,
     JobSubmitted,
+    MfuDeclined,
+    NodeStateChanged,
     SuspectsTested,
     UpdatePlanned,
     UpdateWithdrawn,
@@ -91,9 +94,10 @@ def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
 
 def _came_later(group: _Group, cause: Seen) -> bool:
     """Return True if time passed between an event and the decision that names it: a slow machine is replaced once it
-    has cost enough, and one that an alert names once no other has reported the same.
+    has cost enough, one that an alert names once no other has reported the same, and a job grows once nodes that came
+    free have been missed for long enough.
     """
-    waits = isinstance(cause.event, FailSlowLocated | Inspection)
+    waits = isinstance(cause.event, FailSlowOnset | FailSlowLocated | MfuDeclined | Inspection | NodeStateChanged)
     return waits and group.at - (cause.handled_at or cause.event.at) > AT_ONCE
 
 
