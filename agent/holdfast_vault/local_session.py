@@ -46,7 +46,7 @@ from holdfast.node.vault.messages import (
     requests,
 )
 from holdfast.node.vault.seals import seal
-from holdfast.node.vault.vault_socket import is_peer_ours, peer_ids, peer_pid
+from holdfast.node.vault.vault_socket import is_peer_ours, peer_ids
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.filling.fill_session import FillSession
 from holdfast_vault.node_vault import NodeVault, NotTheirs
@@ -54,7 +54,8 @@ from holdfast_vault.peers.fetching.pull import NotFetched
 from holdfast_vault.shelf.keeping import answers_when_sealed
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
-from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, Piece, SourceLost, layout_problem, read_memory
+from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, layout_problem
+from holdfast_vault.shelf.source import Piece, Source, SourceLost
 from holdfast_vault.shelf.stocking import claim, settle, stock
 
 log = structlog.get_logger(__name__)
@@ -66,6 +67,7 @@ class LocalSession:
         self._node = node
         self._copy_threads = copy_threads
         self._joined: tuple[Join, Shelf] | None = None
+        self._source: Source | None = None
         self._userfault: int | None = None
         self._ledger: LedgerReader | None = None
         self._lay: Lay | None = None
@@ -157,7 +159,13 @@ class LocalSession:
 
     def _join(self, request: Join, descriptor: int | None) -> Answer:
         self._drop_userfault()
-        if request.pid != peer_pid(self._link):
+        try:
+            self._source = self._source or Source.at(self._link)
+        except ProcessLookupError as error:
+            if descriptor is not None:
+                os.close(descriptor)
+            return Refused(reason=str(error))
+        if request.pid != self._source.pid:
             # Its memory would be read: only the process at the other end may offer its own.
             if descriptor is not None:
                 os.close(descriptor)
@@ -209,6 +217,7 @@ class LocalSession:
     def _save(self, request: Save) -> Answer:
         joined, shelf = self._rank()
         lay, layout = self._lay, self._layout
+        assert self._source is not None, "it has joined"
         if lay is None or layout is None:
             return Refused(reason="the tensors of this rank have not been laid out")
         # Waits until the save before is sealed, be it of this rank's life or of the one before.
@@ -218,10 +227,10 @@ class LocalSession:
         try:
             segment = claim(shelf, lay.nbytes, self._node.persister.give_way)
             if self._userfault is None:
-                read_memory(joined.pid, layout.pieces, segment.memory)
+                self._source.read(layout.pieces, segment.memory)
                 sealing = partial(self._seal, segment, request, lay.index)
             else:
-                snapshot = MemorySnapshot(joined.pid, self._userfault, layout, segment.memory)
+                snapshot = MemorySnapshot(self._source, self._userfault, layout, segment.memory)
                 snapshot.begin()
                 sealing = partial(self._copy_and_seal, snapshot, segment, request, lay.index)
         except BaseException as error:

@@ -19,7 +19,9 @@ import pytest
 from snapshot_source import pattern
 
 from holdfast.node.vault import seals, userfaultfd
-from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, MemorySnapshot, Piece, SourceLost
+from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, MemorySnapshot
+from holdfast_vault.shelf.source import Piece, SourceLost
+from holdfast_vault.shelf.source import Source as HeldProcess
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +53,8 @@ class Source:
         self.nbytes = sum(SIZES)
 
     def snapshot(self, target: np.ndarray) -> MemorySnapshot:
-        return MemorySnapshot(self.process.pid, self.descriptor, self.layout, target)
+        held = HeldProcess(self.process.pid, os.pidfd_open(self.process.pid))
+        return MemorySnapshot(held, self.descriptor, self.layout, target)
 
 
 @contextmanager

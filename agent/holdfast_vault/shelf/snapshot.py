@@ -11,49 +11,20 @@ memory again.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from holdfast.node.vault import userfaultfd
 from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, chunk_hash, chunks_of
+from holdfast_vault.shelf.source import Piece, Source, SourceLost
 
 BLOCK_BYTES = 2 << 20
 """Copied and released at once: a huge page, so that releasing never splits one."""
-_VECTORS_MAX = 1024
 _MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 _ADDRESS_MAX = (1 << 63) - 1
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.process_vm_readv.restype = ctypes.c_ssize_t
-_libc.process_vm_readv.argtypes = (
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_ulong,
-)
-
-
-class _Vector(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
-
-
-class SourceLost(RuntimeError):
-    """The process whose memory is copied is gone, or gave the memory back: the copy is worth nothing."""
-
-
-class Piece(NamedTuple):
-    """`nbytes` at `address` of the source belong at `offset` of the target."""
-
-    address: int
-    nbytes: int
-    offset: int
 
 
 def layout_problem(nbytes: int, pieces: Sequence[tuple[int, int, int]]) -> str:
@@ -114,8 +85,8 @@ def _overlaps(block: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, 
 class MemorySnapshot:
     """One copy in progress: the source process waits for `begin`, but not for `copy`."""
 
-    def __init__(self, pid: int, descriptor: int, layout: CopyLayout, target: Bytes) -> None:
-        self._pid = pid
+    def __init__(self, source: Source, descriptor: int, layout: CopyLayout, target: Bytes) -> None:
+        self._source = source
         self._descriptor = descriptor
         self._layout = layout
         self._target = target
@@ -134,7 +105,7 @@ class MemorySnapshot:
                 userfaultfd.protect(self._descriptor, address, nbytes)
         except OSError as error:
             self._release_all()
-            raise SourceLost(f"memory of process {self._pid} cannot be protected: {error.strerror}") from error
+            raise SourceLost(f"memory of {self._source} cannot be protected: {error.strerror}") from error
 
     def copy(self, threads: int = 1) -> tuple[int, ...]:
         """Copy everything, and return the hashes of its chunks. No writer waits any more when this returns or raises.
@@ -205,7 +176,7 @@ class MemorySnapshot:
                     self._copy_block(index)
 
     def _copy_block(self, index: int) -> None:
-        read_memory(self._pid, self._layout.blocks[index], self._target)
+        self._source.read(self._layout.blocks[index], self._target)
         for address, nbytes in self._layout.releases[index]:
             userfaultfd.release(self._descriptor, address, nbytes)
         with self._turn:
@@ -226,16 +197,3 @@ class MemorySnapshot:
     def _release_all(self) -> None:
         for address, nbytes in self._layout.protected:
             userfaultfd.release(self._descriptor, address, nbytes)
-
-
-def read_memory(pid: int, pieces: Sequence[Piece], target: Bytes) -> None:
-    """Copy pieces of another process's memory. Raises SourceLost: the process or some of the memory is gone."""
-    base = target.ctypes.data
-    for first in range(0, len(pieces), _VECTORS_MAX):
-        some = pieces[first : first + _VECTORS_MAX]
-        here = (_Vector * len(some))(*[_Vector(base + piece.offset, piece.nbytes) for piece in some])
-        there = (_Vector * len(some))(*[_Vector(piece.address, piece.nbytes) for piece in some])
-        done = _libc.process_vm_readv(pid, here, len(some), there, len(some), 0)
-        if done != sum(piece.nbytes for piece in some):
-            cause = os.strerror(ctypes.get_errno()) if done < 0 else "a part of it is gone"
-            raise SourceLost(f"memory of process {pid} cannot be read: {cause}")
