@@ -23,6 +23,9 @@ FORGETTING = 0.99
 """Decay per iteration: an iteration a hundred earlier has a third of the weight."""
 VOTE_LASTS = 50
 """Iterations of a rank after which its vote without a majority is forgotten."""
+AS_BEFORE = 24
+"""Iterations of a slow job at its healthy pace after which it is slow no more. A change point shows that sooner, but
+not where the slow pace was too short to be known well."""
 
 
 class _RankVote(msgspec.Struct, frozen=True):
@@ -48,6 +51,8 @@ class RankPace:
         self._changed_by = changed_by
         self._series: dict[int, _Series] = {}
         self.iterations = 0
+        self.lately: deque[float] = deque(maxlen=AS_BEFORE)
+        """Seconds of the last iterations of training since the job's last change."""
 
     def observe(self, sample: IterationTime) -> _RankVote | None:
         """Add an iteration. Return the change of pace that it makes certain, if any."""
@@ -62,7 +67,10 @@ class RankPace:
         series.lately_s += sample.duration_s
         series.numbers.append(sample.iteration)
         change = series.points.observe(sample.duration_s)
-        if change is None or any(other.lately_s > series.lately_s for other in self._series.values()):
+        if any(other.lately_s > series.lately_s for other in self._series.values()):
+            return None
+        self.lately.append(sample.duration_s)
+        if change is None:
             return None
         first = series.numbers[-min(change.detected_after, len(series.numbers))]
         return _RankVote(change, first, sample.iteration - first + 1)
@@ -98,10 +106,33 @@ class JobPace:
         if self._until.get(sample.rank, rank.iterations) < rank.iterations:
             del self._votes[sample.rank], self._until[sample.rank]
         if vote is None:
-            return ()
+            return self._as_before(sample)
         self._votes[sample.rank] = vote
         self._until[sample.rank] = rank.iterations + VOTE_LASTS
         return self._agreed_change(vote.change.is_slower)
+
+    def _as_before(self, sample: IterationTime) -> tuple[PaceChange, ...]:
+        """Return the relief of a slow job that has made its last iterations at its healthy pace, on most ranks."""
+        if self._healthy_s is None or len(self._ranks[sample.rank].lately) < AS_BEFORE:
+            return ()
+        paces = {rank: statistics.median(it.lately) for rank, it in self._ranks.items() if len(it.lately) == AS_BEFORE}
+        well = {rank: pace for rank, pace in paces.items() if pace < self._healthy_s * (1.0 + self._changed_by)}
+        if 2 * len(well) <= len(self._ranks):
+            return ()
+        change = PaceChange(
+            direction="relief",
+            iteration=max(0, sample.iteration - AS_BEFORE + 1),
+            before_s=self._pace_s,
+            after_s=statistics.median(well.values()),
+            healthy_s=self._healthy_s,
+            detected_after=AS_BEFORE,
+            ranks=tuple(sorted(well)),
+            is_over=True,
+        )
+        self._healthy_s, self._pace_s = None, change.after_s
+        self._votes.clear()
+        self._until.clear()
+        return (change,)
 
     def _agreed_change(self, is_slower: bool) -> tuple[PaceChange, ...]:
         agree = {rank: vote for rank, vote in self._votes.items() if vote.change.is_slower == is_slower}
@@ -112,9 +143,14 @@ class JobPace:
             del self._votes[rank], self._until[rank]
         before_s = statistics.median(vote.change.before_s for vote in agree.values())
         after_s = statistics.median(vote.change.after_s for vote in agree.values())
+        if not is_slower and self._healthy_s is None and after_s * (1.0 + self._changed_by) > self._pace_s > 0.0:
+            # Its relief is known already.
+            return ()
         healthy_s = self._healthy_s if self._healthy_s is not None else min(before_s, after_s)
         is_over = not is_slower and after_s < healthy_s * (1.0 + self._changed_by)
         self._healthy_s, self._pace_s = None if is_over else healthy_s, after_s
+        for pace in self._ranks.values():
+            pace.lately.clear()
         return (
             PaceChange(
                 direction="onset" if is_slower else "relief",

@@ -57,6 +57,27 @@ def test_onset_and_relief_are_said_once_each() -> None:
     assert not onset.is_over and relief.is_over and not job.pace.is_slow
 
 
+SHORT = (
+    *(0.376, 0.453, 0.496, 0.432, 0.383, 0.377, 0.546, 0.442, 0.407, 0.448, 0.435, 0.489, 0.434, 0.477, 0.521, 0.44),
+    *(0.358, 0.499, 0.562, 0.532, 0.545, 0.783, 0.782, 0.861, 0.792, 0.856, 0.841, 0.585, 0.626, 1.112, 1.877, 0.547),
+    *(0.425, 0.428, 0.438, 0.393, 0.463, 0.496, 0.397, 0.463, 0.362, 0.526, 0.421, 0.449, 0.383, 0.515, 0.346, 0.476),
+    *(0.469, 0.408, 0.394, 0.432, 0.46, 0.388, 0.411, 0.419, 0.433, 0.417, 0.401, 0.406, 0.427, 0.487, 0.488, 0.415),
+    *(0.47, 0.396, 0.441, 0.415, 0.47, 0.478, 0.431, 0.488, 0.445, 0.495, 0.374),
+)
+"""Seconds of a job's iterations on a busy machine; from the 22nd on a node was slow, for nine iterations and a hold."""
+
+
+def test_a_slowness_that_was_short_on_a_busy_machine_is_over_too() -> None:
+    pace, found = JobPace(), list[PaceChange]()
+    for iteration, duration_s in enumerate(SHORT, 1):
+        for rank in range(3):
+            sample = IterationTime(rank=rank, iteration=iteration, duration_s=duration_s, pattern=0)
+            found += pace.observe(sample)
+    onset, relief = found
+    assert (onset.direction, relief.direction, relief.is_over) == ("onset", "relief", True)
+    assert onset.iteration < relief.iteration and relief.after_s < relief.before_s and not pace.is_slow
+
+
 def test_a_relief_by_half_is_not_the_end() -> None:
     job = Job()
     job.train(HEALTHY)
