@@ -12,7 +12,7 @@ from holdfast.daemon.orders.order_keys import keys_of
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
 from holdfast.ids import checked_name
-from holdfast.node.user_rights import JobUserRefused, find_run_as
+from holdfast.node.users.user_rights import JobUserRefused, find_run_as
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.service import Agent
 

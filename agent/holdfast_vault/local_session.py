@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from holdfast.node.frames import WireError, receive, send
-from holdfast.node.ledger.ledger_file import LedgerReader
+from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast.node.vault.messages import (
     Abandon,
     Answer,
@@ -51,11 +51,11 @@ from holdfast_vault.assignments import Assignment
 from holdfast_vault.filling.fill_session import FillSession
 from holdfast_vault.node_vault import NodeVault, NotTheirs
 from holdfast_vault.peers.fetching.pull import NotFetched
+from holdfast_vault.shelf.held_process import HeldProcess, Piece, SourceLost
 from holdfast_vault.shelf.keeping import answers_when_sealed
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, layout_problem
-from holdfast_vault.shelf.source import Piece, Source, SourceLost
 from holdfast_vault.shelf.stocking import claim, settle, stock
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class LocalSession:
         self._node = node
         self._copy_threads = copy_threads
         self._joined: tuple[Join, Shelf] | None = None
-        self._source: Source | None = None
+        self._source: HeldProcess | None = None
         self._userfault: int | None = None
         self._ledger: LedgerReader | None = None
         self._lay: Lay | None = None
@@ -160,7 +160,7 @@ class LocalSession:
     def _join(self, request: Join, descriptor: int | None) -> Answer:
         self._drop_userfault()
         try:
-            self._source = self._source or Source.at(self._link)
+            self._source = self._source or HeldProcess.at(self._link)
         except ProcessLookupError as error:
             if descriptor is not None:
                 os.close(descriptor)

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from holdfast.daemon.logs import log_to_stderr
-from holdfast.node.user_rights import find_job_user
+from holdfast.node.users.user_rights import find_job_user
 from holdfast.node.vault.vault_socket import BACKLOG, listen, listen_to_peers
 from holdfast_vault.limits import add_flags, limits_of, network_of
 from holdfast_vault.local_server import LocalServer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.node.job_user import JobUser
+from holdfast.node.users.job_user import JobUser
 from holdfast.node.vault.messages import Assign, PersistTo, SealedStep, Serve, ShardName
 from holdfast.node.vault.seals import CHUNK_BYTES
 from holdfast.orders.backup import BackupOrder

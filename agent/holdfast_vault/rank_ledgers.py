@@ -6,7 +6,8 @@ import threading
 
 import structlog
 
-from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader
+from holdfast.node.ledger.ledger_file import LedgerError
+from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast.node.vault.messages import ShardName
 
 log = structlog.get_logger(__name__)

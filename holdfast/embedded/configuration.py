@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.node.user_rights import JobUserRefused, find_run_as
+from holdfast.node.users.user_rights import JobUserRefused, find_run_as
 from holdfast.settings import load
 from holdfast.settings.load import Setting
 from holdfast.settings.timeouts import Timeouts

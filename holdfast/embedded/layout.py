@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.bus.accounts import SERVICES as SERVICES
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
-from holdfast.node.user_rights import admit
+from holdfast.node.users.user_rights import admit
 from holdfast.settings.load import Setting
 
 DEFAULT_NODES = 4

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.node.job_user import JobUser
-from holdfast.node.own_users import ids_here, passed
+from holdfast.node.users.job_user import JobUser
+from holdfast.node.users.own_users import ids_here, passed
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cluster import HOLDFAST, JOBS, Cluster, cluster
 
-from holdfast.node.own_users import WIDE
+from holdfast.node.users.own_users import WIDE
 from tests.open_python import opened
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")]

@@ -16,10 +16,10 @@ import pytest
 
 from holdfast.events.parts.job import JobSpec
 from holdfast.faults import mounts
-from holdfast.node.own_users import WIDE
 from holdfast.node.ranks_file import open_ranks_file
 from holdfast.node.reach import closed_to_others, unsafe_part
-from holdfast.node.user_rights import RunAs, become
+from holdfast.node.users.own_users import WIDE
+from holdfast.node.users.user_rights import RunAs, become
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.rank_user import ANSWER_S_MAX, RankUser, RankUsers
 from holdfast_agent.files.directories import Directories

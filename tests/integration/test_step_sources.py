@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.ledger.ledger_file import LedgerReader, LedgerSnapshot
+from holdfast.node.ledger.ledger_file import LedgerSnapshot
 from holdfast.node.ledger.ledger_layout import Source
+from holdfast.node.ledger.ledger_reader import LedgerReader
 from tests.warm_python import WarmPython
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -32,7 +32,7 @@ USER = "nobody"
 ASK = f"""
 import os, socket, sys
 from holdfast.node import frames
-from holdfast.node.user_rights import become, find_job_user
+from holdfast.node.users.user_rights import become, find_job_user
 from holdfast.node.vault import messages
 from holdfast.node.vault.messages import AskCertified, Follow, Join, ShardName
 folder = os.open(sys.argv[1], os.O_PATH)

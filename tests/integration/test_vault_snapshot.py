@@ -19,9 +19,8 @@ import pytest
 from snapshot_source import pattern
 
 from holdfast.node.vault import seals, userfaultfd
+from holdfast_vault.shelf.held_process import HeldProcess, Piece, SourceLost
 from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, MemorySnapshot
-from holdfast_vault.shelf.source import Piece, SourceLost
-from holdfast_vault.shelf.source import Source as HeldProcess
 
 pytestmark = pytest.mark.integration
 

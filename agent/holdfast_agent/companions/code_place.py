@@ -14,8 +14,8 @@ from holdfast.bounded_calls import in_thread
 from holdfast.code.in_place import SourceTree
 from holdfast.code.manifest import InvalidManifest
 from holdfast.code.unpack import WrongContent
-from holdfast.node.job_user import JobUser
 from holdfast.node.reach import closed_to_others
+from holdfast.node.users.job_user import JobUser
 from holdfast.orders.node import Placement
 from holdfast_agent.files.code_store import CodeStore
 from holdfast_agent.zygote.wire import Cover

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.events.parts.job import JobSpec
-from holdfast.node.job_user import JobUser
 from holdfast.node.rank_variables import RESERVED
+from holdfast.node.users.job_user import JobUser
 from holdfast_agent.zygote.wire import Cover
 
 _READ_AT_START = (

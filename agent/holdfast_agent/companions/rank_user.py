@@ -18,9 +18,10 @@ import structlog
 
 import holdfast
 from holdfast.bounded_calls import within
-from holdfast.node import own_users, reach
-from holdfast.node.job_user import JobUser
-from holdfast.node.own_users import IdRange
+from holdfast.node import reach
+from holdfast.node.users import own_users
+from holdfast.node.users.job_user import JobUser
+from holdfast.node.users.own_users import IdRange
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.start_command import log_directory
 from holdfast_agent.files.directories import Directories

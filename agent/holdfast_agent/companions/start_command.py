@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast.code.relocation import relocate
 from holdfast.events.parts.launch import STREAMS
-from holdfast.node.job_user import JobUser
 from holdfast.node.machine import Machine
+from holdfast.node.users.job_user import JobUser
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.code_place import CodePlace
 from holdfast_agent.companions.environment import attempt, rank_environment

@@ -13,7 +13,7 @@ import structlog
 
 from holdfast.node import frames
 from holdfast.node.frames import WireError
-from holdfast.node.user_rights import RunAs
+from holdfast.node.users.user_rights import RunAs
 from holdfast.node.vault import messages, vault_socket
 from holdfast.node.vault.messages import Assign, End, Follow, Notice, Refused, Serve
 from holdfast.orders.backup import BackupOrder

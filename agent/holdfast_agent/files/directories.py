@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 
 from holdfast.events.parts.job import Purpose
-from holdfast.node.job_user import JobUser
-from holdfast.node.own_users import give
 from holdfast.node.trees import remove_tree
-from holdfast.node.user_rights import RunAs, admit, own
+from holdfast.node.users.job_user import JobUser
+from holdfast.node.users.own_users import give
+from holdfast.node.users.user_rights import RunAs, admit, own
 from holdfast_agent.companions.environment import RankFiles
 from holdfast_agent.files.ledger_memory import SHARED_MEMORY, LedgerMemory, free_abandoned
 from holdfast_agent.zygote.wire import Fence

@@ -10,8 +10,8 @@ from pathlib import Path
 import structlog
 
 from holdfast.node.holders import acting_as
-from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import allow_tracing
+from holdfast.node.users.job_user import JobUser
 
 log = structlog.get_logger(__name__)
 

@@ -22,10 +22,10 @@ from holdfast.code.cover import mount_over
 from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, relocate
 from holdfast.node.affinity.bound import bind
 from holdfast.node.frames import receive
-from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast.node.reach import closed_part
-from holdfast.node.user_rights import JobUserRefused, become
+from holdfast.node.users.job_user import JobUser
+from holdfast.node.users.user_rights import JobUserRefused, become
 from holdfast.node.vault import userfaultfd
 from holdfast.trainer import rank as trainer_rank
 from holdfast.trainer.ahead.context import context_works, hold_context

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.events.parts.ranks import RankException
-from holdfast.node.job_user import JobUser
+from holdfast.node.users.job_user import JobUser
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 

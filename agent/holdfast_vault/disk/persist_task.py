@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.node.job_user import JobUser
+from holdfast.node.users.job_user import JobUser
 from holdfast.node.vault.messages import PersistTo
 from holdfast.node.vault.seals import Seal
 

@@ -18,7 +18,7 @@ import structlog
 
 from holdfast.daemon.logs import log_to_stderr
 from holdfast.node.kernel import die_with_parent
-from holdfast.node.user_rights import become
+from holdfast.node.users.user_rights import become
 from holdfast.node.vault import seals
 from holdfast.node.vault.messages import ShardName
 from holdfast.node.vault.seals import BrokenSeal, Bytes

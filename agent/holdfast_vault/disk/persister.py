@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import structlog
 
-from holdfast.node.job_user import JobUser
+from holdfast.node.users.job_user import JobUser
 from holdfast.node.vault.messages import DamageNotice, NotPersisted, Persisted, PersistTo, SealedStep, ShardName
 from holdfast_vault.assignments import Assignment, Assignments, job_of
 from holdfast_vault.disk.persist_plan import GatheredStep, PersistTurn, turn_of

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.node.vault import userfaultfd
 from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, chunk_hash, chunks_of
-from holdfast_vault.shelf.source import Piece, Source, SourceLost
+from holdfast_vault.shelf.held_process import HeldProcess, Piece, SourceLost
 
 BLOCK_BYTES = 2 << 20
 """Copied and released at once: a huge page, so that releasing never splits one."""
@@ -85,7 +85,7 @@ def _overlaps(block: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, 
 class MemorySnapshot:
     """One copy in progress: the source process waits for `begin`, but not for `copy`."""
 
-    def __init__(self, source: Source, descriptor: int, layout: CopyLayout, target: Bytes) -> None:
+    def __init__(self, source: HeldProcess, descriptor: int, layout: CopyLayout, target: Bytes) -> None:
         self._source = source
         self._descriptor = descriptor
         self._layout = layout

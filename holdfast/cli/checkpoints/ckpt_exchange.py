@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.cli.checkpoints.ckpt_sizes import size_text
 from holdfast.cli.output.tables import cell
 from holdfast.node.holders import acting_as, holder
-from holdfast.node.own_users import Exchanged
+from holdfast.node.users.own_users import Exchanged
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.exchange.contents import CheckpointContents
 from holdfast.trainer.checkpoint.exchange.export import Selection, export_dcp, select, unpicklable

@@ -14,7 +14,7 @@ from cluster import HOLDFAST
 from attempts.scene import SECRET, Scene
 from attempts.table import JOB, attempt, attempts
 from holdfast.node.collectives.ring_path import ring_path
-from holdfast.node.own_users import WIDE
+from holdfast.node.users.own_users import WIDE
 from holdfast.trainer.hooks.flight_recorder import socket_path
 
 

@@ -25,8 +25,8 @@ from holdfast.settings.decisions.warm_up import WarmUpPolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast_controller.plan import elastic
 from holdfast_controller.plan.doubt.records import SharedFault
+from holdfast_controller.plan.elastic import sizes
 from holdfast_controller.plan.incident.incident import ClosedIncident, Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import idle_orders
@@ -214,7 +214,7 @@ class JobDraft:
         """Return how few nodes an elastic job accepts; nothing if it is none, or replaces nodes that it holds."""
         if more or not self.state.spec.is_elastic:
             return {}
-        wanted, own_s = elastic.wanted(self.state), self.state.spec.launch.last_call_s
+        wanted, own_s = sizes.wanted(self.state), self.state.spec.launch.last_call_s
         last_call_s = self.rules.timeouts.last_call_s if own_s is None else own_s
         return {"enough": wanted.enough, "at_least": wanted.at_least, "last_call_s": last_call_s}
 

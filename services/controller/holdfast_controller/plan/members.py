@@ -15,9 +15,9 @@ from holdfast.events import (
 )
 from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Root, Symptom
-from holdfast_controller.plan import elastic, growth
 from holdfast_controller.plan.doubt import replacement, shared_faults
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.elastic import growth, sizes
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.job import JobState
@@ -85,14 +85,14 @@ def _take_back(draft: JobDraft, new: list[Grant]) -> tuple[Grant, ...]:
 def _goes_on_with_fewer(draft: JobDraft, reason: str) -> bool:
     """Start an elastic job on the nodes at hand; return False if it is none, or they are too few."""
     held = tuple(member for member in draft.state.members if member)
-    size = elastic.size_for(draft.state.spec, len(held)) if draft.state.spec.is_elastic else 0
+    size = sizes.size_for(draft.state.spec, len(held)) if draft.state.spec.is_elastic else 0
     if not size:
         return False
     if held[size:]:
         draft.release(held[size:], f"the mesh {draft.state.spec.mesh} has no use for {len(held)} nodes")
     newcomers = draft.state.newcomers & {member.node for member in held[:size]}
     draft.update(spec=draft.state.spec.on(size), members=held[:size], newcomers=newcomers)
-    _start(draft, f"{reason}; the job runs on {elastic.in_words(draft.state)}")
+    _start(draft, f"{reason}; the job runs on {sizes.in_words(draft.state)}")
     return True
 
 
@@ -148,7 +148,7 @@ def _why_suspended(state: JobState, event: NodesAwaited) -> str:
         return f"{counts}: waiting for more"
     if event.available < event.at_least:
         return f"{counts}: waiting for at least {event.at_least}"
-    return f"{counts}: waiting {event.last_call_s:g} s for more, then the job goes on with {elastic.in_words(state)}"
+    return f"{counts}: waiting {event.last_call_s:g} s for more, then the job goes on with {sizes.in_words(state)}"
 
 
 def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:

@@ -54,11 +54,12 @@ from holdfast.events import (
 from holdfast.ids import named_id
 from holdfast.requests import AnyRequest, Request, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.retention import RetentionPolicy
-from holdfast_controller.plan import generation, growth, lost_steps, members, requests
+from holdfast_controller.plan import generation, lost_steps, members, requests
 from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test, warm_up
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.doubt import doubts, group_guesses, replacement, shared_faults
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
+from holdfast_controller.plan.elastic import growth
 from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, rungs, slow
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import (

@@ -8,9 +8,9 @@ from datetime import timedelta
 from holdfast.engines.checks.suites import deadline_s
 from holdfast.events import ChecksStarted, GenerationStarted, JobFinished, JobStopping, ReplayStarted, Suspension
 from holdfast.events.parts.job import Grant
-from holdfast_controller.plan import elastic
 from holdfast_controller.plan.code.code_change import apply_pending
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.elastic import sizes
 from holdfast_controller.plan.evidence.blame import judge_outage
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
@@ -59,7 +59,7 @@ def become_claiming(draft: JobDraft, leaving: Iterable[str], reason: str) -> Non
 def _claim(draft: JobDraft, reason: str, restart_reason: str = "") -> None:
     is_suspended = draft.state.is_suspended
     if draft.state.spec.is_elastic:
-        draft.state = elastic.with_places(draft.state)
+        draft.state = sizes.with_places(draft.state)
     request = draft.request_nodes(reason)
     deadline = None
     if request.at_least == 0:
@@ -90,7 +90,7 @@ def become_starting(draft: JobDraft, restart_reason: str) -> None:
     The ranks choose the newest complete checkpoint themselves: the disk may have a newer one than the catalogue. A
     limit holds until a generation has trained past it.
     """
-    if elastic.may_grow(draft.state) and not isinstance(draft.state.phase, Claiming):
+    if sizes.may_grow(draft.state) and not isinstance(draft.state.phase, Claiming):
         _claim(draft, f"the job may have more nodes, and starts again anyway: {restart_reason}", restart_reason)
         return
     apply_pending(draft, restart_reason)

@@ -321,7 +321,8 @@ HOOKED = """
 import os, sys
 os.environ["HOLDFAST_LEDGER"] = sys.argv[1]
 os.environ["RANK"] = "0"
-from holdfast.node.ledger.ledger_file import LedgerReader, LedgerWriter
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast.trainer import phases, step
 from holdfast.trainer.hooks import install_hooks
 install_hooks.install()

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.node.ledger.ledger_file import LedgerReader, LedgerWriter
+from holdfast.node.ledger.ledger_file import LedgerWriter
 from holdfast.node.ledger.ledger_layout import Source
+from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast.node.ledger.spawned_ledger import SpawnedLedger, take_over
 
 TORCH = """

@@ -47,14 +47,13 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.suites import FULL, suite_for
+from holdfast.engines.checks.suites import suite_for
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.records import leaving
 from holdfast_controller.plan.evidence.blame import blame, trait
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import (
-    Alert,
     BadStep,
     Failure,
     Incident,
@@ -68,9 +67,12 @@ from holdfast_controller.plan.incident.rung_choice import (
     HANGS,
     INSPECTIONS,
     RECORD,
-    WARM_UP,
     LadderOptions,
     RungChoice,
+    accused_leaves,
+    checks_for,
+    group_leaves,
+    unfit_leave,
 )
 from holdfast_controller.plan.record.finding import RecordFinding
 
@@ -92,7 +94,7 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
     if symptom in (Symptom.NODE_LOST, Symptom.START_TIMEOUT) and node:
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,))
     if symptom is Symptom.NODE_UNFIT and failure.of_warm_up:
-        return _for_unfit(failure)
+        return unfit_leave(failure)
     if symptom is Symptom.NODE_UNFIT and node:
         return RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=(node,), mechanism=INSPECTIONS)
     if symptom is Symptom.FAIL_SLOW and failure.group:
@@ -144,12 +146,6 @@ def next_rung(incident: Incident, failure: Failure, taken: Rung, options: Ladder
     then = msgspec.structs.replace(incident, attempts=incident.attempts + 1)
     choice = choose(blame(then, again, options.members), again, options, policy)
     return within_limits(choice, then, again, options, policy).rung
-
-
-def _for_unfit(failure: Failure) -> RungChoice:
-    choice = RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, mechanism=WARM_UP)
-    asks_first = not failure.is_urgent
-    return msgspec.structs.replace(choice, one_of=failure.is_guess, asks_first=asks_first, link=failure.link)
 
 
 def _for_user_error(incident: Incident, failure: Failure, error: RankError, options: LadderOptions) -> RungChoice:
@@ -225,11 +221,11 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
             evidence=known.evidence,
         )
     if failure.is_convincing and options.may_guess and not options.can_roll_back:
-        return _for_group(failure, asks_first=True)
+        return group_leaves(failure, asks_first=True)
     if failure.may_be_outage and not _fails_alone(incident, failure, policy):
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
     if failure.is_shared and options.awaits_tests and options.can_check and _are_some_left(options, incident.checked):
-        return _checks(failure, options.hints)
+        return checks_for(failure, options.hints)
     seen = incident.recurrences.get(trait(failure) or "")
     if seen and (failure.is_shared or _follows_the_job(incident, trait(failure), seen)):
         return _for_what_follows_the_job(incident, failure, seen, options, policy)
@@ -237,16 +233,16 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
     if by_record is not None and by_record.rung is Rung.EVICT:
         return by_record
     if failure.proof is Proof.CLAIMED and node in options.members and _may_exchange(incident, failure, options):
-        return _for_accused(failure, "as its own rank accuses it")
+        return accused_leaves(failure, "as its own rank accuses it")
     if by_record is not None:
         return by_record
     if not incident.checked and _hangs_though_checked(failure, options):
-        return _for_accused(failure, "as it hangs again though checks found nothing")
+        return accused_leaves(failure, "as it hangs again though checks found nothing")
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
     is_due = is_again or failure.is_known_hang or failure.proof is Proof.CLAIMED or bool(options.hints)
     if options.can_check and is_due and _are_some_left(options, incident.checked):
-        return _checks(failure, options.hints)
+        return checks_for(failure, options.hints)
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
         times = max(_times_blamed(incident, node), same)
@@ -257,7 +253,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
             return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), is_accusation=True)
     was_checked = not (options.can_check and _are_some_left(options, incident.checked))
     if failure.group and options.may_guess and not options.can_roll_back and was_checked and is_again:
-        return _for_group(failure)
+        return group_leaves(failure)
     if options.can_roll_back and restarts > policy.reattempts_before_checks:
         why = "the job failed again, no machine is known to be at fault, and the code is new"
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
@@ -278,18 +274,6 @@ def _hangs_though_checked(failure: Failure, options: LadderOptions) -> bool:
     can_leave = not (failure.is_irreplaceable or options.can_roll_back or options.has_accused_enough)
     was_checked = options.record is not None and options.record.was_checked
     return failure.is_known_hang and failure.node in options.members and was_checked and can_leave
-
-
-def _for_accused(failure: Failure, why: str) -> RungChoice:
-    assert failure.node is not None
-    return RungChoice(
-        rung=Rung.EVICT,
-        reason=f"{failure.text}; {failure.node} is tested beside training, {why}",
-        nodes=(failure.node,),
-        one_of=True,
-        asks_first=True,
-        is_accusation=True,
-    )
 
 
 def _for_suspects(incident: Incident, failure: Failure, options: LadderOptions) -> RungChoice | None:
@@ -319,31 +303,6 @@ def _are_some_left(options: LadderOptions, tried: frozenset[str]) -> bool:
     """Return True if some members are not among those that were tried."""
     # Usually nobody joined since: ten thousand nodes are then not compared at the end of each of their ranks.
     return tried is not options.members and not options.members <= tried
-
-
-def _for_group(failure: Failure, *, asks_first: bool = False) -> RungChoice:
-    return RungChoice(
-        rung=Rung.EVICT,
-        reason=f"{failure.text}; one of {', '.join(failure.group)} blocks the others",
-        nodes=failure.group,
-        one_of=True,
-        asks_first=asks_first,
-        mechanism=HANGS,
-    )
-
-
-def _checks(failure: Failure, hints: tuple[Alert, ...]) -> RungChoice:
-    """Return stop-time checks for what the failure and the newest hint point at."""
-    suite = suite_for(failure.symptom_name)
-    if not hints:
-        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite)
-    hint = hints[-1]
-    return RungChoice(
-        rung=Rung.CHECKS,
-        reason=f"{failure.text}; a reason to test first: {hint.text}",
-        suite=suite if suite == suite_for(hint.symptom) else FULL,
-        evidence=tuple(known.event for known in hints),
-    )
 
 
 def _by_record(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.engines.checks.suites import FULL, suite_for
 from holdfast_controller.plan.incident.incident import Alert, Failure, Rung
 from holdfast_controller.plan.record.finding import RecordFinding
 
@@ -59,3 +60,46 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The finding in the record of the failed node, over incidents and jobs."""
     restarts_max: int | None = None
     """Restarts that the job's --max-restarts leaves to this incident; None: it has no such bound."""
+
+
+def unfit_leave(failure: Failure) -> RungChoice:
+    choice = RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, mechanism=WARM_UP)
+    asks_first = not failure.is_urgent
+    return msgspec.structs.replace(choice, one_of=failure.is_guess, asks_first=asks_first, link=failure.link)
+
+
+def accused_leaves(failure: Failure, why: str) -> RungChoice:
+    assert failure.node is not None
+    return RungChoice(
+        rung=Rung.EVICT,
+        reason=f"{failure.text}; {failure.node} is tested beside training, {why}",
+        nodes=(failure.node,),
+        one_of=True,
+        asks_first=True,
+        is_accusation=True,
+    )
+
+
+def group_leaves(failure: Failure, *, asks_first: bool = False) -> RungChoice:
+    return RungChoice(
+        rung=Rung.EVICT,
+        reason=f"{failure.text}; one of {', '.join(failure.group)} blocks the others",
+        nodes=failure.group,
+        one_of=True,
+        asks_first=asks_first,
+        mechanism=HANGS,
+    )
+
+
+def checks_for(failure: Failure, hints: tuple[Alert, ...]) -> RungChoice:
+    """Return stop-time checks for what the failure and the newest hint point at."""
+    suite = suite_for(failure.symptom_name)
+    if not hints:
+        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite)
+    hint = hints[-1]
+    return RungChoice(
+        rung=Rung.CHECKS,
+        reason=f"{failure.text}; a reason to test first: {hint.text}",
+        suite=suite if suite == suite_for(hint.symptom) else FULL,
+        evidence=tuple(known.event for known in hints),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.events.parts.ranks import RankException
-from holdfast.node.job_user import JobUser
+from holdfast.node.users.job_user import JobUser
 from holdfast_agent.plan.devices.contexts import DeviceUsed, context_kind, why_never_again, why_none
 from holdfast_agent.zygote.wire import Cover, RankExit, RankPlan
 

@@ -12,15 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.ledger.ledger_file import (
-    FILE_BYTES,
-    RING_STEPS,
-    LedgerError,
-    LedgerReader,
-    LedgerWriter,
-    Phase,
-    Source,
-)
+from holdfast.node.ledger.ledger_file import FILE_BYTES, RING_STEPS, LedgerError, LedgerWriter, Phase, Source
+from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast_agent.watching.ledgers import LedgerBook
 
 

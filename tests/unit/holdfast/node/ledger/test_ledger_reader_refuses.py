@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.ledger.ledger_file import LedgerError, LedgerReader, LedgerWriter
+from holdfast.node.ledger.ledger_file import LedgerError, LedgerWriter
+from holdfast.node.ledger.ledger_reader import LedgerReader
 
 
 def test_a_pipe_a_link_and_a_directory_are_no_ledgers(tmp_path: Path) -> None:

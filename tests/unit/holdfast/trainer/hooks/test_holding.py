@@ -11,7 +11,8 @@ import pytest
 
 from holdfast import trainer
 from holdfast.node.collectives.hold import Hold
-from holdfast.node.ledger.ledger_file import LedgerReader, LedgerWriter
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast.trainer.hooks import holding
 from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.ring_writer import RingWriter

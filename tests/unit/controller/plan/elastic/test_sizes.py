@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.events.parts.job import JobSpec
 from holdfast.topology import Mesh, MeshError
-from holdfast_controller.plan.elastic import size_for
+from holdfast_controller.plan.elastic.sizes import size_for
 
 
 def spec(fewest: int, most: int, nproc: int = 1, mesh: str | None = None) -> JobSpec:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.own_users import NARROW, WIDE, Exchanged, NotOwned, _maps, give, owner
+from holdfast.node.users.own_users import NARROW, WIDE, Exchanged, NotOwned, _maps, give, owner
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 

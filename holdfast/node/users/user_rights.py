@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.node import own_users
-from holdfast.node.job_user import JobUser
 from holdfast.node.kernel import allow_tracing, die_with_parent, give_up_new_privileges
-from holdfast.node.own_users import IdRange
+from holdfast.node.users import own_users
+from holdfast.node.users.job_user import JobUser
+from holdfast.node.users.own_users import IdRange
 
 
 class JobUserRefused(Exception):

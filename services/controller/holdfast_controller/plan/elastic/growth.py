@@ -16,8 +16,8 @@ import msgspec
 from holdfast.events import NodesAwaited, NodeStateChanged, Withheld
 from holdfast.events.parts.job import Grant
 from holdfast.settings.decisions.ladder import LadderPolicy
-from holdfast_controller.plan import elastic
 from holdfast_controller.plan.draft import JobDraft, Rules
+from holdfast_controller.plan.elastic import sizes
 from holdfast_controller.plan.incident.incident import Rung
 from holdfast_controller.plan.incident.slow import Price, price_of
 from holdfast_controller.plan.job import FreeNodes, JobState
@@ -38,7 +38,7 @@ NEVER_RESIZED = (
 
 
 def may_join(state: JobState) -> bool:
-    return isinstance(state.phase, LIVE) and state.purpose == "train" and elastic.may_grow(state)
+    return isinstance(state.phase, LIVE) and state.purpose == "train" and sizes.may_grow(state)
 
 
 def node_changed(draft: JobDraft, event: NodeStateChanged) -> None:
@@ -60,7 +60,7 @@ def node_changed(draft: JobDraft, event: NodeStateChanged) -> None:
 
 def size_with(state: JobState, free: int) -> int:
     """Return the number of nodes that the job could run on with so many more."""
-    return elastic.size_for(state.spec, len(state.nodes) + free)
+    return sizes.size_for(state.spec, len(state.nodes) + free)
 
 
 def price(state: JobState, policy: LadderPolicy) -> Price:
@@ -103,7 +103,7 @@ def claim(draft: JobDraft) -> None:
     assert free is not None
     held, size = len(state.nodes), size_with(state, len(free.nodes))
     cost, waited_s = price(state, draft.rules.ladder), (draft.now - free.since).total_seconds()
-    reason = f"{', '.join(free.nodes)} came free {waited_s:.0f} s ago, and the job runs on {elastic.in_words(state)}"
+    reason = f"{', '.join(free.nodes)} came free {waited_s:.0f} s ago, and the job runs on {sizes.in_words(state)}"
     if not can_resume_resized(state):
         draft.update(free_nodes=msgspec.structs.replace(free, is_told=True))
         draft.emit(
@@ -146,4 +146,4 @@ def granted(draft: JobDraft, grants: tuple[Grant, ...]) -> None:
     spec = state.spec.on(size)
     draft.update(spec=spec, **fill(state, (*state.members, *joining)))
     names = ", ".join(grant.node for grant in joining)
-    become_starting(draft, f"{names} joined; the job runs on {elastic.in_words(draft.state)}")
+    become_starting(draft, f"{names} joined; the job runs on {sizes.in_words(draft.state)}")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.node.job_user import JobUser
+from holdfast.node.users.job_user import JobUser
 
 _LINKS_MAX = 40
 IN_THE_MAKING = 0

@@ -49,7 +49,7 @@ class Piece(NamedTuple):
     offset: int
 
 
-class Source:
+class HeldProcess:
     """A process. While this is kept, no other process is taken for it."""
 
     def __init__(self, pid: int, descriptor: int) -> None:
@@ -58,7 +58,7 @@ class Source:
         self._descriptor = descriptor
 
     @classmethod
-    def at(cls, link: socket.socket) -> Source:
+    def at(cls, link: socket.socket) -> HeldProcess:
         """Return the process at the other end of a connection. Raises ProcessLookupError: it has ended."""
         pid = peer_pid(link)
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast_vault.shelf.source import Piece, Source, SourceLost
+from holdfast_vault.shelf.held_process import HeldProcess, Piece, SourceLost
 
 pytestmark = pytest.mark.integration
 
@@ -47,18 +47,18 @@ def test_a_number_that_another_process_has_got_is_not_read() -> None:
     secret, target = np.full(4096, 7, np.uint8), np.zeros(4096, np.uint8)
     pieces = [Piece(secret.ctypes.data, secret.nbytes, 0)]
     rank = subprocess.Popen((sys.executable, "-c", "import signal; signal.pause()"))
-    source = Source(rank.pid, os.pidfd_open(rank.pid))
+    source = HeldProcess(rank.pid, os.pidfd_open(rank.pid))
     rank.kill()
     rank.wait()
     with process_of_number(rank.pid):
         with pytest.raises(SourceLost, match="has ended"):
             source.read(pieces, target)
         assert not target.any()
-        Source(rank.pid, os.pidfd_open(rank.pid)).read(pieces, target)
+        HeldProcess(rank.pid, os.pidfd_open(rank.pid)).read(pieces, target)
         assert (target == secret).all(), "it would have been read by its number"
 
 
 def test_a_connection_leads_to_the_process_that_made_it() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert Source.at(ours).pid == os.getpid()
+        assert HeldProcess.at(ours).pid == os.getpid()
