@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:
-    """Begin a call in a thread of its own, and return what it will return or raise."""
+    """Begin a call in a new thread, and return what it will return or raise."""
     outcome: Future[T] = Future()
 
     def run() -> None:

@@ -1,6 +1,6 @@
 """The warm-up of one node beside the start of its ranks: paths, devices, sockets. Forked by the node's zygote.
 
-Each test runs in processes of its own (`workers.py`): a mount that hangs holds up nothing else.
+Each test runs in separate processes (`workers.py`): a mount that hangs holds up nothing else.
 """
 
 from __future__ import annotations

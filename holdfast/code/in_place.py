@@ -74,7 +74,7 @@ class SourceTree:
 def from_tree(root: str, manifest: Manifest, wanted: Collection[str]) -> dict[str, bytes]:
     """Return contents (by hash) of the version that lie at their paths in the source tree, of `TREE_BYTES_MAX` at most.
 
-    Whoever made the version has had them all, so none is disclosed to its ranks.
+    The maker of the version has had them all, so none is disclosed to its ranks.
     """
     found: dict[str, bytes] = {}
     total = 0

@@ -1,7 +1,7 @@
 """Contents of versions on the bus: a few travel each under its hash, many together in bundles of their version.
 
 So a small change is all that is sent of a large tree, and a whole tree does not take a request for each file. What is
-received is compared with its hash, whoever has sent it.
+received is compared with its hash, whatever its sender.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.decoding import UNREADABLE
 from holdfast.subjects import CODE_BUCKET
 
 FEW = 16
-"""Number of contents up to which each is an object of its own."""
+"""Number of contents up to which each is a separate object."""
 BUNDLE_BYTES = 8 << 20
 """Size of contents in memory at once, and of a bundle, unless one content is larger."""
 

@@ -233,8 +233,8 @@ class _Walk:
     def _content(self, place: Path) -> bytes | None:
         """Return a file's bytes, one more than the limit at most; None if it is reached by a link, or is no file now.
 
-        Whoever may write in the tree can replace the file, or a directory above it, by a link. What this process may
-        read, and they may not, would become code that their job reads.
+        Any user who may write in the tree can replace the file, or a directory above it, by a link. What this process
+        may read, and they may not, would become code that their job reads.
         """
         descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:

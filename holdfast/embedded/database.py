@@ -94,7 +94,7 @@ class Database:
 
         if not await asyncio.to_thread(copied):
             return False
-        # Before the files are in place: whoever finds them knows the password.
+        # Before the files are in place: any process that finds them knows the password.
         self._access.opens_with(image.password)
         draft.rename(self._directory / "data")
         return True

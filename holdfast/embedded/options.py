@@ -1,4 +1,4 @@
-"""What `holdfast up`, or a run with a cluster of its own, asks of the supervisor."""
+"""What `holdfast up`, or a run that starts a cluster, asks of the supervisor."""
 
 from dataclasses import dataclass
 

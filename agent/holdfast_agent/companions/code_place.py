@@ -23,7 +23,7 @@ from holdfast_agent.zygote.wire import Cover
 COMPARED_WITHIN_S = 2.0
 """A source tree on a file system that hangs must not hold the agent."""
 HOLDS_S = 1.0
-"""Time after its begin in which a comparison is used: whoever edits the tree meanwhile is not noticed."""
+"""Time after its begin in which a comparison is used: an edit of the tree meanwhile is not noticed."""
 
 log = structlog.get_logger(__name__)
 

@@ -1,1 +1,1 @@
-"""Libraries of devices, each asked in a process of its own, and the activity of devices that they measure."""
+"""Libraries of devices, each asked in a separate process, and the activity of devices that they measure."""

@@ -1,4 +1,4 @@
-"""What a library tells of devices at one moment, and their activity between two such readings. Pure."""
+"""Reports of a library about devices at one moment, and their activity between two such readings. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class MeterReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All devices that a library tells of. `failed`: what is missing, with the reason in `why`."""
+    """All devices that a library reports. `failed`: what is missing, with the reason in `why`."""
 
     devices: tuple[DeviceReading, ...] = ()
     failed: Literal["", "library", "driver"] = ""

@@ -165,7 +165,7 @@ class Directories:
 
     def remove_old_generations(self, job: str, fence: Fence) -> None:
         """Remove the directories of all generations but this one and the newest other; what cannot be removed is left
-        for the next time. For a thread of its own."""
+        for the next time. For a separate thread."""
         for kind in ("ledgers", "errors"):
             folder = self._generation(kind, job, fence)
             others = sorted((path for path in folder.parent.parent.glob("*/*") if path != folder), key=_age)

@@ -66,7 +66,7 @@ def _first_step(draft: PlanDraft, crew: Crew, seen: Observed) -> None:
     knowing = [status for status in statuses if _knowledge(status) == best]
     # A script may number its steps in any way, but never below 0.
     first = max(0, min(_first_of(status) for status in knowing))
-    # Ranks count these from 0; the number of the first one follows in an event of its own.
+    # Ranks count these from 0; the number of the first one follows in a separate event.
     is_by_log = knowing[0].step_source == "log"
     completed = max(status.first_step_at or draft.now for status in statuses)
     draft.emit(

@@ -47,7 +47,7 @@ class LiveLines:
                 "lines": lines.lines,
                 "generation": lines.fence[1],
                 "dropped": lines.dropped,
-                # Whoever receives them sees from it which are missing, wherever they were lost.
+                # A receiver sees from it which are missing, wherever they were lost.
                 "before": before,
                 "is_open": lines.is_open,
             }

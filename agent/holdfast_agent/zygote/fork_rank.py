@@ -89,7 +89,7 @@ def await_plan_on_device(
     orders = _leave_zygote(parent, output, errors, orders)
     set_process_name("rank-to-be")
     if slot.start == "fork":
-        # Before it has another user, to whom the files of the library may be closed.
+        # Before it has another user: the files of the library may be closed to that one.
         rehearse()
         _reseed()
     os.environ.clear()

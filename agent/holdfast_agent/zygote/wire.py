@@ -59,7 +59,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     user: JobUser | None = None
     """The user that it runs as; None: the zygote's."""
     is_program: bool = False
-    """The script is a program of its own, which needs no Python."""
+    """The script is a program, and is run without Python."""
     shown: int = 0
     """Streams (`holdfast.events.parts.launch`) whose lines are sent to the command that follows the job."""
     copies: dict[str, str] = {}

@@ -134,7 +134,7 @@ class TopReader:
             self.overview = Overview(problems=(error.message,))
 
     async def read_details(self) -> None:
-        """Read what takes longer, over a connection of its own."""
+        """Read what takes longer, over a separate connection."""
         try:
             async with reading(self._where.database_url) as connection, working(self._where.database_url):
                 self.details = await self._details(connection)

@@ -1,4 +1,4 @@
-"""The live view on a terminal: drawn on a screen of its own, ended by q or Ctrl-C, after which all is as before."""
+"""The live view on a terminal: drawn on the alternate screen, ended by q or Ctrl-C, after which all is as before."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     numa_binding: NumaBinding = ""
     """The processors near its GPU that each rank is bound to, as torchrun names them; "": not bound."""
     no_python: bool = False
-    """The script is a program of its own."""
+    """The script is a program, and is run without Python."""
     log_dir: str = ""
     """Directory of the files that `redirects` and `tee` ask for, one below it per node, attempt and local rank."""
     redirects: str = "0"

@@ -26,7 +26,7 @@ from holdfast.node.ledger.ledger_layout import (
 
 
 class SpawnedLedger(LedgerWriter):
-    """The side of a spawned process. It writes into memory of its own until its first step, and then into the rank's
+    """The side of a spawned process. It writes into private memory until its first step, and then into the rank's
     ledger, unless another process has stepped first.
     """
 

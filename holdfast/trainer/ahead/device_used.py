@@ -1,6 +1,6 @@
 """A rank's report on the accelerator that it trains on, from which its agent decides on a process with a context.
 
-Only ranks are asked: without a context nobody can read how much memory of a device is free.
+Only ranks are asked: without a context no process can read how much memory of a device is free.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class WhenBusy(IntEnum):
 def when_busy(world_size: int) -> WhenBusy:
     """Return what a rank does. Alone it skips the step and waits for nothing.
 
-    One of several waits: if each skipped steps of its own, there might be no step that all ranks have.
+    One of several waits: if each skipped other steps, there might be no step that all ranks have.
     """
     return WhenBusy.SKIP if world_size == 1 else WhenBusy.WAIT
 

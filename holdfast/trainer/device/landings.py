@@ -1,7 +1,7 @@
 """Memory of the vault that this rank fills: mapped here, and pinned where the driver does that.
 
 What is pinned is written by the device itself, and no thread of the host touches it. Pinning takes about a tenth of a
-second for a GB and holds up other calls to the driver, so it is done in pieces, in a thread of its own, when the vault
+second for a GB and holds up other calls to the driver, so it is done in pieces, in a separate thread, when the vault
 has moved the memory into huge pages. Until then copies go by a ring of pinned buffers.
 """
 

@@ -10,7 +10,7 @@ import msgspec
 
 
 class DiskState(msgspec.Struct, frozen=True, array_like=True):
-    """A regular file at one moment. If it is equal later, nobody has written to the file or replaced it."""
+    """A regular file at one moment. If it is equal later, the file was neither written to nor replaced."""
 
     inode: int
     nbytes: int

@@ -73,7 +73,7 @@ class RankTraffic:
         if not ranks or self._moved_at is None or now - self._moved_at < self._silent_s:
             return []
         detail = f"no port has carried data for {(now - self._moved_at) / 60:.0f} minutes, and the ranks run on"
-        # Where a job stands still, all of its nodes report it: it is the job's then, and no node's.
+        # Where a job makes no progress, all of its nodes report it: it is the job's then, and no node's.
         return [
             Trouble(
                 kind="silence", detail=detail, confidence="hint", symptom=Symptom.JOB_HANG, shared="RDMA of the job"

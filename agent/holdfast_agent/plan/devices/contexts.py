@@ -32,8 +32,8 @@ class DeviceUsed(msgspec.Struct, frozen=True, kw_only=True):
 def context_kind(plan: RankPlan) -> str:
     """Return the kind of process with a context that can become this rank: equal if all that it begins with is equal.
 
-    "" if none can: a program of its own, an interpreter that the script prepares before it imports torch, a rank with
-    files mounted over others.
+    "" if none can: a program without Python, an interpreter that the script prepares before it imports torch, a rank
+    with files mounted over others.
     """
     if plan.is_program or plan.cover is not None or (plan.start != "fork" and not plan.warm):
         return ""

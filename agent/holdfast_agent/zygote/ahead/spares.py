@@ -148,7 +148,7 @@ class Spares:
     def keep_only(self, kinds: Collection[str]) -> None:
         """Before ranks start: end those that none of them can use, and wait a moment until their memory is free.
 
-        Not for one that only comes too late: its rank would have waited less for a context of its own.
+        Not for one that only comes too late: its rank would have waited less to make a context itself.
         """
         self._rest_at = None
         for spare in [spare for spare in self._spares if spare.wanted.kind not in kinds]:
@@ -232,7 +232,7 @@ class Spares:
 
 
 def _how_it_ended(spare: Spare) -> str:
-    """Return the last line that a spare has written, for nobody reads its output before it is a rank."""
+    """Return the last line that a spare has written, for its output is not read before it is a rank."""
     errors = spare.warm.forked.errors
     os.set_blocking(errors, False)
     try:

@@ -55,7 +55,7 @@ class WarmUpHost:
         self._selector.register(reading, selectors.EVENT_READ, self)
 
     def end(self) -> None:
-        """End the process, if one is left: its results concern nobody any more."""
+        """End the process, if one is left: its results are not needed any more."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

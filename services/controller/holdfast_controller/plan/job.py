@@ -218,7 +218,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Set while this generation is slow, whether a node is named for it or not."""
     incident: Incident | None = None
     closed: ClosedIncident | None = None
-    """The last incident, if ends of ranks led to it, and as long as it may be diagnosed anew."""
+    """The last incident, if ends of ranks led to it, and as long as it may be diagnosed again."""
     settled_restarts: int = 0
     """Restarts for failures in incidents that are closed."""
     code: CodeState = CodeState()

@@ -51,7 +51,7 @@ def with_anomaly(state: JobState, event: TelemetryAnomaly, now: datetime, policy
 
 
 def with_idle_devices(state: JobState, event: HangFound, now: datetime, policy: LadderPolicy) -> JobState:
-    """Return the job with idle devices noted as hints about their nodes, each with the first of its own."""
+    """Return the job with idle devices noted as hints about their nodes, each with its first."""
     texts: dict[str, str] = {}
     for device in event.idle:
         texts.setdefault(device.node, device.text)

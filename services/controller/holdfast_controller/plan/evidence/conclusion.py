@@ -1,7 +1,7 @@
 """The conclusion of an incident from all evidence so far. The name of the incident follows the newest one.
 
 A job may train again 0.2 s after a kill, and the kernel's line about it may be reported seconds later. So the incident
-that was closed last is concluded anew as well, for a minute.
+that was closed last is concluded again as well, for a minute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def conclude(draft: JobDraft, cause: Cause | None) -> None:
 
 
 def conclude_closed(draft: JobDraft, node: str) -> None:
-    """Conclude the incident that was closed last anew, since an alert reported more about a node whose rank ended."""
+    """Conclude again the incident that was closed last, since an alert reported more about a node whose rank ended."""
     closed = draft.state.closed
     if closed is None:
         return

@@ -169,7 +169,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lacks_path(self) -> bool:
-        """True if nothing speaks against the nodes but that they lack what their job's author named."""
+        """True if the only evidence against the nodes is that they lack what their job's author named."""
         return self.of_warm_up and self.named in (Symptom.FILESYSTEM_MOUNT, Symptom.READ_ONLY_FILESYSTEM)
 
     @property

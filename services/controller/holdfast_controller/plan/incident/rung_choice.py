@@ -22,7 +22,7 @@ class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
     asks_first: bool = False
     """True if the nodes leave only once others are granted in their place."""
     is_accusation: bool = False
-    """True if nothing but what ranks did or printed speaks against the nodes."""
+    """True if the only evidence against the nodes is what ranks did or printed."""
     link: tuple[str, str] | None = None
     """The broken connection that the nodes are evicted for."""
     mechanism: str = FAILURES
