@@ -92,14 +92,16 @@ async def full(it: Node, taken: Sequence[int], ranks: int = RANKS) -> list[int]:
     """Wait until as many wait as the job has ranks.
 
     Those that were `taken` may not know it yet: also the first ranks of a test may have been made ahead, in the test
-    before it.
+    before it. Those that were counted are returned, for one loses its name for a moment as it executes an interpreter.
     """
+    ahead: list[int] = []
 
-    def ahead() -> list[int]:
-        return [pid for pid in waiting(it) if pid not in taken]
+    def is_full() -> bool:
+        ahead[:] = [pid for pid in waiting(it) if pid not in taken]
+        return len(ahead) == ranks
 
-    await until(lambda: len(ahead()) == ranks)
-    return ahead()
+    await until(is_full)
+    return ahead
 
 
 async def seen(folder: Path, generation: int, ranks: int = RANKS) -> list[dict[str, Any]]:

@@ -89,11 +89,14 @@ def name_of(pid: int) -> str | None:
 
 
 async def reserve(it: Node, count: int, taken: list[int]) -> list[int]:
-    def ahead() -> list[int]:
-        return [pid for pid in children(it.zygote) if pid not in taken and name_of(pid) == "rank-to-be"]
+    ahead: list[int] = []
 
-    await until(lambda: len(ahead()) == count)
-    return ahead()
+    def is_full() -> bool:
+        ahead[:] = [pid for pid in children(it.zygote) if pid not in taken and name_of(pid) == "rank-to-be"]
+        return len(ahead) == count
+
+    await until(is_full)
+    return ahead
 
 
 async def test_a_rank_finds_no_secret_of_an_earlier_job_in_its_memory(
