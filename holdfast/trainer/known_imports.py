@@ -51,10 +51,13 @@ PACKAGES = frozenset(
 
 @harmless
 def note_imports() -> None:
-    """Note what this rank has imported by its first step; one rank of each node does."""
+    """Note what this rank has imported by its first step, unless that is noted; one rank of each node does."""
     path = _path()
+    if path is None or os.environ.get("LOCAL_RANK") != "0":
+        return
     names = [name for name in tuple(sys.modules) if name.partition(".")[0] in PACKAGES][:NAMES_MAX]
-    if path is None or not names or os.environ.get("LOCAL_RANK") != "0":
+    if not names or set(names) == set(_noted() or ()):
+        # The step of a restart does not wait for the disk: ext4 allocates a file at once that replaces another one.
         return
     part = path.with_suffix(".part")
     part.write_bytes(msgspec.json.encode(names))

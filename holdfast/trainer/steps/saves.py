@@ -1,14 +1,16 @@
 """The step at which each of the script's files was saved, for files that do not say it: a snapshot with its epoch only.
 
-Notes lie in the job's directory. A file is known by its inode and its time, which outlive the renaming that follows a
-careful save, and are the same on all nodes that share the file system.
+Notes lie in the job's directory, a file for each rank and a line for each save. A saved file is known by its inode and
+its time, which outlive the renaming that follows a careful save, and are the same on all nodes that share the file
+system.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,8 +21,8 @@ from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
 
 FOLDER = "saved-steps"
-NOTES_MAX = 64
-"""Saves that each rank remembers."""
+NOTES_BYTES_MAX = 16_384
+"""A rank's notes that are longer are set aside, in place of those before: it remembers 200 saves or more."""
 
 TIME_ERROR_NS = 10 * 10**9
 """Time from the end of a save until its file is closed."""
@@ -33,7 +35,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps that the job had completed."""
 
 
-_notes: deque[_Note] = deque(maxlen=NOTES_MAX)
+_note = msgspec.json.Decoder(_Note)
 
 
 def patch_torch_save(torch: ModuleType) -> None:
@@ -52,14 +54,21 @@ def step_of(path: Path) -> int | None:
     folder = _folder()
     try:
         about = path.stat()
-        files = [] if folder is None else sorted(folder.glob("rank-*.json"))
-        notes = [note for file in files for note in msgspec.json.decode(file.read_bytes(), type=list[_Note])]
-    except (OSError, msgspec.DecodeError):
+        notes = [] if folder is None else list(_read(folder))
+    except OSError:
         return None
     # A file that replaces another may have the inode of the one before.
     errors_ns = {abs(note.modified_ns - about.st_mtime_ns): note.done for note in notes if note.inode == about.st_ino}
     nearest_ns = min(errors_ns, default=TIME_ERROR_NS)
     return errors_ns[nearest_ns] if nearest_ns < TIME_ERROR_NS else None
+
+
+def _read(folder: Path) -> Iterator[_Note]:
+    for file in sorted(folder.glob("rank-*.jsonl*")):
+        for line in file.read_bytes().splitlines():
+            # A power cut may have torn one.
+            with contextlib.suppress(msgspec.DecodeError):
+                yield _note.decode(line)
 
 
 @harmless
@@ -73,14 +82,15 @@ def _note_saved(place: Any) -> None:
     except (AttributeError, OSError):
         # It is no file of this machine.
         return
-    own = folder / f"rank-{int(os.environ['RANK']):05d}.json"
-    if not _notes and own.exists():
-        _notes.extend(msgspec.json.decode(own.read_bytes(), type=list[_Note]))
-    _notes.append(_Note(inode=about.st_ino, modified_ns=about.st_mtime_ns, done=done))
+    note = msgspec.json.encode(_Note(inode=about.st_ino, modified_ns=about.st_mtime_ns, done=done))
     folder.mkdir(parents=True, exist_ok=True)
-    part = own.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(list(_notes)))
-    part.replace(own)
+    own = folder / f"rank-{int(os.environ['RANK']):05d}.jsonl"
+    # Training does not wait for the disk: ext4 allocates a file at once that replaces another one.
+    with open(own, "ab", buffering=0) as file:
+        file.write(b"\n%b\n" % note)
+        is_long = file.tell() > NOTES_BYTES_MAX
+    if is_long:
+        own.replace(own.with_suffix(".jsonl.older"))
 
 
 def _folder() -> Path | None:

@@ -37,3 +37,16 @@ def test_what_a_rank_imported_is_imported_ahead_and_an_order_is_not_kept_waiting
         waits.join(20)
         assert not waits.is_alive()
     assert imported == ["einops", "einops.parts"], "the import of others may have effects"
+
+
+def test_a_restart_that_imports_the_same_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setitem(sys.modules, "einops", sys.modules[__name__])
+    known_imports.note_imports()
+    first = (tmp_path / known_imports.FILE).stat()
+    known_imports.note_imports()
+    assert (tmp_path / known_imports.FILE).stat() == first
+    monkeypatch.setitem(sys.modules, "einops.parts", sys.modules[__name__])
+    known_imports.note_imports()
+    assert b"einops.parts" in (tmp_path / known_imports.FILE).read_bytes()

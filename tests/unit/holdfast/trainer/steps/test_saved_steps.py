@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HOLDFAST_JOB_DIR", str(tmp_path / "job"))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv(GENERATION_VARIABLE, "2")
-    monkeypatch.setattr(saves, "_notes", deque(maxlen=saves.NOTES_MAX))
     monkeypatch.setattr(saves.binding, "steps_completed", lambda: 60)
     module: Any = SimpleNamespace(save=torch.save, serialization=SimpleNamespace())
     saves.patch_torch_save(module)
@@ -68,3 +66,19 @@ def test_other_files_are_not(hooked: Any, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(saves.binding, "steps_completed", lambda: 0)
     hooked.save(SNAPSHOT, tmp_path / "vocabulary.pt")
     assert saves.step_of(tmp_path / "vocabulary.pt") is None, "nothing was trained yet"
+
+
+def test_notes_are_added_and_the_oldest_forgotten(hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saves, "NOTES_BYTES_MAX", 500)
+    own = tmp_path / "job" / saves.FOLDER / "rank-00000.jsonl"
+    paths = [tmp_path / f"snapshot-{number}.pt" for number in range(30)]
+    for number, path in enumerate(paths):
+        before = own.stat().st_ino if own.exists() else None
+        hooked.save(SNAPSHOT, path)
+        if number == 1:
+            assert own.stat().st_ino == before, "a file that replaces another one is written to the disk meanwhile"
+            with own.open("ab") as file:
+                file.write(b'{"inode": 1')
+    assert [saves.step_of(path) for path in paths[-5:]] == [60] * 5
+    assert saves.step_of(paths[0]) is None
+    assert sum(file.stat().st_size for file in own.parent.iterdir()) < 4 * 500
