@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import structlog
@@ -65,7 +66,7 @@ class NodeHold:
         self._strangers: set[str] = set()
 
     async def take(self, bus: Bus) -> None:
-        """Ask for a holder. Raises NodeHeldElsewhere if another agent answers, which takes it milliseconds."""
+        """Ask for a holder. Raises NodeHeldElsewhere if another agent answers; it does so in milliseconds."""
         try:
             answer = await bus.request(holder_subject(self._node), b"", ASK_S)
             other = msgspec.json.decode(answer, type=Holding)
@@ -101,8 +102,9 @@ class NodeHold:
                 self._strangers.add(other.instance)
                 log.error("another agent has this node's name; it gives way", other=describe(other.place))
 
-    async def _give_way(self, bus: Bus, other: Holding) -> None:
+    async def _give_way(self, bus: Bus, other: Holding) -> NoReturn:
         own = self._holding()
+        # Before anything that may take time: the holder may start the same ranks.
         self._end_ranks()
         event = NodeRefused(
             id=uuid7(),

@@ -27,7 +27,7 @@ BURN_S = 0.02
 
 
 def run(plan: WarmUpPlan, publish: Callable[[dict[str, Any]], None]) -> None:
-    """Test the node, and publish the fields of each result: what failed at once, the rest at the end."""
+    """Test the node, and publish the fields of each result: failures at once, the rest at the end."""
     WarmUpRun(plan, publish).run()
 
 
@@ -62,7 +62,7 @@ class WarmUpRun:
             self._task(PATHS, PATH_S, worker, {"path": one.path, "use": one.use})
             for worker, one in enumerate(self._plan.paths)
         ]
-        for task, ended in self._ended(paths.run, tasks):
+        for task, ended in self._run(paths.run, tasks):
             path = task.context.options["path"]
             symptom = Symptom.FILESYSTEM_MOUNT.value
             late = failed(symptom, f"{path} has not answered for {task.stage.limit_s:g} s", device=path)
@@ -73,14 +73,15 @@ class WarmUpRun:
         tasks = [self._task(DEVICES, self._left_s(), worker) for worker in range(self._plan.devices)]
         # What is late may wait for processors that the start of ranks needs: this shows nothing.
         late = broken("its test was not over in time")
-        found = [result for _, ended in self._ended(warm_devices.run, tasks) for result in _results_of(ended, late)]
+        found = [result for _, ended in self._run(warm_devices.run, tasks) for result in _results_of(ended, late)]
         for result in merged(found):
             self._report(DEVICES, result)
 
     def _test_sockets(self) -> None:
         late = broken("its test was not over in time")
-        for _, ended in self._ended(sockets.run, [self._task(SOCKETS, self._left_s(), 0)]):
+        for _, ended in self._run(sockets.run, [self._task(SOCKETS, self._left_s(), 0)]):
             for result in _results_of(ended, late):
+                # A connection that failed has its peer; without one, it was the store where all meet.
                 is_store = result.status == "failed" and not result.peers
                 self._report(MEETING if is_store else SOCKETS, result)
 
@@ -89,7 +90,7 @@ class WarmUpRun:
         context = msgspec.structs.replace(self._context, worker=worker, options=options)
         return StageTask(context=context, stage=Stage(test=test, limit_s=min(limit_s, self._left_s())))
 
-    def _ended(self, test: Test, tasks: list[StageTask]) -> list[tuple[StageTask, WorkerExit]]:
+    def _run(self, test: Test, tasks: list[StageTask]) -> list[tuple[StageTask, WorkerExit]]:
         return list(zip(tasks, workers.run(test, tasks), strict=True)) if tasks else []
 
     def _left_s(self) -> float:

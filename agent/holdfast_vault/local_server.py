@@ -1,4 +1,4 @@
-"""The vault: the process of a node that holds checkpoints in memory. It outlives ranks, their zygote and the agent."""
+"""The sockets of a vault on its own machine: ranks and the agent ask there. Without any of them for long, it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast_vault.node_vault import NodeVault
 
 
 class LocalServer:
-    """The sockets on which a node's ranks and its agent ask, and other vaults."""
+    """Serves the ranks and the agent of a node; starts the service for other vaults beside it."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class LocalServer:
     def serve(self) -> None:
         """Serve each connection on a thread, until `close`."""
         threading.Thread(target=self._node.peers.run, daemon=True).start()
-        # The first of them may never come.
+        # From now on nobody is there; perhaps nobody ever comes.
         self._count(0)
         self._acceptor.run(self._attend)
 
@@ -51,6 +51,7 @@ class LocalServer:
             self._count(-1)
 
     def _count(self, change: int) -> None:
+        """Count who is served. With nobody left, end the vault after a while, as SIGTERM from outside does."""
         with self._lock:
             self._served += change
             if self._lonely is not None:

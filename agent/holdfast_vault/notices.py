@@ -17,8 +17,8 @@ WAITING_MAX = 1024
 
 
 class NoticeQueue:
-    """Notices that wait for one follower. If there are too many, the oldest is dropped, but never one of damage: the
-    same damage waits only once, so its number is bounded by the shards of the node.
+    """Notices that wait for one follower. If there are too many, the oldest is dropped, but never one of damage:
+    it is rare, and waits once for each sealed step.
     """
 
     def __init__(self, waiting_max: int = WAITING_MAX) -> None:
@@ -46,10 +46,11 @@ class NoticeQueue:
             self._changed.wait_for(lambda: self._is_closed or self._passing or self._damage)
             if self._is_closed:
                 return None
-            damage = next(iter(self._damage.items()), None)
-            if damage is not None and (not self._passing or damage[1][0] < self._passing[0][0]):
-                del self._damage[damage[0]]
-                return damage[1][1]
+            if self._damage:
+                what, (number, damage) = next(iter(self._damage.items()))
+                if not self._passing or number < self._passing[0][0]:
+                    del self._damage[what]
+                    return damage
             return self._passing.popleft()[1]
 
     def take_damage(self) -> list[DamageNotice]:
@@ -68,6 +69,7 @@ class Notices:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mailboxes: set[NoticeQueue] = set()
+        # Without a follower only damage waits.
         self._unclaimed = NoticeQueue(waiting_max=0)
 
     def publish(self, notice: Notice) -> None:

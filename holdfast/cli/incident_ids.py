@@ -19,7 +19,7 @@ select key, row_number() over (order by coalesce(min(opened_at), min(at)), key) 
     select incident::text, null, at from historian.events where type = 'incident_opened'
 ) known group by key
 """
-"""All incidents, numbered from the oldest that is still recorded."""
+"""All incidents, numbered from the oldest that is still recorded: numbers become smaller when old ones are dropped."""
 
 _RECENT = f"""
 with numbered as ({NUMBERED})
@@ -34,6 +34,7 @@ order by c.opened_at desc
 
 _NUMBERS = f"select key, number from ({NUMBERED}) n where key = any($1::text[])"
 
+# Ids begin with the time, and so with 0: no number is the beginning of one.
 _MATCHING = f"""
 with known as ({NUMBERED})
 select key from known
@@ -52,7 +53,6 @@ async def recent_incidents(connection: Connection, job: str | None, limit: int) 
 def checked_incident(incident: str) -> str:
     """Return the name in lower case. Raises click.UsageError if it cannot name an incident."""
     name = incident.lower()
-    # Ids begin with the time, and so with 0: no number is the beginning of one.
     if name != LAST and not re.fullmatch(r"[0-9a-f-]{1,36}", name):
         raise click.UsageError(f"{incident!r} is not the id of an incident; `holdfast incidents` lists them")
     return name

@@ -15,12 +15,14 @@ from holdfast.settings.timeouts import Timeouts
 
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
 RUN_AS_VARIABLE = "HOLDFAST_JOBS_RUN_AS"
+"""What `holdfast up --run-as` sets, before it reads the settings."""
 FILE_SUFFIX = "_FILE"
+"""After the name of a variable whose value lies in a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """The configuration that `holdfast config` shows in the same directory."""
+    """The configuration that `holdfast config` shows where `up` was started."""
 
     file: Path | None = None
     """Absolute path, None without a file."""
@@ -28,7 +30,9 @@ class Configuration:
     passage_gid: int | None = None
     """The group by which ranks pass to their node's directory; None: they run as the cluster's user."""
     settings: tuple[Setting, ...] = field(default=(), compare=False)
-    """All settings for display, without the addresses, which belong to the cluster and hold passwords."""
+    """All settings with where they came from, for display only. Without the addresses, which belong to the cluster and
+    hold passwords.
+    """
 
     def environment(self) -> dict[str, str]:
         """Return the variables that make a child read this file, and no file in its working directory."""

@@ -10,7 +10,7 @@ Mode = Literal["act", "observe"]
 
 
 class MechanismPolicy(Section, frozen=True, kw_only=True):
-    """Mechanisms that may act by themselves (`act`) or only observe.
+    """Mechanisms that may act by themselves (`act`) or only observe. Those that are not listed always act.
 
     One that observes publishes what it would have done (`withheld`); the ladder goes on without it.
     """

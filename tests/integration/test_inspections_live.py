@@ -47,6 +47,8 @@ def refused(attempt: Callable[[], object]) -> str:
 # --- the kernel's log ---
 
 NO_KMSG = refused(lambda: (KMSG.open("wb").close(), os.close(os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK))))
+NET_RAW, DAC_READ_SEARCH = 13, 2
+"""Of capabilities(7)."""
 needs_kmsg = pytest.mark.skipif(bool(NO_KMSG), reason=f"the kernel's log cannot be read and written: {NO_KMSG}")
 
 MINE, OTHERS = "0000:f3:00", "0000:f4:00"
@@ -285,6 +287,24 @@ def test_a_switch_that_stops_to_answer_is_seen(watcher: Watcher) -> None:
     assert watcher.read("switch")["told"] == [["reach", 1]]
     watcher.at_switch("address", "add", "10.77.0.1/24", "dev", "port0")
     assert watcher.read("switch")["told"] == []
+
+
+def test_a_user_with_the_capability_may_send_an_echo() -> None:
+    if os.geteuid() != 0 or not {NET_RAW, DAC_READ_SEARCH} <= capabilities_of_this_process():
+        pytest.skip("this process cannot give CAP_NET_RAW and CAP_DAC_READ_SEARCH away")
+    # The second capability lets the user read this environment.
+    capabilities = "+net_raw,+dac_read_search"
+    ask = "from holdfast_agent.inspections.sources.reachability import icmp_echo; print(icmp_echo(['127.0.0.1'], 1.0))"
+    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    allowed = (f"--inh-caps={capabilities}", f"--ambient-caps={capabilities}")
+    answered = subprocess.run([*user, *allowed, sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert answered.stdout.strip() == "{'127.0.0.1'}", answered.stderr
+
+
+def capabilities_of_this_process() -> set[int]:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
+    mask = int(line.split()[1], 16)
+    return {number for number in range(64) if mask >> number & 1}
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -18,7 +18,7 @@ _BYTES_OF_MEGABIT = 1_000_000 / 8
 
 
 def begin() -> Callable[[], MeterReport] | MeterReport:
-    """Return what reports from now on, or what is missing."""
+    """Return the function that reports from now on, or a report of what is missing."""
     try:
         smi: Any = importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError) as error:
@@ -69,12 +69,13 @@ def _reading(smi: Any, handle: Any) -> DeviceReading | None:
         device=device,
         pids=tuple(optional(lambda: [int(it["pid"]) for it in smi.amdsmi_get_gpu_process_list(handle)]) or ()),
         rates={name: rate for name, rate in rates.items() if rate is not None},
+        # amdsmi counts xGMI in KiB.
         counters={name: _KIBIBYTE * kibibytes for name, kibibytes in moved.items() if kibibytes is not None},
     )
 
 
 def _sum(links: Any) -> int | None:
-    """Return the sum over all links; None where no link has counted anything, as on a GPU without xGMI."""
+    """Return the sum over all links; None if it is 0, for a GPU without xGMI has zeros there as well."""
     counted = [int(link) for link in links if isinstance(link, int)] if isinstance(links, list) else []
     return sum(counted) or None
 

@@ -23,8 +23,8 @@ class CodeUnavailable(Exception):
 
 async def fetch_manifest(bus: Bus, version: str) -> bytes:
     """Return the manifest of a version. Raises CodeUnavailable, BusError."""
-    for is_offered in (False, True):
-        if is_offered:
+    for offers in (False, True):
+        if offers:
             await _offer(bus, version)
         body = (await bus.get_objects(CODE_BUCKET, [version])).get(version, b"")
         if digest_of(body) == version:
@@ -33,10 +33,10 @@ async def fetch_manifest(bus: Bus, version: str) -> bytes:
 
 
 async def fetch_contents(bus: Bus, version: str, sizes: Mapping[str, int]) -> AsyncIterator[dict[str, bytes]]:
-    """Yield these contents of a version, in batches. Raises CodeUnavailable, BusError."""
+    """Yield contents of a version in batches, by digest. `sizes`: bytes by digest. Raises CodeUnavailable, BusError."""
     lacking = dict(sizes)
-    for is_offered in (False, True):
-        if lacking and is_offered:
+    for offers in (False, True):
+        if lacking and offers:
             await _offer(bus, version)
         async for contents in contents_there(bus, version, lacking):
             yield contents

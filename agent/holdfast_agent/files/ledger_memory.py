@@ -37,8 +37,8 @@ class LedgerMemory:
     @cached_property
     def path(self) -> Path:
         # Containers may share /dev/shm and use equal state directory names: path and inode tell them apart.
-        stat = self._root.stat()
-        name = f"{self._root.resolve()} {stat.st_dev} {stat.st_ino}"
+        root = self._root.stat()
+        name = f"{self._root.resolve()} {root.st_dev} {root.st_ino}"
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         return SHARED_MEMORY / f"{_prefix()}{digest}"
 
@@ -46,7 +46,7 @@ class LedgerMemory:
         """Make the directory, or take the one that is there. Raises PermissionError if another user has made it."""
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
-        # Any user may make directories there: what a rank's agent writes into another's may be led anywhere.
+        # Any user may make directories there. In another user's, a link could lead what is written anywhere.
         found = self.path.lstat()
         if not _is_ours(found):
             raise PermissionError(
@@ -96,7 +96,7 @@ def _free_if_abandoned(folder: Path) -> bool:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _prefix() -> str:

@@ -33,7 +33,7 @@ def registered(
     address: str = "",
 ) -> tuple[Check, ...]:
     """Return the checks of a node that others reach at `address`."""
-    own = (
+    configured = (
         network_check(policy, machine),
         infiniband_check(policy, machine, ranks),
         switch_check(policy, machine, address),
@@ -50,9 +50,9 @@ def registered(
     disabled = policy.names_disabled
     if "all" in disabled:
         return ()
-    by_name = {check.name: check for check in own}
+    by_name = {check.name: check for check in configured}
     for check in entry_point_checks(policy):
-        # A package cannot replace an existing check.
+        # A package cannot replace an existing check: its own has the longer name, by which it can always be disabled.
         name = check.name if check.name not in by_name else f"{PLUGIN}{check.name}"
         if f"{PLUGIN}{check.name}" not in disabled:
             by_name[name] = msgspec.structs.replace(check, name=name)

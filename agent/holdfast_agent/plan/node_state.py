@@ -4,7 +4,9 @@
        ▲                             │                   │                                   │
        └──────── stopped ◀─ stopping ┴──── next order ───┴───────────────────────────────────┘
 
-`Durable` survives a kill of the agent: it is committed before any action that follows from it.
+A crew is forking until `forked`, then running; it is finished once all its ranks have `ended` with 0, and stopping
+while `AgentState.stop` has a number. `Durable` survives a kill of the agent: it is committed before any action that
+follows from it. A fence is the epoch and the generation of an order: orders of a lower one are never obeyed.
 """
 
 from __future__ import annotations
@@ -112,6 +114,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     warming: Fence = NO_FENCE
     """Fence of the order whose warm-up was begun last."""
     stops: int = 0
+    """Number of stops so far."""
     stop: int | None = None
     """Number of the stop in progress."""
     stop_began: datetime | None = None
@@ -124,8 +127,11 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     fetching: str | None = None
     """Code version that an order waits for."""
     leaving: bool = False
+    """True from the request to leave the cluster on."""
     departed: bool = False
+    """True once its ranks have ended and the departure is published."""
     progress: tuple[int, ...] = ()
+    """Steps done, by rank in the order of the crew, when something last changed."""
     progress_at: datetime | None = None
     progress_emitted_at: datetime | None = None
 

@@ -20,7 +20,9 @@ log = structlog.get_logger(__name__)
 
 
 class IterationBook:
-    """One rank's iterations, the pace of all that train with it, from the ring beside `ledger` (may not exist yet)."""
+    """The iterations of one rank, from the ring beside `ledger`, which may not exist yet. All ranks that train together
+    have the same pace.
+    """
 
     def __init__(self, rank: int, ledger: Path) -> None:
         self._rank = rank
@@ -65,7 +67,9 @@ class IterationBook:
 
 
 def profile(rank: int, ledger: Path, last: int, device: RankTrace | None = None) -> RankProfile:
-    """Profile a rank's last iterations by its ring and its device's flight recorder; list what is unread and why."""
+    """Profile the last `last` iterations of a rank by its ring and its device's flight recorder. What cannot be read is
+    told in the profile's `unread`.
+    """
     try:
         reader = RingReader(ring_path(ledger))
         try:
@@ -81,7 +85,7 @@ def profile(rank: int, ledger: Path, last: int, device: RankTrace | None = None)
 
 
 def _steps(ledger: Path) -> list[StepRecord]:
-    """Return the iterations that the ledger still has."""
+    """Return the steps that the ledger still has."""
     try:
         reader = LedgerReader(ledger)
         try:

@@ -46,6 +46,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
         return [failed(symptom, f"all-to-all within the node: {error}", device=name)]
     if wrong:
         return [failed(symptom, f"what came from {_names(wrong)} is not what was sent", device=name)]
+    # Bytes that this device sends to all others in a second; as many come.
     rate = REPEATS * (context.workers - 1) * words * 4 / took_s / 1e9
     return [passed(device=name, value=rate, unit="GB/s", hardware=hardware_of(device))]
 

@@ -42,7 +42,7 @@ async def connected(url: str, command: str) -> AsyncIterator[Bus]:
 
 
 def require_addresses(url: str) -> None:
-    """Raise ClickException if one of the addresses, which commas separate, is none."""
+    """Raise ClickException unless each of the addresses, which commas separate, is one of NATS."""
     for part in url.split(","):
         if not _is_address(part):
             raise click.ClickException(f"{address_of(part)!r} is not an address of NATS: use nats://HOST:PORT")

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
+from holdfast.cli.connect.settings import own_settings
 from holdfast.network.guard import addresses_of
 from holdfast.network.trust import AddressRefused, private_database
-from holdfast.settings import load
 from holdfast.settings.network import NetworkPolicy
 
 
 def network_policy() -> NetworkPolicy:
     """Return section `[network]` of this command's settings. Raises ClickException if they are refused."""
-    try:
-        return load.load(os.environ)[0].network
-    except load.ConfigRefused as error:
-        raise click.ClickException(str(error)) from error
+    return own_settings().network
 
 
 def private_url(database_url: str) -> str:

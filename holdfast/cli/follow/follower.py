@@ -58,7 +58,10 @@ class JobFollower(ABC, Generic[R]):
             self.result.set_result(result)
 
     async def follow(self, *work: Callable[[], Awaitable[None]]) -> R:
-        """Pass events to `take` and run `work`, in this order, until there is a result. Raises errors of `work`."""
+        """Pass events to `take` and run `work`, in this order, until there is a result.
+
+        Raises ClickException and BusError of `work` as they are; any other error is a defect, and comes in a group.
+        """
         loop = asyncio.get_running_loop()
         tasks: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
@@ -71,7 +74,8 @@ class JobFollower(ABC, Generic[R]):
                 loop.add_signal_handler(number, interrupt)
             for part in (self._take_events, *work):
                 tasks.append(group.create_task(self._guarded(part)))
-                # A subscription exists before the next part sends a request: no event that follows from it is missed.
+                # It runs to its first wait, and `listen` has subscribed by then: no event that follows from a request
+                # of the next part is missed.
                 await asyncio.sleep(0)
             await asyncio.wait([self.result])
             for task in tasks:

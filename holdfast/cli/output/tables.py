@@ -1,6 +1,7 @@
 """Plain-text tables and JSON for everything that commands print.
 
-The text may come from a hostile message or a rank's log: control characters never reach the terminal.
+The text may come from a hostile message or a rank's log: control characters are escaped. Of a program's own output,
+colours, tabs and carriage returns remain (`coloured`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def render(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         for column in columns
     ]
     if sys.stdout.isatty():
-        return _fitted(headers, cells, is_number)
+        is_prose = [any(" " in cell(it) for it in column if not isinstance(it, datetime)) for column in columns]
+        return _fitted(headers, cells, is_number, is_prose)
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     return "\n".join(
         "  ".join(
@@ -43,8 +45,8 @@ def render(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     )
 
 
-def _fitted(headers: Sequence[str], cells: list[list[str]], is_number: list[bool]) -> str:
-    """Lay out a table within the width of the terminal: sentences wrap, ids and names stay whole to be copied."""
+def _fitted(headers: Sequence[str], cells: list[list[str]], is_number: list[bool], is_prose: list[bool]) -> str:
+    """Lay out a table within the width of the terminal: sentences wrap; ids, names and times stay whole."""
     # Importing rich takes a tenth of a second.
     from rich.console import Console
     from rich.table import Table
@@ -52,11 +54,10 @@ def _fitted(headers: Sequence[str], cells: list[list[str]], is_number: list[bool
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for place, header in enumerate(headers):
-        is_prose = any(" " in row[place] for row in cells)
-        table.add_column(Text(header), justify="right" if is_number[place] else "left", no_wrap=not is_prose)
+        table.add_column(Text(header), justify="right" if is_number[place] else "left", no_wrap=not is_prose[place])
     for row in cells:
         table.add_row(*map(Text, row))
-    # Without a height, rich ignores the width that is set below on a dumb terminal.
+    # On a terminal that is called dumb, rich takes a width only beside a height.
     console = Console(force_terminal=True, height=25)
     console.width = max(console.width, console.measure(table, options=console.options.update(width=_UNLIMITED)).minimum)
     with console.capture() as captured:
@@ -65,7 +66,9 @@ def _fitted(headers: Sequence[str], cells: list[list[str]], is_number: list[bool
 
 
 def cell(value: Any) -> str:
-    """Return one value as text: times in UTC to the millisecond, nothing as a dash, lists with commas."""
+    """Return one value as text: times in UTC to the millisecond, fractions to six digits, nothing as a dash,
+    lists with commas.
+    """
     match value:
         case None | "" | [] | ():
             return NOTHING

@@ -1,4 +1,7 @@
-"""Probes for readiness of the two servers: a real query and a real login."""
+"""Probes for readiness of the two servers: a real query and a real login.
+
+The caller knows whether the server's process still runs, and cancels those that have no limit of time.
+"""
 
 import asyncio
 
@@ -47,11 +50,13 @@ async def postgres_answers(*urls: str) -> None:
 
 
 async def nats_answers(host: str, port: int, *, user: str, password: str) -> None:
-    """Wait until the server has JetStream, takes the credentials, answers a PING. Raises EmbeddedError if refused."""
+    """Wait until the server has JetStream, takes the credentials and answers a PING. Raises EmbeddedError if it refuses
+    the user.
+    """
     while True:
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
-                if await _greeting(host, port, user, password):
+                if await _admits(host, port, user, password):
                     return
         except (ConnectionError, TimeoutError, EOFError):
             pass
@@ -73,7 +78,7 @@ async def nats_admits(host: str, port: int, *, user: str, password: str) -> None
         ) from None
 
 
-async def _greeting(host: str, port: int, user: str, password: str) -> bool:
+async def _admits(host: str, port: int, user: str, password: str) -> bool:
     reader, writer = await asyncio.open_connection(host, port)
     try:
         verb, _, body = (await reader.readuntil(b"\r\n")).partition(b" ")

@@ -1,6 +1,7 @@
 """Checkpoints of a job: `from holdfast.trainer.checkpoint import Checkpointer`.
 
-The names are loaded on first use: only `Checkpointer` needs torch, not the vault and the command line.
+The names are loaded on first use, since that loads torch: the vault and the command line use modules of this package
+which need none.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class RestoreChoice:
             return manifest
         size = int(self._ranks.broadcast(torch.tensor([0])).item())
         if size < 0:
-            # If that is because a newer generation is there, this rank must end just as quietly.
+            # Raises Superseded if a newer generation is there: then this rank must end just as quietly as rank 0.
             self._storage.claim()
             raise CheckpointError("rank 0 could not choose a checkpoint, its log says why")
         if size == 0:
@@ -74,6 +74,7 @@ class RestoreChoice:
     def _newest_of(self, at_most: int | None, newer_in_memory: bool, any_in_memory: bool) -> CheckpointManifest | None:
         published = self._storage.steps()
         candidates = newest_first(published, at_most)
+        # A target of 0 asks for a new beginning, and None for whatever is newest.
         if at_most and not candidates and not any_in_memory and (newer_in_memory or self._has_newer(published)):
             raise CheckpointError(
                 f"no checkpoint of step {at_most} or before it is left, and newer ones are not to be restored; "
@@ -98,7 +99,10 @@ class RestoreChoice:
         return None
 
     def _has_newer(self, published: list[int]) -> bool:
-        """Return True if there is a step above the target, also one that an earlier try has set aside."""
+        """Return True if there is a step above the target, also one that an earlier try has set aside.
+
+        `published` has none at or below the target.
+        """
         return bool(published) or any(found.state is StepState.ROLLED_BACK for found in self._storage.survey())
 
     def _set_aside_damaged(self, step: int, reason: object) -> None:
@@ -107,7 +111,7 @@ class RestoreChoice:
 
 
 class ReadOnlyChoice(RestoreChoice):
-    """The choice for a replay: the same as the job's, but it changes nothing on the disk."""
+    """The choice for a replay: it changes nothing on the disk, and begins from scratch where no step is left."""
 
     def __init__(self, storage: Storage, ranks: RankGroup) -> None:
         super().__init__(storage, ranks)

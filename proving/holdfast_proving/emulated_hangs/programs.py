@@ -8,6 +8,14 @@ from typing import Literal
 
 from holdfast.topology import Mesh
 
+# Sizes only tell collectives apart, as those of a real model do.
+_TOKENS = 8192
+_ACTIVATION = 10_485_760
+_GATHERED_ACTIVATION = 4 * _ACTIVATION
+_STAGE_GRADIENTS = 100_000_000
+_LAYER_PARAMETERS = 5_000_000
+_LAYER_SHARD = 78_125
+
 JOIN = "join"
 """The main stream waits for the gradients' one."""
 
@@ -37,7 +45,10 @@ class Op:
 
 @dataclass
 class Layout:
-    """Ranks, groups and programs of a job. `groups`: role -> group of each rank; `members`: group -> ranks."""
+    """Ranks, groups and programs of a job.
+
+    `groups`: by rank, the number of its group in each role; `members`: by group, its ranks.
+    """
 
     mesh: Mesh
     ranks_per_node: int
@@ -85,7 +96,7 @@ def megatron(pp: int, dp: int, tp: int, ep: int, microbatches: int, steps: int, 
 
 
 def fsdp(shard: int, replicate: int, layers: int, steps: int, ranks_per_node: int) -> Layout:
-    """HSDP: parameters gathered and gradients scattered in `shard`, gradients summed over `replicate`."""
+    """HSDP: parameters gathered and gradients scattered in `shard` (at least 2), gradients summed over `replicate`."""
     mesh = Mesh(("replicate", "shard"), (replicate, shard))
     layout = Layout(mesh, ranks_per_node, "fsdp", [], [{} for _ in range(mesh.world_size)])
     _add_group(layout, "world", "default_pg", list(range(mesh.world_size)))
@@ -114,24 +125,24 @@ def _step_1f1b(stage: int, pp: int, dp: int, tp: int, ep: int, microbatches: int
             if reads_data:
                 yield Op("data")
             if tp > 1:
-                yield Op("forward", "tp", "broadcast", 8192)
+                yield Op("forward", "tp", "broadcast", _TOKENS)
         yield from layer("forward")
 
     def layer(place: str) -> Iterator[Op]:
         if tp > 1:
-            yield Op(place, "tp", "_all_gather_base", 41943040)
+            yield Op(place, "tp", "_all_gather_base", _GATHERED_ACTIVATION)
         if ep > 1:
             yield Op("experts", "ep", "all_to_all", 0)
             yield Op("experts", is_sync=True)
             yield Op("experts", "ep", "all_to_all", 0)
         if tp > 1:
-            yield Op(place, "tp", "_reduce_scatter_base", 41943040)
+            yield Op(place, "tp", "_reduce_scatter_base", _GATHERED_ACTIVATION)
 
     def send(place: str, to: str) -> Op:
-        return Op(place, to, "send", 10485760, "sends")
+        return Op(place, to, "send", _ACTIVATION, "sends")
 
     def receive(place: str, source: str) -> Iterator[Op]:
-        yield Op(place, source, "recv", 10485760)
+        yield Op(place, source, "recv", _ACTIVATION)
         yield Op(place, is_sync=True)
 
     for _ in range(warmup):
@@ -151,19 +162,19 @@ def _step_1f1b(stage: int, pp: int, dp: int, tp: int, ep: int, microbatches: int
         if not is_first:
             yield send("send_backward", "prev")
         if number == microbatches - 1 and dp > 1:
-            yield Op("backward", "dp", "_reduce_scatter_base", 100000000, "grads")
+            yield Op("backward", "dp", "_reduce_scatter_base", _STAGE_GRADIENTS, "grads")
     for number in range(warmup):
         yield from receive("recv_backward", "next")
         yield from layer("backward")
         if number == warmup - 1 and dp > 1:
-            yield Op("backward", "dp", "_reduce_scatter_base", 100000000, "grads")
+            yield Op("backward", "dp", "_reduce_scatter_base", _STAGE_GRADIENTS, "grads")
         if not is_first:
             yield send("send_backward", "prev")
     yield Op("optimizer", name=JOIN)
     yield Op("optimizer", "world", "all_reduce", 1)
     yield Op("optimizer", is_sync=True)
     if dp > 1:
-        yield Op("optimizer", "dp", "_all_gather_base", 100000000)
+        yield Op("optimizer", "dp", "_all_gather_base", _STAGE_GRADIENTS)
     yield Op("checkpoint")
     yield Op("barrier", "world", "all_reduce", 2)
     yield Op("barrier", is_sync=True)
@@ -172,15 +183,15 @@ def _step_1f1b(stage: int, pp: int, dp: int, tp: int, ep: int, microbatches: int
 def _step_fsdp(layers: int, replicate: int) -> Iterator[Op]:
     yield Op("data")
     for _ in range(layers):
-        yield Op("unshard", "shard", "_all_gather_base", 5000000)
+        yield Op("unshard", "shard", "_all_gather_base", _LAYER_PARAMETERS)
         yield Op("forward")
     yield Op("loss", is_sync=True)
     for _ in range(layers):
-        yield Op("unshard", "shard", "_all_gather_base", 5000000)
+        yield Op("unshard", "shard", "_all_gather_base", _LAYER_PARAMETERS)
         yield Op("backward")
-        yield Op("reduce_grads", "shard", "_reduce_scatter_base", 5000000, "grads")
+        yield Op("reduce_grads", "shard", "_reduce_scatter_base", _LAYER_PARAMETERS, "grads")
         if replicate > 1:
-            yield Op("reduce_grads", "replicate", "all_reduce", 78125, "grads")
+            yield Op("reduce_grads", "replicate", "all_reduce", _LAYER_SHARD, "grads")
     yield Op("optimizer", name=JOIN)
     yield Op("optimizer", "world", "all_reduce", 1)
     yield Op("optimizer", is_sync=True)

@@ -38,10 +38,10 @@ def _is_or_was_wrong(history: History, machine: str, at_s: float) -> bool:
 
 
 def from_corrupt_steps(history: History) -> Iterator[Complaint]:
-    """Complain about starts from steps that a machine had computed of which a test or a replay had shown it is wrong.
-
-    A decision cannot know what no test has found.
+    """Complain about starts from corrupt steps: a machine had part in computing them that, by then, a test or a replay
+    had shown to compute wrongly. A decision cannot know what no test has found.
     """
+    # When each machine's silent fault first showed itself in a job; of several times the first one stays.
     shown = {
         (fault.culprit, it.job): it.at_s
         for it in reversed(history.ledger.showings)
@@ -51,6 +51,7 @@ def from_corrupt_steps(history: History) -> Iterator[Complaint]:
     failed += [(at_s, node) for at_s, it in history.of(ReplayEnded) for node in it.suspects]
     for training in history.cluster.trainings:
         for start in training.starts if training.plan.keeps != "nothing" else ():
+            # Without a showing before the start, no moment lies between the two.
             culprits = {node for at_s, node in failed if shown.get((node, start.job), start.at_s) < at_s < start.at_s}
             if start.is_corrupt and not start.is_spoiled and culprits:
                 names = ", ".join(sorted(culprits))

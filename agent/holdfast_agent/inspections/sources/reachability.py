@@ -52,7 +52,8 @@ ReadNeighbours = Callable[[], Mapping[str, Neighbour]]
 class Reachability:
     """Watches the switches. `ping(addresses, limit_s)` returns those that replied; PermissionError: not permitted.
 
-    Other nodes do not reach a node with a loopback `address` by a switch: it watches those that are named only.
+    `address`: where other nodes reach this one. If it is a loopback address no traffic of the job passes a switch, so
+    the default gateway does not matter, and only switches that are named are watched.
     """
 
     def __init__(
@@ -126,7 +127,9 @@ def is_loopback(address: str) -> bool:
 
 
 def switch_check(policy: InspectionPolicy, machine: Machine, address: str) -> Check:
-    """Return the check of the switch of a node with this address: two misses in a row (ByteRobust, Table 3)."""
+    """Return the check of the switch of a node with this address. As many misses in a row count as `switch_misses` says
+    (two: ByteRobust, Table 3). The symptom is that of the paper's row for the network, of whatever kind the link is.
+    """
     return Check(
         name="switch",
         source="neighbour table; ICMP echo to [inspections] switches",
@@ -186,11 +189,10 @@ def _aligned(size: int) -> int:
 
 
 def icmp_echo(addresses: Iterable[str], limit_s: float) -> set[str]:
-    """Return the IPv4 addresses that reply in time. A raw socket of root sees all replies: filter by what was sent."""
-    kind = socket.SOCK_RAW if os.geteuid() == 0 else socket.SOCK_DGRAM
+    """Return the IPv4 addresses that reply in time. Raises PermissionError if this process may not send an echo."""
     waiting: dict[int, str] = {}
     answered: set[str] = set()
-    with socket.socket(socket.AF_INET, kind, socket.IPPROTO_ICMP) as echo, selectors.DefaultSelector() as selector:
+    with _echo_socket() as echo, selectors.DefaultSelector() as selector:
         echo.setblocking(False)
         selector.register(echo, selectors.EVENT_READ)
         token = os.urandom(16)
@@ -203,12 +205,20 @@ def icmp_echo(addresses: Iterable[str], limit_s: float) -> set[str]:
                     raise
                 # No route, or the neighbour is known to be gone: no reply.
         deadline = time.monotonic() + limit_s
-        # A raw socket of root may never fall silent.
+        # The deadline counts also while replies arrive: a raw socket sees those to other programs too.
         while waiting and (left_s := deadline - time.monotonic()) > 0 and selector.select(left_s):
-            number = _reply(echo.recv(1500), token, is_raw=kind == socket.SOCK_RAW)
+            number = _reply(echo.recv(1500), token, is_raw=echo.type == socket.SOCK_RAW)
             if number in waiting:
                 answered.add(waiting.pop(number))
     return answered
+
+
+def _echo_socket() -> socket.socket:
+    """Return a raw socket where CAP_NET_RAW permits one, else one of those that `net.ipv4.ping_group_range` permits."""
+    try:
+        return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    except PermissionError:
+        return socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
 
 
 def _request(number: int, token: bytes) -> bytes:

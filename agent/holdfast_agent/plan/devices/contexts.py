@@ -30,7 +30,7 @@ class DeviceUsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def context_kind(plan: RankPlan) -> str:
-    """Return the kind of process with a context that can become this rank: equal if all that it begins with is equal.
+    """Return the kind of process with a context that can become this rank. Ranks that begin alike have the same one.
 
     "" if none can: a program without Python, an interpreter that the script prepares before it imports torch, a rank
     with files mounted over others.
@@ -68,7 +68,11 @@ def why_none(used: DeviceUsed, kind: str, room_bytes: int, host_bytes_each: int)
 
 
 def why_never_again(exit_report: RankExit, *, has_stepped: bool, had_contexts: bool) -> str:
-    """Return why a job gets no contexts any more after this end of a rank; "": it may."""
+    """Return why a job gets no contexts any more after this end of a rank; "": it may.
+
+    A context is a help that is never worth a failure. So one failure counts against all, of whatever cause: memory of
+    the device or the host that ran out, or an end before the first step.
+    """
     exception = exit_report.exception
     if exception is not None and (
         exception.type.endswith(_OUT_OF_MEMORY) or "out of memory" in exception.message.lower()

@@ -39,12 +39,16 @@ class _Pending:
 
 
 class LogAlerts:
-    """The alerts of one crew. `now` is a monotonic clock in seconds."""
+    """The alerts of the ranks of one generation on a node. `now` is a monotonic clock in seconds.
+
+    The interval of a kind never shrinks again: what has been said is known until the ranks are started anew.
+    """
 
     def __init__(self) -> None:
         self._pending: dict[AlertKey, _Pending] = {}
 
     def add(self, rank: int, stream: str, signature: Signature, line: str) -> None:
+        """Count a line that matched; the first of its kind is due at once."""
         pending = self._pending.setdefault(AlertKey(rank, stream, signature.name), _Pending(signature.symptom))
         pending.count += 1
         if len(pending.lines) < LINES_MAX:

@@ -16,7 +16,9 @@ from holdfast_vault.shelf.shelves import Shelves
 
 
 class Senders:
-    """The keeper gets what is sealed. It and all who may hold something from before learn what was left behind."""
+    """One sender for each vault. The keeper gets the steps that ranks of this node seal. All vaults of the assignment,
+    also those that may still hold earlier steps, get the cuts: the steps that ranks have abandoned.
+    """
 
     def __init__(self, shelves: Shelves, notices: Notices, pacing: Pacing) -> None:
         self._shelves = shelves
@@ -29,7 +31,7 @@ class Senders:
     def assign(self, new: Assignment) -> None:
         with self._lock:
             old, self._assignment = self._assignment, new
-            if old is None or _who(old) != _who(new):
+            if old is None or _identity(old) != _identity(new):
                 self._end_all()
             wanted = dict.fromkeys((*_keeper(new), *new.order.sources)) if new.token else {}
             for address in self._senders.keys() - wanted:
@@ -90,7 +92,7 @@ class Senders:
         self._senders.clear()
 
 
-def _who(assignment: Assignment) -> tuple[object, ...]:
+def _identity(assignment: Assignment) -> tuple[object, ...]:
     order = assignment.order
     return assignment.job, order.generation, order.node, assignment.token
 

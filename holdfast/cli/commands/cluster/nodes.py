@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 import click
 
+from holdfast.cli.commands.cluster.node_history import show
 from holdfast.cli.connect.addresses import both_urls, database_option, nats_option, reader_url
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import ask, asked_by
@@ -16,7 +17,6 @@ from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.directory import cluster_errors, directory_option
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
-from holdfast.cli.output.node_history import show
 from holdfast.cli.output.tables import json_text, render
 from holdfast.embedded import control
 from holdfast.embedded.layout import ClusterLayout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,11 +16,11 @@ from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import reading_options
+from holdfast.cli.connect.settings import own_settings
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import json_text, render
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, KeepModel
-from holdfast.settings import load
 
 _MODELS = """
 select key as version, made_at, windows, accuracy, precision, recall, body->'jobs' as jobs
@@ -96,7 +95,7 @@ def _train_once(
     # Imported here because NumPy takes long to import.
     from holdfast.engines.telemetry import learning
 
-    policy = load.load(os.environ)[0].telemetry
+    policy = own_settings().telemetry
     now = datetime.now(UTC)
 
     async def history(connection: Connection) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:

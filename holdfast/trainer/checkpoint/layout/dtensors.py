@@ -64,7 +64,7 @@ def local_of(tensor: DTensor) -> torch.Tensor:
     return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
 
 
-# A state has few of these, and is asked for all of them at every step.
+# A state has far fewer of these than tensors, and is asked for all of them at every step.
 @lru_cache(maxsize=65_536)
 def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> Spread:
     coordinate = mesh.get_coordinate()
@@ -80,7 +80,8 @@ def _spread(shape: torch.Size, mesh: DeviceMesh, placements: tuple[Placement, ..
 def laid_out(kept: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
     """Return the kept state with its parts made DTensors again, over the meshes of the live state's DTensors.
 
-    An optimizer that has not stepped yet has no moments to compare with: theirs go where a parameter lies in that way.
+    An optimizer that has not stepped yet has no moments to compare with: its kept ones take the mesh of any parameter
+    that has the same placement. `kept` and `live` are states of a rank by their first keys, such as "model".
     Raises CheckpointMismatch when a part lay otherwise than the job's tensors do now.
     """
     if missing_entries := live.keys() - kept.keys():
@@ -111,7 +112,9 @@ def laid_out(kept: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_over(example: DTensor, part: DPart) -> DTensor:
-    """Return a part as a DTensor that lies as the example does."""
+    """Return a part as a DTensor over the mesh and with the placements of the example. Whether all ranks have matching
+    parts is not checked here, for that would take a collective.
+    """
     shape = torch.Size(part.spread.shape)
     stride = torch.empty(shape, device="meta").stride()
     return DTensor.from_local(
@@ -120,7 +123,7 @@ def part_over(example: DTensor, part: DPart) -> DTensor:
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield everything in nested dicts (of strings), and in lists that have tensors or dicts, with its path.
+    """Yield everything in nested dicts with strings as keys, and in lists that have tensors or dicts, with its path.
 
     What is empty is a leaf. So is a list of plain values, as in DCP: an optimizer's list of parameters is one value.
     """

@@ -46,6 +46,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     mesh: dict[str, int]
     created_at: float
+    """Seconds since the epoch."""
     parts: tuple[CheckpointPart, ...]
 
     @property
@@ -57,12 +58,18 @@ class ValueEntry(msgspec.Struct, frozen=True, array_like=True):
     """Place of one value of the state in its part. ``dtype`` is "object" for anything but a tensor (pickled)."""
 
     key: str
+    """First key of the state, such as "model", after its key space."""
     path: tuple[str | int, ...]
+    """Keys below `key`."""
     dtype: str
     shape: tuple[int, ...]
+    """Of the whole tensor, in elements."""
     chunk_offset: tuple[int, ...]
+    """Where this part of the tensor begins in the whole, in elements."""
     chunk_shape: tuple[int, ...]
+    """Of this part, in elements."""
     offset: int
+    """Bytes from the beginning of the file."""
     nbytes: int
     crc32: int
 
@@ -95,6 +102,7 @@ class PartLayout:
     def __init__(self) -> None:
         self._entries: list[ValueEntry] = []
         self.index_offset = 0
+        """Bytes written so far: where the index begins, once everything is added."""
         self.index_crc32 = 0
 
     def add(
@@ -108,7 +116,7 @@ class PartLayout:
         chunk_offset: tuple[int, ...] = (),
         chunk_shape: tuple[int, ...] = (),
     ) -> bytes:
-        """Note that `data` comes next. Returns the padding that has to follow it."""
+        """Enter `data`, which the caller writes next. Return the padding that has to follow it."""
         nbytes, crc32 = memoryview(data).nbytes, zlib.crc32(data)
         return self.note(
             key, path, nbytes, crc32, dtype=dtype, shape=shape, chunk_offset=chunk_offset, chunk_shape=chunk_shape
@@ -126,7 +134,7 @@ class PartLayout:
         chunk_offset: tuple[int, ...],
         chunk_shape: tuple[int, ...],
     ) -> bytes:
-        """Do the same as `add` for data of which only this is known."""
+        """Enter data of which only size and checksum are at hand, as `add` does."""
         offset = self.index_offset
         self._entries.append(ValueEntry(key, path, dtype, shape, chunk_offset, chunk_shape, offset, nbytes, crc32))
         padding = bytes(-nbytes % ALIGNMENT)

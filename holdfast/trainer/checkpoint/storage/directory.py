@@ -8,7 +8,7 @@ Layout of a directory::
 
     step-00000123/manifest.json     names, sizes and index checksums of every part, world size and mesh
     step-00000123/rank-00000.part   what rank 0 wrote
-    generation-8.big.1763724000000/ where generation 8 of job "big" writes, see `workplace.py`;
+    generation-8.big.1763724000000/ where generation 8 of job "big" writes, in the run that began at that time;
                                     the ranks in step-00000124, the vaults of its nodes in vault-step-00000125
     step-00000120.damaged/          failed its checks: kept for the post-mortem, never read
     step-00000121.rolled-back/      newer than a rollback's target: kept, never read
@@ -53,12 +53,13 @@ __all__ = [
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
 SET_ASIDE_MAX = 3
+"""Checkpoints that are kept for the post-mortem: each is as large as any other."""
 
 VAULT = "vault-"
 """Before the names of what vaults write: they and the ranks may write the same step at the same time."""
 
 _PUBLISHED = re.compile(r"step-(\d{8,})")
-_WRITTEN = re.compile(r"(vault-)?step-(\d{8,})")
+_WRITTEN = re.compile(rf"({VAULT})?step-(\d{{8,}})")
 _SET_ASIDE = re.compile(r"step-(\d{8,})\.(damaged|rolled-back)(-\d+)?")
 
 
@@ -119,7 +120,7 @@ class Storage(Protocol):
         ...
 
     def survey(self) -> list[FoundCheckpoint]:
-        """Yield every complete or unfinished checkpoint in any order, for display: it claims and changes nothing."""
+        """Return every complete or unfinished checkpoint in any order, for display: it claims and changes nothing."""
         ...
 
 
@@ -144,7 +145,7 @@ class DirectoryStorage:
     """Checkpoints in a directory that all nodes of the job share."""
 
     def __init__(self, root: str | os.PathLike[str], *, owner: Owner = UNFENCED, prefix: str = "") -> None:
-        """`prefix` keeps what one kind of writer writes apart from what others of the same owner do."""
+        """`prefix`: `VAULT` for vaults, "" for ranks."""
         self.root = Path(root)
         self._owner = owner
         self._prefix = prefix
@@ -190,7 +191,7 @@ class DirectoryStorage:
         return str(target)
 
     def _remove_strays(self, published: Path, manifest: CheckpointManifest) -> None:
-        # Only now: who is killed before it is published leaves all that the next one needs to do it.
+        # Only after the publication: a writer that is killed before it must leave all that the next one publishes.
         try:
             for stray in {path.name for path in published.iterdir()} - {MANIFEST, *(it.name for it in manifest.parts)}:
                 (published / stray).unlink()
@@ -221,8 +222,9 @@ class DirectoryStorage:
         with self._workplace.in_use():
             for step in outdated(sizes(self, retention), retention):
                 self._workplace.drop(self._published(step))
-            for name in sorted((match[0] for match in self._matches(_SET_ASIDE)), reverse=True)[SET_ASIDE_MAX:]:
-                self._workplace.drop(self.root / name)
+            newest_first = sorted(self._matches(_SET_ASIDE), key=lambda match: (int(match[1]), match[0]), reverse=True)
+            for match in newest_first[SET_ASIDE_MAX:]:
+                self._workplace.drop(self.root / match[0])
             self._workplace.sweep()
 
     def unpublished(self) -> list[int]:

@@ -18,6 +18,14 @@ def test_columns_are_aligned_and_numbers_stand_to_the_right() -> None:
     ]
 
 
+def test_times_stay_whole_on_a_narrow_terminal_and_sentences_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    rows = [(datetime(2025, 11, 20, 18, tzinfo=UTC), "one sentence of several words")]
+    first = render(["AT", "TEXT"], rows).splitlines()[1]
+    assert first.startswith("2025-11-20 18:00:00.000  one")
+
+
 def test_a_table_without_rows_is_its_head() -> None:
     assert render(["A", "B"], []) == "A  B"
 

@@ -148,6 +148,16 @@ def test_retention_keeps_the_newest_and_what_living_generations_write(storage: D
     assert sorted(path.name for path in storage.root.glob("generation-*")) == ["generation-3", "generation-4"]
 
 
+def test_of_those_set_aside_the_highest_steps_are_kept(storage: DirectoryStorage) -> None:
+    for step in (99_999_997, 99_999_998, 99_999_999, 100_000_000):
+        publish(storage, step)
+        storage.set_aside(step, "damaged")
+
+    storage.retain(Retention(2))
+
+    assert sorted(storage.damaged()) == [99_999_998, 99_999_999, 100_000_000]
+
+
 def test_a_medium_that_refuses_is_named_and_its_leftovers_go(storage: DirectoryStorage) -> None:
     publish(storage, 7)
     with files_limited_to(1 << 16), pytest.raises(CheckpointError, match=r"step-00000008.*File too large") as raised:

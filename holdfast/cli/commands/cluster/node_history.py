@@ -13,12 +13,12 @@ import msgspec
 from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
+from holdfast.cli.connect.settings import own_settings
 from holdfast.cli.incident_ids import number_or_id, numbers_of
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, render
 from holdfast.engines.record.history import NodeRecord
 from holdfast.engines.record.racks import suspect_racks
-from holdfast.settings.decisions.record import RecordPolicy
 
 _NODE = """
 select n.key as node, n.state, n.job, n.reason, n.blocked_until, r.chance, r.last_at as chance_at,
@@ -42,9 +42,9 @@ from controller.node_history where node = $1 order by at desc
 def show(node: str, directory: Path, database_url: str | None, as_json: bool) -> None:
     """Show NODE's history over incidents and jobs: failures, checks, evictions, and the chance of a lasting fault.
 
-    `show` may be left out. COUNTS is no for what is never held against a node: silence, failures with another
-    explanation, results of checks. The chance is as of the last entry, and halves its distance to that of any node in
-    `[record] half_life_days`. If more nodes of its rack failed than chance has it, that is shown as well.
+    `show` may be left out. COUNTS says whether an entry is held against the node. No is for silence, failures
+    with another explanation, results of checks. The chance is as of the last entry, and halves its distance to that of
+    any node in `[record] half_life_days`. Its rack is named if more nodes of it have failed than chance explains.
     """
     require_name(node, "node name")
 
@@ -87,8 +87,8 @@ def show(node: str, directory: Path, database_url: str | None, as_json: bool) ->
 
 
 def _suspicion_of(rack: str, records: list[NodeRecord]) -> str:
-    """Return what the records of all nodes say of a rack, under the default settings; "" if nothing."""
-    policy = RecordPolicy()
+    """Return what the records of all nodes say of a rack, under the settings of this command; "" if nothing."""
+    policy = own_settings().record
     found = suspect_racks(records, datetime.now(UTC), policy)
     return next((it.in_words(policy) for it in found if it.rack == rack), "")
 
