@@ -1,7 +1,7 @@
 """Diagnosis of a crash: from logs and exit codes of all ranks to one symptom with evidence. See docs/classify.md.
 
 The path of a log: `scan` reads lines, `traceback` finds exceptions, `rule_matches` applies `rules.toml`, `cascade`
-finds the rank that failed first, `diagnose` decides.
+finds the rank that failed first, `diagnose` decides, `words` guesses where no rule knows the end.
 """
 
 from holdfast.engines.crash.diagnose import (

@@ -46,10 +46,18 @@ _RAY = re.compile(
     r"\((?:[\w.<>:]+ pid=\d+(?:, ip=[\d.]+)?|raylet|autoscaler)(?:, ip=[\d.]+)?\) (?:\[repeated \d+x[^\]]{0,40}\] ?)?"
 )
 _VLLM = re.compile(r"(?=(?P<level>[A-Z]+) )[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\] ")
-_KUBERNETES = re.compile(r"(?:stdout|stderr) [FP] ")
+_KUBERNETES = re.compile(r"(?:stdout|stderr) [FP] |\[pod/[\w.-]{1,253}/[\w.-]{1,63}\] ")
 _COMPOSE = re.compile(r"[A-Za-z][\w.-]{1,58}[-_]\d{1,4} {1,12}\| ")
 _KAGGLE = re.compile(r"\d+\.\ds\t\d+\t")
-_AGAIN = re.compile(r"(?:[\w.:/-]+ ){0,2}- [\w.]{1,60} - [A-Z]{4,8} - (?=\[(?:rank|default)\d+\]:)")
+_OUTPUT = (
+    r"\[(?:rank|default)\d+\]:|Traceback \(most|\s{2,}File \"|terminate called|"
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b(?::|\s*$)"
+)
+"""How the output of a program begins that another program repeats."""
+_AGAIN = re.compile(
+    rf"(?:[\w.:,/-]+ ){{0,2}}- [\w.]{{1,60}} - [A-Z]{{4,8}} - "
+    rf"(?={_OUTPUT}|\[?[EF]\d{{4}} |ERROR\b|FATAL\b|.{{0,40}}: error: )"
+)
 """A logger that repeats its children's output: the level is the logger's, not theirs."""
 _HOST = re.compile(
     r"(?!python|torch\d|[Rr]ank|RANK|local_rank|trainer\d|worker\d|E[A-Z]\d{4}:)"
@@ -62,8 +70,14 @@ _BEFORE_RANK = re.compile(r"(?:[^\s\[]{0,60}\[[^\][]{0,60}\][: ]*|[\w.:/-]{1,60}
 """Whatever a collector writes before torch's own prefix: numbers of lines, names of tasks."""
 _DRAWN = re.compile(r"[^\n]{0,40}\d{1,3}%\|[^\n]{0,800}?\](?=\[rank\d{1,6}\]:|Traceback \(most recent call last\))")
 """A progress bar that a line was written behind."""
-_LOGGED = re.compile(r"(?:ERROR|CRITICAL): {4}(?=\S| {2})|> (?=\[rank\d)")
+_LOGGED = re.compile(rf"(?:ERROR|CRITICAL): {{4}}(?=\S| {{2}})|> (?={_OUTPUT})")
 """A logger that writes its level before each line of a traceback, or a quotation."""
+_SYSLOG = re.compile(
+    r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2} \d\d:\d\d:\d\dZ? [\w.-]{1,64} "
+    r"(?=[\w./-]{1,40}(?:\[\d+\])?: )"
+)
+_PROGRAM = re.compile(rf"[\w./-]{{1,40}}\[\d+\]: (?={_OUTPUT})")
+"""What syslog writes before a line: time, machine and program."""
 _STREAM = re.compile(r"(?:[\w.:-]{1,60} )?(?:std(?:err|out): |\[std(?:err|out)\] )")
 """Prefixes of programs that repeat the output of another one."""
 _WITHIN = re.compile(
@@ -85,7 +99,7 @@ _STAMP_LEAD = re.compile(
 )
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVEL_WITHIN_CHARS = 110
-_C10 = re.compile(r"^\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
+_C10 = re.compile(r"(?<!\S)\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
 _OLD_NCCL = re.compile(r"(?:^|\] )[\w./-]{1,60}\.(?:cu|cc|h):\d{1,5} WARN ")
 """A warning of NCCL before 2.4, which did not write its name."""
 _QUIET = {"DEBUG": "info", "INFO": "info", "WARNING": "quiet", "WARN": "quiet"}
@@ -93,7 +107,7 @@ _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]ar
 
 
 def dissect(raw: str, number: int) -> LogLine:
-    text = raw[: LINE_CHARS_MAX + END_CHARS + len(GAP)]
+    text = raw[: LINE_CHARS_MAX + END_CHARS + len(GAP)].rstrip()
     if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
         text = _ANSI.sub("", text)
     at = moment(text)
@@ -136,6 +150,8 @@ def _lead(text: str) -> re.Match[str] | None:
         or _KUBERNETES.match(text)
         or _RAY.match(text)
         or _KAGGLE.match(text)
+        or _SYSLOG.match(text)
+        or (_PROGRAM.match(text) if "]: " in text[:56] else None)
         or (_HOST.match(text) if ": " in text[:66] else None)
         or (_COMPOSE.match(text) if " | " in text[:76] else None)
         or (_STREAM.match(text) if "std" in text[:64] else None)
@@ -168,7 +184,7 @@ def _level(text: str) -> str:
         return "nccl_warn"
     if glog := _GLOG.search(head):
         return "quiet" if glog[1] in "WI" else "loud"
-    if c10 := _C10.match(text):
+    if c10 := _C10.search(head):
         return "quiet" if c10[1] in "WI" else "loud"
     if _WARNING.search(text[:300]):
         return "quiet"

@@ -80,6 +80,11 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
             return False
         return bool(self.pattern.search(text)) and not (self.unless and self.unless.search(text))
 
+    def knows_line(self, text: str) -> bool:
+        """Return True if a line has a pattern of the rule, whatever the level and the patterns that exclude it."""
+        is_of_lines = self.rule.where in ("any", "line") and not self.types
+        return is_of_lines and self.pattern is not None and self.pattern.search(text) is not None
+
     def finds_in_exception(self, name: str, texts: tuple[str, ...], *, has_traceback: bool = True) -> bool:
         """Return True if an exception of type `name` matches. `texts`: `Type: message`, with the module and without."""
         if self.rule.where in ("line", "code") or (self.types and name not in self.types):
@@ -126,6 +131,10 @@ class RuleBook:
 
     def of_line(self, text: str, level: str) -> CompiledRule | None:
         return next((one for one in self.compiled if one.finds_in_line(text, level)), None)
+
+    def is_judged(self, text: str) -> bool:
+        """Return True if a rule knows a line, be it as one that it must not match, or at another level."""
+        return any(one.knows_line(text) for one in self.compiled)
 
     def of_exception(self, qualified: str, message: str, *, has_traceback: bool = True) -> CompiledRule | None:
         """Return the first rule that matches an exception. `qualified`: its type, with its module if the log has it."""

@@ -22,8 +22,10 @@ _TASK = re.compile(
 )
 """An exception of a task, as Ray raises it where the result is asked for; of those that say nothing without their
 message, which is not repeated, only the original counts."""
-_CUSTOM = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*(?=[A-Z_]?\w*[a-z])[A-Za-z_]\w*)(?:: (?P<message>.*))?$")
-"""Any class below a frame; names in capitals are levels of loggers."""
+_CUSTOM = re.compile(
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*(?=\w*[A-Z])(?=[A-Z_]?\w*[a-z])[A-Za-z_]\w*)(?:: (?P<message>.*))?$"
+)
+"""Any class below a frame; names in capitals are levels of loggers, those without any are programs."""
 _QUOTED = re.compile(r"^\s*(?:raise\b|return\b|assert\b|self\.|if\b|for\b|with\b|except\b|def\b|print\(|\w+ = )")
 _HEADER = "Traceback (most recent call last)"
 _CHAIN = re.compile(

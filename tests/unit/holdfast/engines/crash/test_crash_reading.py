@@ -55,6 +55,13 @@ def of(**logs: str) -> Diagnosis:
         ("(W pid=4711) [repeated 7x across cluster] KeyError: 'a'", None, False, "KeyError: 'a'"),
         ("#033[31m[rank4]: KeyError: 'a'#033[0m", 4, False, "KeyError: 'a'"),
         ("[PG 7 Rank 1] x", None, False, "[PG 7 Rank 1] x"),
+        ("[pod/train-0/main] KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("> KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("> building the data set", None, False, "> building the data set"),
+        ("Nov 28 23:01:02 gpu-07 train[4711]: KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("Nov 28 23:01:02 gpu-07 kernel: NVRM: Xid", None, False, "kernel: NVRM: Xid"),
+        ("2024-05-15 10:00:00,100 - launch - INFO - KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("KeyError   ", None, False, "KeyError"),
     ],
 )
 def test_whose_line_it_is(line: str, rank: int | None, local: bool, text: str) -> None:
@@ -328,3 +335,26 @@ def test_an_end_that_is_judged_with_later_ones_is_read_once(monkeypatch: pytest.
     assert len(reads) == 1
     assert diagnose([scan_end(*first)], {1: 1}) == alone
     assert together.rule == alone.rule
+
+
+def test_the_level_of_native_code_counts_behind_any_prefix() -> None:
+    for prefix in ("", "trainer :: ", "[n3] "):
+        line = dissect(f"{prefix}[W socket.cpp:558] [c10d] The address of (n1, 3389) cannot be retrieved", 1)
+        assert line.level == "quiet"
+
+
+def test_a_program_before_a_frame_is_no_exception() -> None:
+    table = "tool: Failures:\ntool:   <NO_OTHER_FAILURES>\n"
+    stack = 'tool:   File "/opt/run.py", line 7, in launch\ntool:     raise ChildFailedError(\n'
+    assert of(log=f"{stack}tool: torch.distributed.elastic.errors.ChildFailedError:\n{table}").symptom == "unknown"
+
+
+def test_a_crash_of_another_program_does_not_hide_what_the_kernel_says_of_a_gpu() -> None:
+    crash = "[811.5] warmup[4711]: segfault at 7f10 ip 000055d2 sp 00007ffc error 4 in warmup[55d2+1000]\n"
+    fault = "[911.5] NVRM: Xid (PCI:0000:18:00): 31, pid=4712, Ch 00000039, MMU Fault: ENGINE GRAPHICS\n"
+    assert of(log=crash).symptom is Symptom.SEGFAULT
+    assert of(log=crash + fault).symptom is not Symptom.SEGFAULT
+
+
+def test_killed_counts_behind_the_name_of_a_machine() -> None:
+    assert of(log="n-07: step 3 loss 2.1\nn-07: Killed\n").symptom is Symptom.KILLED
