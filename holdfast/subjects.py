@@ -26,6 +26,10 @@ CODE_BYTES_MAX = 2 << 30
 """Postgres has all versions: one that expired on the bus is put there again when a node asks for it."""
 DEAD_LETTER_STREAM = "DEADLETTERS"
 DEAD_LETTER_ROOT = f"{ROOT}.deadletter"
+FLOODS = "floods"
+"""The dead letters that name nodes which published more than their share are those of this consumer."""
+CONSUMERS = ("controller", "analyzer", "standby", "ckpt-coordinator", "historian")
+"""Names of the services' consumers, by which they also answer pings."""
 
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,6 +133,16 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
     return "accounts: " + msgspec.json.format(msgspec.json.encode(accounts), indent=1).decode() + "\n"
 
 
+def stored_for(node: str) -> list[str]:
+    """Return the subjects on which a node may publish what streams store. Its name is the last token of each."""
+    return [
+        f"{ROOT}.evidence.*.*.{node}",
+        f"{ROOT}.metric.*.*.{node}",
+        *(f"{ROOT}.action.{action.__struct_config__.tag}.*.{node}" for action in _ACTIONS),
+        f"{DEAD_LETTER_ROOT}.*.{node}",
+    ]
+
+
 READ = tuple(f"{ROOT}.{kind}.>" for kind in (*EventClass, "heartbeat", "log"))
 """What the reader receives."""
 
@@ -182,12 +192,9 @@ def _node_permissions(node: str) -> dict[str, Any]:
     answered = (agent_ping_subject(node), holder_subject(node))
     return {
         "publish": [
-            f"{ROOT}.evidence.*.*.{node}",
-            f"{ROOT}.metric.*.*.{node}",
-            *(f"{ROOT}.action.{action.__struct_config__.tag}.*.{node}" for action in _ACTIONS),
+            *stored_for(node),
             log_subject("*", "*", node),
             heartbeat_subject(node),
-            f"{DEAD_LETTER_ROOT}.*.{node}",
             CODE_REQUESTS,
             *(
                 f"{_GET}.{bucket_stream(DESIRED_BUCKET)}.{kv_subject(DESIRED_BUCKET, kind.key_of(node))}"

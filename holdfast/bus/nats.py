@@ -242,6 +242,10 @@ class NatsBus:
     def connected_since(self) -> datetime | None:
         return self._connection.since
 
+    def link_now(self) -> Link:
+        """Return the present link, for requests that only NATS knows; raises BusUnavailable if there is none."""
+        return self._connection.link_now()
+
     async def close(self) -> None:
         """Flush what was published and disconnect; iterations over this bus end."""
         await self._connection.close()

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.bus import BusError, BusUnavailable, Message, NoResponder, StreamPosition, StreamState
 from holdfast.bus.link import ApiRefusal, Link, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
+from holdfast.events import BODY_BYTES_MAX
 from holdfast.subjects import (
     CODE_BUCKET,
     CODE_BYTES_MAX,
@@ -34,6 +35,8 @@ _SHARED = ("EVIDENCE", "DECISIONS", "METRICS")
 _NAME_IN_USE = 10058
 _NO_ROOM = (10023, 10028, 10047)
 _KEY_BYTES_MAX = 1 << 30
+_MESSAGE_BYTES_MAX = BODY_BYTES_MAX + (64 << 10)
+"""An event and its headers. Longer ones cannot be read, and a node could fill a stream with few of them."""
 
 
 def stream_config(spec: StreamSpec) -> dict[str, Any]:
@@ -45,6 +48,7 @@ def stream_config(spec: StreamSpec) -> dict[str, Any]:
         "storage": "memory" if spec.in_memory else "file",
         "max_age": spec.keep_s * NS,
         "max_bytes": spec.bytes_max,
+        **({"max_msg_size": _MESSAGE_BYTES_MAX} if spec.name in _SHARED else {}),
         "num_replicas": 1,
         "duplicate_window": DUPLICATE_WINDOW_S * NS,
         "allow_direct": True,
@@ -166,11 +170,29 @@ async def stream_state(link: Link, stream: str) -> StreamState:
     return StreamState(messages=counts.messages, newest=newest, newest_at=at)
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """A message of a stream, and the time at which it was stored."""
+
+    message: Message
+    at: datetime
+
+
+async def newest_on(link: Link, stream: str, subject: str) -> Stored | None:
+    """Return the newest message on a subject; None if there is none. Raises BusUnavailable without an answer."""
+    found = await _read(link, stream, f".{subject}", b"")
+    if found is None:
+        return None
+    message = _message(found)
+    return Stored(message, msgspec.convert(message.headers.get("Nats-Time-Stamp"), datetime))
+
+
 async def message_at(link: Link, stream: str, sequence: int) -> Message | None:
     """Return the message at this position; None if it expired. Raises BusUnavailable without an answer."""
     found = await _message_at(link, stream, sequence)
-    if found is None:
-        return None
+    return None if found is None else _message(found)
+
+
+def _message(found: Msg) -> Message:
     headers = dict(found.headers or {})
     subject = headers.get("Nats-Subject", "")
     return Message(id=headers.get("Nats-Msg-Id", ""), subject=subject, body=found.data, headers=headers)
@@ -210,8 +232,12 @@ async def _counts(link: Link, stream: str) -> _StreamCounts:
 
 
 async def _message_at(link: Link, stream: str, sequence: int) -> Msg | None:
+    return await _read(link, stream, "", msgspec.json.encode({"seq": sequence}))
+
+
+async def _read(link: Link, stream: str, suffix: str, request: bytes) -> Msg | None:
     try:
-        found = await link.answer(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode({"seq": sequence}))
+        found = await link.answer(f"$JS.API.DIRECT.GET.{stream}{suffix}", request)
     except NoResponder:
         raise BusUnavailable(f"stream {stream} does not answer at {link.address}") from None
     return None if status_of(found) in ("404", "408") else found

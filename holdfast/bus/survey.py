@@ -19,6 +19,7 @@ class StreamSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     messages: int
+    first_sequence: int
     last_sequence: int
     at: datetime
 
@@ -38,6 +39,7 @@ class ConsumerSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
 class _StreamState(msgspec.Struct, frozen=True):
     messages: int
+    first_seq: int
     last_seq: int
 
 
@@ -71,7 +73,14 @@ async def survey_stream(link: Link, stream: str) -> StreamSurvey | None:
         if refusal.error.err_code == _STREAM_NOT_FOUND:
             return None
         raise
-    return StreamSurvey(name=stream, messages=info.state.messages, last_sequence=info.state.last_seq, at=info.ts)
+    state = info.state
+    return StreamSurvey(
+        name=stream,
+        messages=state.messages,
+        first_sequence=state.first_seq,
+        last_sequence=state.last_seq,
+        at=info.ts,
+    )
 
 
 async def survey_consumers(link: Link, stream: str) -> list[ConsumerSurvey]:

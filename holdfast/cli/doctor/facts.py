@@ -9,8 +9,9 @@ from datetime import datetime
 
 import msgspec
 
-SERVICES = ("controller", "analyzer", "standby", "ckpt-coordinator", "historian")
-"""Services by the names that they answer pings to, which are also the names of their consumers."""
+from holdfast.subjects import CONSUMERS
+
+SERVICES = CONSUMERS
 
 
 class Outbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +134,8 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     missing_streams: tuple[str, ...] = ()
     consumers: tuple[Consumer, ...] = ()
     dead_letters: DeadLetters | None = None
+    flood: DeadLetters | None = None
+    """The newest report of a node that published more than its share."""
     answering: frozenset[str] = frozenset()
     """Services and agents (`agent-NODE`) that answered a ping."""
     lost_messages: tuple[PublishedMessage, ...] = ()

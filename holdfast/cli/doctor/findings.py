@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from holdfast.cli.doctor import job_findings
 from holdfast.cli.doctor.facts import SERVICES, Facts
 from holdfast.cli.doctor.finding import Finding, Severity
+from holdfast.subjects import FLOODS
 
 OUTBOX_S_MAX = 15.0
 """A relay publishes at once, and tries again within half a second; its slowest poll is 5 s."""
@@ -221,7 +222,7 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
 
 def _dead_letters(facts: Facts) -> Iterator[Finding]:
     letters = facts.bus.dead_letters if facts.bus else None
-    if letters is not None and letters.newest_s <= DEAD_LETTER_S_MAX:
+    if letters is not None and letters.newest_s <= DEAD_LETTER_S_MAX and letters.consumer != FLOODS:
         yield Finding(
             kind="dead_letters",
             severity=Severity.WARNING,
@@ -230,6 +231,20 @@ def _dead_letters(facts: Facts) -> Iterator[Finding]:
             f"{letters.subject}: {letters.error}",
             cure='`holdfast sql "select * from historian.dead_letters order by at desc"` lists them; a program of '
             "another release, or a foreign one, sends them. This finding goes away after a day",
+        )
+
+
+def _floods(facts: Facts) -> Iterator[Finding]:
+    flood = facts.bus.flood if facts.bus else None
+    if flood is not None and flood.newest_s <= DEAD_LETTER_S_MAX:
+        node = flood.subject.rpartition("/")[2]
+        yield Finding(
+            kind="flood",
+            severity=Severity.ERROR,
+            about=node,
+            what=f"{flood.error}, {flood.newest_s:.0f} s ago",
+            cure=f"`holdfast logs {node}` shows whether its agent repeats something. If not, another program has its "
+            f"password: `holdfast credentials revoke {node}` cuts it off. This finding goes away after a day",
         )
 
 
@@ -304,6 +319,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     job_findings.shared_faults,
     job_findings.machines_without_copies,
     _dead_letters,
+    _floods,
     _disks,
     _certificates,
     _clocks,

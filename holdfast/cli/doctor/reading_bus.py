@@ -8,9 +8,9 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.bus import BusError, BusUnavailable, StreamPosition
+from holdfast.bus import BusError, BusUnavailable, Message, StreamPosition
 from holdfast.bus.link import Link
-from holdfast.bus.streams import message_lost, stream_state
+from holdfast.bus.streams import message_lost, newest_on, stream_state
 from holdfast.bus.survey import ConsumerSurvey, StreamSurvey, survey_consumers, survey_stream
 from holdfast.cli.connect.bus import require_addresses
 from holdfast.cli.connect.network import network_policy
@@ -18,7 +18,7 @@ from holdfast.cli.doctor.facts import SERVICES, BusFacts, Consumer, DeadLetters,
 from holdfast.cli.doctor.reading_database import Timed
 from holdfast.clock import Now
 from holdfast.decoding import UNREADABLE
-from holdfast.subjects import ALL_HEARTBEATS, DEAD_LETTER_STREAM, STREAMS, ping_subject
+from holdfast.subjects import ALL_HEARTBEATS, DEAD_LETTER_STREAM, FLOODS, STREAMS, dead_letter_subject, ping_subject
 
 CONNECT_S_MAX = 5.0
 BUS_S_MAX = 15.0
@@ -87,6 +87,7 @@ async def _read(
         missing_streams=tuple(spec.name for spec in STREAMS if spec.name not in streams),
         consumers=_compared(before, after, reference, listen=listen),
         dead_letters=await _dead_letters(link, streams.get(DEAD_LETTER_STREAM)),
+        flood=await _flood(link, streams.get(DEAD_LETTER_STREAM)),
         answering=answered,
         lost_messages=await _lost(link, published, streams),
         nodes_ahead_s=nodes_ahead_s,
@@ -177,12 +178,23 @@ async def _dead_letters(link: Link, stream: StreamSurvey | None) -> DeadLetters 
     state = await stream_state(link, DEAD_LETTER_STREAM)
     if state.newest is None or state.newest_at is None:
         return None
+    return _letter(state.newest, state.messages, stream.at, state.newest_at)
+
+
+async def _flood(link: Link, stream: StreamSurvey | None) -> DeadLetters | None:
+    if stream is None:
+        return None
+    newest = await newest_on(link, stream.name, dead_letter_subject(FLOODS))
+    return None if newest is None else _letter(newest.message, 1, stream.at, newest.at)
+
+
+def _letter(newest: Message, count: int, now: datetime, newest_at: datetime) -> DeadLetters:
     return DeadLetters(
-        count=state.messages,
-        newest_s=max(0.0, (stream.at - state.newest_at).total_seconds()),
-        consumer=state.newest.subject.rpartition(".")[2],
-        subject=state.newest.headers.get("Holdfast-Subject", ""),
-        error=state.newest.headers.get("Holdfast-Error", ""),
+        count=count,
+        newest_s=max(0.0, (now - newest_at).total_seconds()),
+        consumer=newest.subject.rpartition(".")[2],
+        subject=newest.headers.get("Holdfast-Subject", ""),
+        error=newest.headers.get("Holdfast-Error", ""),
     )
 
 

@@ -13,6 +13,7 @@ from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.service_shell import answer_pings
 from holdfast.settings.addresses import Address
 from holdfast.settings.findings.telemetry import TelemetryPolicy
+from holdfast_historian.floods import FloodGuard
 from holdfast_historian.partitions import PartitionPolicy
 from holdfast_historian.retraining import Retraining
 from holdfast_historian.service import Historian
@@ -43,7 +44,9 @@ async def serve(this: Daemon) -> None:
     bus = await connect(this.nats_url, "historian", network=this.settings.network)
     try:
         policy = PartitionPolicy(keep_days=this.settings.history.keep_days or None)
-        await run(bus, this.database_url, system_now, policy, this.settings.telemetry)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run(bus, this.database_url, system_now, policy, this.settings.telemetry), name="run")
+            group.create_task(FloodGuard(bus, system_now).run(), name="floods")
     finally:
         await bus.close()
 

@@ -294,6 +294,13 @@ def test_dead_letters_of_the_last_day(newest_s: float, is_found: bool) -> None:
     assert [(it.kind, it.severity) for it in found] == [("dead_letters", Severity.WARNING)] * is_found
 
 
+def test_a_node_that_publishes_more_than_its_share_is_named_once() -> None:
+    letter = DeadLetters(count=1, newest_s=9.0, consumer="floods", subject="EVIDENCE/n1", error="it floods")
+    finding = _only(_with(bus={"dead_letters": letter, "flood": letter}))
+    assert (finding.kind, finding.about, finding.severity) == ("flood", "n1", Severity.ERROR)
+    assert "credentials revoke n1" in finding.cure
+
+
 @pytest.mark.parametrize(
     ("facts", "about", "what"),
     [

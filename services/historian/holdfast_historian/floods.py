@@ -1,0 +1,92 @@
+"""Each node's share of a stream is limited: what a node publishes beyond it is removed, and the record says so.
+
+A full stream drops its oldest messages, whoever published them. So a node that publishes faster than services read
+would push out events of other nodes, and delay all that stands behind its own (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from datetime import datetime, timedelta
+
+import structlog
+
+from holdfast.bus import BusError
+from holdfast.bus.backlog import Backlog, remove_published, survey_backlog
+from holdfast.bus.nats import NatsBus
+from holdfast.clock import Now
+from holdfast.daemon.dead_letters import UnhandledMessage, rejection
+from holdfast.subjects import FLOODS, STREAMS, StreamSpec
+
+LOOK_EVERY_S = 0.5
+UNREAD_MAX = 20_000
+"""Unread messages of one node in a stream. A node publishes 5,000 of evidence in hours."""
+UNREAD_MEASUREMENTS_MAX = 50_000
+"""A node that was cut off publishes 20,000 measurements at once when it returns."""
+SHARE = 8
+"""One node's unread messages may fill this part of a stream."""
+DEVIATIONS = 3
+"""A sample of a node's messages may by chance be too large by this many standard deviations; so much is left out."""
+REPORT_EVERY = timedelta(minutes=1)
+
+log = structlog.get_logger()
+
+
+def flooding(backlog: Backlog, messages_max: int, bytes_max: int) -> dict[str, int]:
+    """Return the nodes above a limit, and how many unread messages each has at least."""
+    hits: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter()
+    for look in backlog.looks:
+        hits[look.node] += 1
+        nbytes[look.node] += look.nbytes
+    found: dict[str, int] = {}
+    for node, count in hits.items():
+        scale = (1 - DEVIATIONS / math.sqrt(count)) * backlog.unread / backlog.positions
+        if node and (count * scale > messages_max or nbytes[node] * scale > bytes_max):
+            found[node] = round(count * scale)
+    return found
+
+
+class FloodGuard:
+    """Looks at all streams twice a second, and limits each node's share of them."""
+
+    def __init__(self, bus: NatsBus, now: Now) -> None:
+        self._bus = bus
+        self._now = now
+        self._reported: dict[tuple[str, str], datetime] = {}
+
+    async def run(self) -> None:
+        """Guard until cancelled, whenever the bus answers."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for spec in STREAMS:
+                try:
+                    await self.limit(spec)
+                except BusError as error:
+                    log.debug("shares of nodes not limited", stream=spec.name, reason=str(error))
+
+    async def limit(self, spec: StreamSpec) -> None:
+        """Remove from one stream what nodes have above their share. Raises BusError, BusUnavailable."""
+        messages_max = UNREAD_MEASUREMENTS_MAX if spec.in_memory else UNREAD_MAX
+        bytes_max = spec.bytes_max // SHARE
+        link = self._bus.link_now()
+        backlog = await survey_backlog(link, spec, messages_max, bytes_max)
+        if backlog is None:
+            return
+        for node, unread in flooding(backlog, messages_max, bytes_max).items():
+            removed = await remove_published(link, spec, node)
+            log.error("a node floods a stream", node=node, stream=spec.name, unread=unread, removed=removed)
+            await self._report(spec, node, f"node {node} floods {spec.name}: {removed} of its messages were removed")
+
+    async def _report(self, spec: StreamSpec, node: str, what: str) -> None:
+        now = self._now()
+        if now - self._reported.get((spec.name, node), datetime.min.replace(tzinfo=now.tzinfo)) < REPORT_EVERY:
+            return
+        self._reported[spec.name, node] = now
+        unhandled = UnhandledMessage(
+            consumer=FLOODS, subject=f"{spec.name}/{node}", body=b"", error=what, message_id=now.isoformat()
+        )
+        for message in rejection(unhandled, now, self._bus.message_bytes_max):
+            await self._bus.publish(message)
