@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import zip_longest
+
+import msgspec
 
 from holdfast.engines.slow.imbalance import STAGE_DIMENSION
 from holdfast.engines.slow.slow_findings import (
@@ -156,9 +158,10 @@ def judge_validation(
 ) -> ValidationVerdict:
     """Judge the tests; no rank is slow if all results are alike and as fast as a known reference."""
     slow_ranks, of_ranks = _slow_ranks(results, compute_slower_by)
-    slow_links, fast_links, of_links = _links(results, topology, transfer_slower_by)
+    by_ranks = {*map(topology.node_rank_of, slow_ranks)}
+    slow_links, fast_links, of_links = _links(_without_ends(results, topology, by_ranks), topology, transfer_slower_by)
     by_links = _nodes_of(slow_links, fast_links)
-    nodes = tuple(sorted({*map(topology.node_rank_of, slow_ranks), *by_links}))
+    nodes = tuple(sorted({*by_ranks, *by_links}))
     found: list[str] = []
     if slow_ranks:
         named = ", ".join(map(str, slow_ranks))
@@ -198,6 +201,18 @@ def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int
         for rank in slow
     ]
     return tuple(sorted(slow)), lines
+
+
+def _without_ends(results: ValidationResults, topology: Topology, nodes: Collection[int]) -> ValidationResults:
+    """Return the results without transfers that a slow node had part in: it is slow there too, whatever its links are,
+    and at the other end of each there is a node that is not.
+    """
+    of_others = [
+        found
+        for found in results.transfers
+        if topology.node_rank_of(found.sender) not in nodes and topology.node_rank_of(found.receiver) not in nodes
+    ]
+    return msgspec.structs.replace(results, transfers=tuple(of_others))
 
 
 def _links(

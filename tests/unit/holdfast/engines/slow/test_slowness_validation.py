@@ -158,6 +158,18 @@ def test_who_is_as_fast_as_its_like_is_not_named() -> None:
     assert verdict.reason == "all that was tested is as fast as its peers"
 
 
+def test_links_of_a_rank_that_computes_slowly_blame_nobody_else() -> None:
+    """Measured on a busy machine, where node 2 had a tenth of a processor; one link of node 0 was disturbed as well."""
+    took = [(2, 0, 0.086), (2, 0, 0.067), (0, 1, 0.0256), (0, 1, 0.0269), (1, 2, 0.0197), (1, 0, 0.0957)]
+    took += [(1, 2, 0.307), (1, 0, 0.0648)]
+    results = ValidationResults(
+        compute_s={0: (0.0024, 0.0024, 0.0027), 1: (0.0021, 0.0023, 0.002), 2: (0.0107, 0.0445, 0.0139)},
+        transfers=tuple(TransferTime(sender=one, receiver=other, seconds=it) for one, other, it in took),
+    )
+    verdict = judge_validation(results, Topology.of(3, 1, None))
+    assert (verdict.slow_ranks, verdict.nodes) == ((2,), (2,))
+
+
 def test_with_a_reference_all_may_be_slow() -> None:
     results = ValidationResults(compute_s={4: (2.0,), 5: (2.0,)}, compute_reference_s=1.0)
     assert judge_validation(results, TOPOLOGY).slow_ranks == (4, 5)
