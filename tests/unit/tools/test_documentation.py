@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.main import COMMANDS
+
 REPOSITORY = Path(__file__).parents[3]
 LINE_CHARS_MAX = 120
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -85,3 +87,15 @@ def test_lines_are_short_enough_to_read(page: Path) -> None:
         if len(line) > LINE_CHARS_MAX and not line.lstrip().startswith("|") and "](" not in line[LINE_CHARS_MAX - 60 :]
     ]
     assert not long
+
+
+def test_every_command_has_a_row() -> None:
+    page = (REPOSITORY / "docs" / "commands.md").read_text()
+    names = [name for commands in COMMANDS.values() for name in commands]
+    assert not [name for name in names if f"`holdfast {name}" not in page and f", `{name} " not in page]
+
+
+def test_every_page_is_listed() -> None:
+    index = (REPOSITORY / "docs" / "README.md").read_text()
+    pages = [path.name for path in (REPOSITORY / "docs").glob("*.md") if path.name != "README.md"]
+    assert not [name for name in pages if f"]({name})" not in index]
