@@ -98,6 +98,7 @@ _STAMP_LEAD = re.compile(
     r"\s?\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s{0,3}(?:\|\s)?"
 )
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
+_LOGFMT = re.compile(r"(?:^| )level[=:]\"?(debug|info|warn|error|fatal|panic)", re.IGNORECASE)
 _LEVEL_WITHIN_CHARS = 110
 _C10 = re.compile(r"(?<!\S)\[([WEIF]) ?[\w/.]{1,80}\.(?:cpp|hpp|h|cc):\d+\]")
 _OLD_NCCL = re.compile(r"(?:^|\] )[\w./-]{1,60}\.(?:cu|cc|h):\d{1,5} WARN ")
@@ -188,6 +189,8 @@ def _level(text: str) -> str:
         return "quiet" if c10[1] in "WI" else "loud"
     if _WARNING.search(text[:300]):
         return "quiet"
+    if logfmt := _LOGFMT.search(head):
+        return _QUIET.get(logfmt[1].upper(), "loud")
     if "NVRM: " in head or "kernel: " in head:
         # The word is the log collector's, and the kernel's line has none.
         return ""

@@ -343,6 +343,12 @@ def test_the_level_of_native_code_counts_behind_any_prefix() -> None:
         assert line.level == "quiet"
 
 
+def test_the_level_of_key_value_logs() -> None:
+    levels = {"debug": "info", "info": "info", "warning": "quiet", "error": "loud", "fatal": "loud"}
+    for name, level in levels.items():
+        assert dissect(f'time="2026-01-02T03:04:05Z" level={name} msg="group 7 cannot be made"', 1).level == level
+
+
 def test_a_program_before_a_frame_is_no_exception() -> None:
     table = "tool: Failures:\ntool:   <NO_OTHER_FAILURES>\n"
     stack = 'tool:   File "/opt/run.py", line 7, in launch\ntool:     raise ChildFailedError(\n'

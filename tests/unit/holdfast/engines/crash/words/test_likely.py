@@ -22,6 +22,8 @@ HARMLESS = [
     "    raise DeviceError(f'device {n} failed')",
     "see the logs above for the error of the device",
     "OSError: Device or resource busy: 'shards.lock'",
+    "Additional error information of the connection:",
+    "ERROR the endpoint is not ready yet",
 ]
 
 
