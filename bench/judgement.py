@@ -141,6 +141,11 @@ def with_interval(values: Sequence[float], digits: int) -> str:
     return f"{it.mean:.{digits}f}{half}"
 
 
+def by_incidents(scores: Sequence[PolicyScore]) -> dict[int, int]:
+    total = sum((Counter(score.culprits_by_incidents) for score in scores), Counter[int]())
+    return dict(sorted(total.items()))
+
+
 def summary(scenario: str, of_seeds: Mapping[int, PolicyScore]) -> dict[str, object]:
     """Join the scores of all seeds of a scenario, and name the first seeds with complaints that are not known."""
     scores = list(of_seeds.values())
@@ -162,6 +167,7 @@ def summary(scenario: str, of_seeds: Mapping[int, PolicyScore]) -> dict[str, obj
         "wrong_evictions": sum(score.wrong_evictions for score in scores),
         "cleared_evictions": sum(score.cleared_evictions for score in scores),
         "missed_culprits": sum(score.missed_culprits for score in scores),
+        "culprits_by_incidents": by_incidents(scores),
         "ended_jobs": sum(score.ended_jobs for score in scores),
         "complaints": dict(kinds.most_common()),
         "unknown": {wrong: seeds[:10] for wrong, seeds in unknown.items()},

@@ -60,6 +60,8 @@ class PolicyScore(msgspec.Struct, frozen=True, kw_only=True):
     back within the hour."""
     missed_culprits: int
     """Machines whose fault stopped a job for the fourth time."""
+    culprits_by_incidents: dict[int, int] = {}
+    """Number of faults of machines, by how often each stopped its job before the machine was gone."""
     blocked_well_h: float
     """Machine-hours on the blocklist of machines with nothing wrong."""
     pool_h: float = 0.0

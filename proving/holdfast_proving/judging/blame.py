@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from holdfast.events import DiagnosticResult, Eviction, FailSlowLocated
@@ -126,21 +126,34 @@ def exchanges(history: History) -> Iterator[Complaint]:
 
 def culprits(history: History) -> Iterator[Complaint]:
     """Complain about faults that stop one job again and again."""
-    times: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for (number, job), times in _stops(history).items():
+        for at_s in list(times.values())[SHOWINGS_MAX : SHOWINGS_MAX + 1]:
+            fault = history.ledger.records[number].fault
+            yield Complaint(
+                wrong=Wrong.CULPRIT_STAYS,
+                at_s=at_s,
+                job=job,
+                node=fault.culprit or "",
+                text=f"its fault {fault.kind.name} stopped the job for the {SHOWINGS_MAX + 1}th time",
+            )
+
+
+def incidents_of_culprits(history: History) -> Counter[int]:
+    """Return how many faults of machines that last until their repair stopped a job once, twice and so on."""
+    records = history.ledger.records
+    lasting = (times for (number, _), times in _stops(history).items() if records[number].fault.kind.lasts == "repair")
+    return Counter(len(times) for times in lasting)
+
+
+def _stops(history: History) -> dict[tuple[int, str], dict[int, float]]:
+    """Return by fault and job when a machine's own fault stopped which generation first."""
+    times: dict[tuple[int, str], dict[int, float]] = defaultdict(dict)
     for showing in history.ledger.showings:
         fault = history.ledger.records[showing.fault].fault
         if fault.culprit is None or fault.kind.is_silent or fault.kind.effect not in ("crash", "hang", "bad_numbers"):
             continue
-        seen = times[showing.fault, showing.job]
-        seen.add(showing.generation)
-        if len(seen) == SHOWINGS_MAX + 1:
-            yield Complaint(
-                wrong=Wrong.CULPRIT_STAYS,
-                at_s=showing.at_s,
-                job=showing.job,
-                node=fault.culprit,
-                text=f"its fault {fault.kind.name} stopped the job for the {len(seen)}th time",
-            )
+        times[showing.fault, showing.job].setdefault(showing.generation, showing.at_s)
+    return times
 
 
 def hot_ones(history: History) -> Iterator[Complaint]:

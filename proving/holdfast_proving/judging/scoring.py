@@ -12,6 +12,7 @@ import msgspec
 from holdfast.events import IncidentOpened, JobFinished, NodeStateChanged
 from holdfast.policy_scores import ComplaintCount, CurvePoint, Estimate, PolicyScore, Scoreboard
 from holdfast_proving.inside.cluster import EVENTS_MAX, Cluster
+from holdfast_proving.judging.blame import incidents_of_culprits
 from holdfast_proving.judging.complaints import Wrong
 from holdfast_proving.judging.history import GRACE_S, History
 from holdfast_proving.judging.judges import judge
@@ -56,6 +57,7 @@ class Trial:
         self.incidents = sum(1 for _ in history.of(IncidentOpened))
         self.evictions = len(history.evictions)
         self.cleared_evictions = cleared(history)
+        self.incidents_of_culprits = incidents_of_culprits(history)
         self.ended_jobs = sum(event.outcome == "failed" for _, event in history.of(JobFinished))
         self.blocked_well_h = blocked_well_h(history)
         self.pool_h = pool_h(history)
@@ -131,6 +133,7 @@ def _score(policy: Policy, trials: Sequence[Trial], best: Sequence[Trial], scena
         wrong_evictions=sum(complaints[wrong] for wrong in _WRONG_EVICTIONS),
         cleared_evictions=sum(trial.cleared_evictions for trial in trials),
         missed_culprits=complaints[Wrong.CULPRIT_STAYS],
+        culprits_by_incidents=dict(sorted(sum((it.incidents_of_culprits for it in trials), Counter[int]()).items())),
         blocked_well_h=sum(trial.blocked_well_h for trial in trials),
         pool_h=sum(trial.pool_h for trial in trials),
         ended_jobs=sum(trial.ended_jobs for trial in trials),
