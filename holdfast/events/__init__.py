@@ -77,7 +77,6 @@ from holdfast.events.evidence import (
     AnyEvidence,
     BusWentBack,
     CodeNotInPlace,
-    CollectivesProfiled,
     CollectiveTrace,
     DiagnosticResult,
     FaultInjected,
@@ -93,7 +92,6 @@ from holdfast.events.evidence import (
     ProcessExited,
     Progress,
     ReplayResult,
-    SlownessTested,
     SpoolSetAside,
     StackDump,
     StepsNumbered,
@@ -118,6 +116,7 @@ from holdfast.events.findings import (
     ThroughputMeasured,
 )
 from holdfast.events.metrics import AnyMetric, CopiesMeasured, NumbersLogged, StepsMeasured, TelemetryMeasured
+from holdfast.events.slow_evidence import CollectivesProfiled, SlownessTested
 
 __all__ = [
     "BODY_BYTES_MAX",

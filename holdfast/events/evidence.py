@@ -14,12 +14,12 @@ from holdfast.events.checkpoint_evidence import (
     StepsKept,
 )
 from holdfast.events.parts.devices import NodeActivity
-from holdfast.events.parts.job import AgentPlace, CheckResult, Endpoint, NodeFacts, Purpose
+from holdfast.events.parts.job import AgentPlace, CheckResult, NodeFacts, Purpose
 from holdfast.events.parts.ranks import FoldedResult, RankException, RankProgress, RankReplay
-from holdfast.events.parts.samples import RankProfile, SlowStage
 from holdfast.events.parts.scalars import Code, Count, Id, Moment, Name, Step
 from holdfast.events.parts.step_source import StepSource
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
+from holdfast.events.slow_evidence import CollectivesProfiled, SlownessTested
 
 
 class NodeRegistered(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -269,45 +269,6 @@ class CollectiveTrace(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     part: Count = 1
     parts: Count = 1
     took_s: float = 0.0
-
-
-class CollectivesProfiled(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """The last iterations of the ranks of a node, found in their collectives; published by its agent."""
-
-    asked: Id
-    """Id of the slow order that it answers."""
-    ranks: tuple[RankProfile, ...]
-    node_rank: Count
-    nnodes: Count
-    nproc_per_node: Count
-    mesh: str | None = None
-    endpoint: Endpoint | None = None
-    """Address at which the node's agent receives test transfers."""
-
-
-class SlownessTested(Evidence, frozen=True, kw_only=True, omit_defaults=True):
-    """Measurements of a node while training was held; published by its agent.
-
-    Matrix products come as soon as its ranks are held, transfers after these, if any were ordered.
-    """
-
-    asked: Id
-    """Id of the slow order that it answers."""
-    node_rank: Count
-    stage: SlowStage = "hold"
-    held: tuple[Count, ...] = ()
-    """Ranks of the node that were held."""
-    compute_s: tuple[tuple[Count, float], ...] = ()
-    """(rank, median seconds of a matrix product)."""
-    compute_turns_s: tuple[tuple[Count, tuple[float, ...]], ...] = ()
-    """(rank, seconds of each matrix product)."""
-    transfers: tuple[tuple[Count, Count, float], ...] = ()
-    """(node rank of the sender, node rank of the receiver, seconds) of each transfer that this node sent."""
-    unread: tuple[str, ...] = ()
-    """Measurements that failed, and why."""
-    took_s: float = 0.0
-    held_s: float = 0.0
-    """Time for which all its ranks have been held."""
 
 
 class CodeNotInPlace(Evidence, frozen=True, kw_only=True, omit_defaults=True):

@@ -35,7 +35,6 @@ from holdfast.events.decisions import GenerationStarted, IncidentClosed, Inciden
 from holdfast.events.evidence import (
     BusWentBack,
     CodeNotInPlace,
-    CollectivesProfiled,
     CollectiveTrace,
     DiagnosticResult,
     FaultInjected,
@@ -50,7 +49,6 @@ from holdfast.events.evidence import (
     OrderRefused,
     ProcessExited,
     ReplayResult,
-    SlownessTested,
     SpoolSetAside,
     StackDump,
     StepsNumbered,
@@ -74,6 +72,7 @@ from holdfast.events.findings import (
     ThroughputMeasured,
 )
 from holdfast.events.metrics import CopiesMeasured, NumbersLogged, TelemetryMeasured
+from holdfast.events.slow_evidence import CollectivesProfiled, SlownessTested
 
 EXCEPTION_CHARS_MAX = 200
 """Limit for the first line of an exception's message."""

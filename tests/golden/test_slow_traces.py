@@ -1,9 +1,13 @@
 """Analysis of a slow job whose collectives name no machine (tests/golden/slow/*.trace).
 
-> 0 job nodes=4 nproc=2 mesh=dp=4,tp=2      # vote_every_s=..., and so on: other settings of [slow]
+> 0 job nodes=4 nproc=2 mesh=dp=4,tp=2      # vote_every_s=..., and so on: other settings of [slow]; `shared`: all
+                                            # nodes are on one machine
 > 1 train iterations=30 s=1.0                # every node reports its iterations of `s` seconds each
 > 40 told                                    # every node answers; its collectives have no times
+> 41 told record=busy_machine               # the same with recorded answers; `apart`: each node on its own machine
+> 42 held record=busy_machine               # recorded tests of all nodes
 > 42 stacks 2=forward 3=tp                   # every node answers the round under way; ranks not named wait in `dp`
+> 42 stacks 2=forward waited=2:4.5          # rank 2 has waited 4.5 s for a processor up to now
 > 60 time                                    # half a second passes, or more
 > 60 ask                                     # somebody asks for rounds of stacks; or `ask collectives`
 > 70 declined                                # its pace has declined; or `hang`: it makes no progress
@@ -26,6 +30,7 @@ from holdfast.events import (
     FailSlowLocated,
     HangSuspected,
     MfuDeclined,
+    SlownessTested,
     StackDump,
     StepsMeasured,
 )
@@ -41,6 +46,8 @@ from holdfast_analyzer.register import engines_of
 from holdfast_analyzer.service import Analyzer
 from tests.golden.trace import START, Input, play
 
+RECORDS = Path(__file__).parent / "slow/records"
+"""Answers of nodes of real clusters."""
 TRACES = sorted((Path(__file__).parent / "slow").glob("*.trace"))
 PLACES = {
     "dp": (("all_reduce", "torch/distributed/distributed_c10d.py", 2800), ("sync_gradients", "train.py", 50)),
@@ -56,6 +63,11 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
     play(path, _Scene().step, request.config.getoption("--rewrite"))
 
 
+class _Record(msgspec.Struct):
+    profiled: tuple[CollectivesProfiled, ...]
+    tested: tuple[SlownessTested, ...]
+
+
 class _Scene:
     def __init__(self) -> None:
         self.now = START
@@ -68,14 +80,18 @@ class _Scene:
         self.now = max(self.now, given.at)
         if given.kind == "job":
             self.nodes, self.nproc = int(given.fields.pop("nodes")), int(given.fields.pop("nproc"))
-            self.mesh = given.fields.pop("mesh")
+            self.mesh, self.is_shared = given.fields.pop("mesh"), "shared" in given.words
             self.analyzer = Analyzer(engines_of(Settings(slow=msgspec.convert(given.fields, SlowPolicy, strict=False))))
             return []
         if given.kind == "train":
             return self._train(int(given.fields["iterations"]), float(given.fields["s"]))
         if given.kind == "told":
-            return self._all(self._profiled)
+            return self._recorded(given, "profiled") if "record" in given.fields else self._all(self._profiled)
+        if given.kind == "held":
+            return self._recorded(given, "tested")
         if given.kind == "stacks":
+            waited = given.fields.pop("waited", "")
+            self.waited = {int(rank): float(s) for rank, s in (it.split(":") for it in waited.split(",") if it)}
             self.where = {int(rank): place for rank, place in given.fields.items()}
             silent = {int(word.removeprefix("silent-")) for word in given.words}
             nodes = [node for node in range(self.nodes) if node not in silent]
@@ -94,6 +110,17 @@ class _Scene:
             )
             self.analyzer.adopt(Effect(events=(hang,)))
         return self._said(self.analyzer.on_time(self.now, START))
+
+    def _recorded(self, given: Input, what: str) -> list[str]:
+        record = msgspec.json.decode((RECORDS / f"{given.fields['record']}.json").read_bytes(), type=_Record)
+        lines: list[str] = []
+        assert self.profile is not None
+        for event in getattr(record, what):
+            own = self._common(event.node_rank) | {"asked": self.profile.id}
+            if isinstance(event, CollectivesProfiled) and "apart" in given.words:
+                own["boot_id"] = own["node"]
+            lines += self._hear(msgspec.structs.replace(event, **own))
+        return lines
 
     def _all(self, make: Any) -> list[str]:
         return [line for node in range(self.nodes) for line in self._hear(make(node))]
@@ -141,6 +168,7 @@ class _Scene:
             nnodes=self.nodes,
             nproc_per_node=self.nproc,
             mesh=self.mesh,
+            boot_id="one" if self.is_shared else "",
         )
 
     def _ranks(self, node: int) -> range:
@@ -160,7 +188,14 @@ class _Scene:
         calls = (*PLACES[self.where.get(rank, "dp")], ("train", "train.py", 90), ("<module>", "train.py", 120))
         frames = tuple(Frame(function=function, file=file, line=line) for function, file, line in calls)
         thread = ThreadStack(frames=frames, is_main=True, name="MainThread")
-        return ProcessStacks(rank=rank, node=f"node-{rank // self.nproc}", pid=100 + rank, threads=(thread,), state="R")
+        return ProcessStacks(
+            rank=rank,
+            node=f"node-{rank // self.nproc}",
+            pid=100 + rank,
+            threads=(thread,),
+            state="R",
+            waited_s=self.waited.get(rank),
+        )
 
 
 def _told(event: Event) -> list[str]:

@@ -23,9 +23,10 @@ from holdfast.events.parts.job import Endpoint
 from holdfast.events.parts.samples import RankProfile
 from holdfast.events.parts.traces import RankTrace
 from holdfast.ids import derived_id
-from holdfast.node.collectives.hold import Hold
+from holdfast.node.collectives.hold import Hold, Product
 from holdfast.node.collectives.ring_path import ring_path
 from holdfast.node.collectives.ring_reader import RingError
+from holdfast.node.machine import Machine
 from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.trainer.hooks.flight_recorder import socket_path
 from holdfast_agent.files.directories import Directories
@@ -62,6 +63,7 @@ class Probing:
         """`on_question` is called for each request about a slow job."""
         self._node = node
         self._address = address
+        self._boot_id = Machine().boot_id
         self._directories = directories
         self._crew = crew
         self._publish = publish
@@ -122,6 +124,7 @@ class Probing:
             nproc_per_node=placement.job.nproc_per_node,
             mesh=placement.job.mesh or None,
             endpoint=await self._endpoint(wanted.until),
+            boot_id=self._boot_id,
         )
         self._publish(event)
 
@@ -144,15 +147,17 @@ class Probing:
         held = await self._await_held(tests)
         if held and self._stands_since is None:
             self._stands_since = time.monotonic()
-        turns_s = await self._multiply(tests, held, unread)
+        turns = await self._multiply(tests, held, unread)
+        turns_s = {rank: [product.took_s for product in of_rank] for rank, of_rank in sorted(turns.items())}
         transfers = await self._transfer(tests, node_rank, unread)
         event: Event = SlownessTested(
             **self._common(wanted, wanted.stage),
             node_rank=node_rank,
             stage=wanted.stage,
             held=tuple(sorted(held)),
-            compute_s=tuple((rank, statistics.median(took_s)) for rank, took_s in sorted(turns_s.items())),
-            compute_turns_s=tuple((rank, tuple(took_s)) for rank, took_s in sorted(turns_s.items())),
+            compute_s=tuple((rank, statistics.median(took_s)) for rank, took_s in turns_s.items()),
+            compute_turns_s=tuple((rank, tuple(took_s)) for rank, took_s in turns_s.items()),
+            compute_waited_s=tuple((rank, tuple(it.waited_s for it in turns[rank])) for rank in turns_s),
             transfers=tuple(transfers),
             unread=tuple(unread),
             took_s=time.monotonic() - began,
@@ -181,12 +186,12 @@ class Probing:
             await asyncio.sleep(POLL_S)
         return {rank for rank, hold in self._holds.items() if hold.is_held}
 
-    async def _multiply(self, tests: SlowTests, held: set[int], unread: list[str]) -> dict[int, list[float]]:
-        """Return the seconds that a product took on each rank, in each turn."""
+    async def _multiply(self, tests: SlowTests, held: set[int], unread: list[str]) -> dict[int, list[Product]]:
+        """Return the products of each rank, one for each turn."""
         chosen = {rank: hold for rank, hold in self._holds.items() if rank in tests.compute_ranks}
         for rank in set(chosen) - held:
             unread.append(f"rank {rank} did not reach the end of step {tests.after_step} in time")
-        took: dict[int, list[float]] = {}
+        took: dict[int, list[Product]] = {}
         waits = {rank: hold for rank, hold in chosen.items() if rank in held}
         began = time.monotonic()
         for turn in range(TURNS):
@@ -199,8 +204,8 @@ class Probing:
             while at_work and self._now() < tests.until:
                 await asyncio.sleep(POLL_S)
                 for rank, hold in list(at_work.items()):
-                    if (product_s := hold.product_s) is not None:
-                        took.setdefault(rank, []).append(product_s)
+                    if (product := hold.product) is not None:
+                        took.setdefault(rank, []).append(product)
                         del at_work[rank]
             for rank in at_work:
                 unread.append(f"rank {rank} did not finish its matrix products")

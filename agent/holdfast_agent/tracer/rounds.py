@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from holdfast.events.parts.traces import ProcessStacks, RankTrace, ThreadStack
+from holdfast.node.processor_waits import waits_of
 from holdfast_agent.tracer.memory_files import Program, program_of
 from holdfast_agent.tracer.process_tree import GONE, Process, Work, children_by_age, processes_of, state_of, work_of
 from holdfast_agent.tracer.stacks import StacksSkipped, StacksUnread, by_stacks, stacks_of
@@ -71,6 +72,7 @@ async def trace(
             state=state,
             waits_in=waits_in,
             command=program.command,
+            waited_s=waits_of(process.pid).total_s if process.kind == "rank" else None,
             unread=unread,
             is_tracers_fault=is_tracers_fault,
         )

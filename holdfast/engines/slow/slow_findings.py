@@ -110,6 +110,11 @@ class ValidationResults(msgspec.Struct, frozen=True, kw_only=True):
     References: durations on healthy machines; 0: unknown, so results are only compared with each other."""
 
     compute_s: dict[int, tuple[float, ...]] = {}
+    compute_waited_s: dict[int, tuple[float, ...]] = {}
+    """Part of each turn for which the rank waited for a processor that other processes used."""
+    on_shared_machines: frozenset[int] = frozenset()
+    """Ranks whose processors other nodes of the job use too: if one of these ranks waits, that is not its node's
+    fault, and another node of the machine would be no better."""
     transfers: tuple[TransferTime, ...] = ()
     compute_reference_s: float = 0.0
     transfer_reference_s: float = 0.0

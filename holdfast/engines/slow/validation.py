@@ -30,6 +30,10 @@ from holdfast.topology import Topology
 SLOWER_BY = 0.10  # GREYHOUND §4.3: over the median
 SLOW_TURNS = 0.75
 """Share of turns in which a slow rank must be slow: a disturbance does not last that long."""
+OWN_SHARE_MIN = 0.01
+"""Smallest share of a turn that counts as the rank's own: the kernel's count of its waits may be a little later."""
+WAITED_SHOWN_MIN = 0.1
+"""Share of its turns for which a rank must have waited for a processor to be reported."""
 LIKE_MAX = 8
 """Healthy ranks tested beside the suspects, for comparison."""
 
@@ -181,11 +185,12 @@ def judge_validation(
 
 def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int, ...], list[str]]:
     """Return ranks slower than their peers in nearly every turn, with evidence. Load on a busy machine is not in all
-    turns, and ranks are compared with their peers at the same time."""
+    turns, ranks are compared with their peers at the same time, and of ranks that share processors only the time counts
+    in which they had one."""
     turns = max(map(len, results.compute_s.values()), default=0)
     ratios: dict[int, list[float]] = {}
     for turn in range(turns):
-        took = {rank: took_s[turn] for rank, took_s in results.compute_s.items() if turn < len(took_s)}
+        took = {rank: _own_s(results, rank, turn) for rank, of in results.compute_s.items() if turn < len(of)}
         usual_s = statistics.median_low(list(took.values()))
         if results.compute_reference_s > 0:
             usual_s = min(usual_s, results.compute_reference_s)
@@ -197,8 +202,14 @@ def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int
     lines = [
         f"GEMM on rank {rank} takes {statistics.median(results.compute_s[rank]):.3g} s, "
         f"{statistics.median(ratios[rank]):.2f} times what its peers take, longer in {longer[rank]} of "
-        f"{len(ratios[rank])} turns"
+        f"{len(ratios[rank])} turns{_waits_in_words(results, rank)}"
         for rank in slow
+    ]
+    waiting = (rank for rank in results.on_shared_machines if _waited_share(results, rank) >= WAITED_SHOWN_MIN)
+    lines += [
+        f"GEMM on rank {rank} takes as long as on its peers{_waits_in_words(results, rank)}"
+        for rank in sorted(waiting)
+        if rank not in slow
     ]
     return tuple(sorted(slow)), lines
 
@@ -213,6 +224,28 @@ def _without_ends(results: ValidationResults, topology: Topology, nodes: Collect
         if topology.node_rank_of(found.sender) not in nodes and topology.node_rank_of(found.receiver) not in nodes
     ]
     return msgspec.structs.replace(results, transfers=tuple(of_others))
+
+
+def _own_s(results: ValidationResults, rank: int, turn: int) -> float:
+    """Return the seconds of a turn for which the rank itself is the reason."""
+    took_s, waited_s = results.compute_s[rank][turn], results.compute_waited_s.get(rank, ())
+    if rank not in results.on_shared_machines or turn >= len(waited_s):
+        return took_s
+    return max(took_s - waited_s[turn], OWN_SHARE_MIN * took_s)
+
+
+def _waited_share(results: ValidationResults, rank: int) -> float:
+    took_s = sum(results.compute_s.get(rank, ()))
+    return sum(results.compute_waited_s.get(rank, ())) / took_s if took_s > 0 else 0.0
+
+
+def _waits_in_words(results: ValidationResults, rank: int) -> str:
+    share = _waited_share(results, rank)
+    if share < WAITED_SHOWN_MIN:
+        return ""
+    if rank in results.on_shared_machines:
+        return f", without the {share:.0%} of the time for which the processors of its machine were in use by others"
+    return f"; it waited for a processor for {share:.0%} of the time: other processes of its machine used them"
 
 
 def _links(

@@ -51,6 +51,9 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Time or rights were lacking: `unread` tells nothing about the process."""
     cpu_share: float | None = None
     """CPU time that it used during the trace, in cores; None: not known."""
+    waited_s: float | None = None
+    """Seconds for which its main thread has waited for a processor that others used, from a time of its own; None: not
+    known."""
     io_bytes_per_s: float | None = None
     """Bytes that it read and wrote; None: not known."""
     child: int | None = None

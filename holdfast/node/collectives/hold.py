@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import os
 import time
+from typing import NamedTuple
 
 from holdfast.node.collectives.ring_layout import HELD_OFFSET, HOLD_OFFSET, WORD, RingError
 from holdfast.node.collectives.ring_reader import RingReader
+
+
+class Product(NamedTuple):
+    """A matrix product of a held rank, by the mean of several."""
+
+    took_s: float
+    waited_s: float
+    """Part of it for which the rank waited for a processor that others used."""
 
 
 class Hold:
@@ -40,10 +49,10 @@ class Hold:
         return self._held()[0] == self.number
 
     @property
-    def product_s(self) -> float | None:
-        """Seconds of the last matrix product; None if not known yet."""
-        _, _, took_ns, number = self._held()
-        return took_ns / 1e9 if number == self.number and took_ns else None
+    def product(self) -> Product | None:
+        """The last matrix product; None if not known yet."""
+        _, _, took_ns, number, waited_ns = self._held()
+        return Product(took_ns / 1e9, waited_ns / 1e9) if number == self.number and took_ns else None
 
     def close(self) -> None:
         """Close the file; a hold that was not ended runs out."""
@@ -53,8 +62,8 @@ class Hold:
         for number, word in enumerate(words, start=place):
             self._ring.write(HOLD_OFFSET + number * WORD.size, word)
 
-    def _held(self) -> tuple[int, int, int, int]:
+    def _held(self) -> tuple[int, int, int, int, int]:
         try:
             return self._ring.hold()
         except RingError:
-            return (0, 0, 0, 0)
+            return (0, 0, 0, 0, 0)

@@ -13,8 +13,9 @@ offset bytes  content
 128    32     hold, four words i64, written by the node's agent: number of the hold (0: none), the step
               after which nothing begins, end (monotonic ns), seconds of matrix products to do (ns, 0: none);
               the number is written last
-192    32     held, four words i64, written by the rank: number of the hold that it waits in (0: none), of
-              the last one that it has left, what a matrix product took (ns, 0: none done), in which hold
+192    40     held, five words i64, written by the rank: number of the hold that it waits in (0: none), of
+              the last one that it has left, what a matrix product took (ns, 0: none done), in which hold,
+              and for how much of that time it waited for a processor (ns)
 256    24     marks, three words i64: what the agent asked with last, what the rank answered last, and whether it
               marks at all; the second is written once all records have their marks
 1024   8192   counters of 128 groups, 64 bytes each: collectives begun and ended, point-to-point begun and
@@ -61,7 +62,7 @@ RECORD = struct.Struct("@qqqqqIiHBBIq")
 FILE_BYTES = RING_OFFSET + RING_RECORDS * RECORD.size
 
 WORDS = struct.Struct("@qqq")
-HOLD = struct.Struct("@qqqq")
+HELD = struct.Struct("@qqqqq")
 WORD = struct.Struct("@q")
 COUNTERS = struct.Struct("@qqqqq24x")
 TABLE_LENGTH = struct.Struct("<I")

@@ -23,8 +23,8 @@ from holdfast.node.collectives.ring_layout import (
     GROUP_UNKNOWN,
     GROUPS_MAX,
     HEADER,
+    HELD,
     HELD_OFFSET,
-    HOLD,
     IS_P2P,
     MAGIC,
     MARKS_OFFSET,
@@ -222,10 +222,10 @@ class RingReader:
             if record.is_on_device
         )
 
-    def hold(self) -> tuple[int, int, int, int]:
+    def hold(self) -> tuple[int, int, int, int, int]:
         """Return the words of the rank about holds. Raises RingError: the file was cut short."""
-        number, left, took_ns, of = HOLD.unpack(self._read(HELD_OFFSET, HOLD.size))
-        return number, left, took_ns, of
+        number, left, took_ns, of, waited_ns = HELD.unpack(self._read(HELD_OFFSET, HELD.size))
+        return number, left, took_ns, of, waited_ns
 
     def write(self, offset: int, word: int) -> None:
         """Ask the rank for something. Raises OSError."""

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from holdfast.node.processor_waits import ProcessorWaits, own_waits
 from holdfast.trainer.phases import binding
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ HELD_MAX_S = 60.0
 POLL_S = 0.002
 SIZE_CPU, SIZE_GPU = 256, 4096
 PRODUCTS_MIN = 3
+READINGS = 3
+"""Readings of the processor waits, of which the one that took least counts."""
 
 _one_at_a_time = threading.Lock()
 
@@ -51,11 +54,11 @@ def wait_if_held() -> None:
 def _multiply(ring: RingWriter, duration_ns: int, number: int) -> None:
     # Its own memory may fill the device: the test is given up then, and training goes on as if it had not been.
     with contextlib.suppress(RuntimeError, MemoryError):
-        ring.product_took(_products_ns(duration_ns), number)
+        ring.product_took(*_product_ns(duration_ns), number)
 
 
-def _products_ns(duration_ns: int) -> int:
-    """Return the mean ns of a matrix product on this rank's device, pauses of the processor included.
+def _product_ns(duration_ns: int) -> tuple[int, int]:
+    """Return the mean ns of a matrix product on this rank's device, and for how many of these a processor was lacking.
 
     The numbers are ones: the generators of random numbers stay as they are. Raises RuntimeError when the device has no
     memory left for them, or is at fault.
@@ -69,12 +72,27 @@ def _products_ns(duration_ns: int) -> int:
         left, out = torch.ones((size, size), device=device), torch.empty((size, size), device=device)
         torch.mm(left, left, out=out)
         _settle(torch, is_gpu=is_gpu)
-        began, done = time.monotonic_ns(), 0
-        while (took := time.monotonic_ns() - began) < duration_ns or done < PRODUCTS_MIN:
+        of_all = torch.get_num_threads() > 1
+        (began, before), done = _waits_now(of_all=of_all), 0
+        while time.monotonic_ns() - began < duration_ns or done < PRODUCTS_MIN:
             torch.mm(left, left, out=out)
             _settle(torch, is_gpu=is_gpu)
             done += 1
-    return max(1, took // done)
+        ended, after = _waits_now(of_all=of_all)
+    took = ended - began
+    return max(1, took // done), min(took, after.since(before)) // done
+
+
+def _waits_now(*, of_all: bool) -> tuple[int, ProcessorWaits]:
+    """Return a time, and the waits up to it. A wait during the reading would be in one, and not in the other."""
+    readings: list[tuple[int, int, ProcessorWaits]] = []
+    for _ in range(READINGS):
+        began = time.monotonic_ns()
+        waits = own_waits(of_all=of_all)
+        ended = time.monotonic_ns()
+        readings.append((ended - began, ended, waits))
+    _, ended, waits = min(readings, key=lambda reading: reading[0])
+    return ended, waits
 
 
 def _settle(torch: Any, *, is_gpu: bool) -> None:

@@ -177,8 +177,10 @@ class RingWriter:
             self._words[_HOLD + 3] = 0
         return wanted
 
-    def product_took(self, took_ns: int, number: int) -> None:
-        """Write the nanoseconds of a matrix product in this hold."""
+    def product_took(self, took_ns: int, waited_ns: int, number: int) -> None:
+        """Write the nanoseconds of a matrix product in this hold, and for how many of them the rank waited for a
+        processor."""
+        self._words[_HELD + 4] = waited_ns
         self._words[_HELD + 2] = took_ns
         self._words[_HELD + 3] = number
 

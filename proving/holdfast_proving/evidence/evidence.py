@@ -8,9 +8,12 @@ conclusion. Orders of the analyzer are answered as agents do. `is_full` publishe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from random import Random
+
+import msgspec
 
 from holdfast.events import (
     BadNumber,
@@ -24,6 +27,7 @@ from holdfast.events import (
     StepsMeasured,
     TelemetryMeasured,
 )
+from holdfast.events.parts.traces import ProcessStacks
 from holdfast.orders.slow import SlowOrder
 from holdfast.orders.trace import TraceOrder
 from holdfast.settings.load import Settings
@@ -75,7 +79,7 @@ class Evidence:
         self._noise = noise
         self._is_full = is_full
         self._steps = StepReports(agenda, publish, is_full)
-        self._slow = SlowAnswers(agenda, publish, noise)
+        self._slow = SlowAnswers(agenda, publish, noise, {name: machine.host for name, machine in machines.items()})
         self._traces = TraceAnswers(agenda, publish)
         self._telemetry = TelemetryReports(agenda, settings.telemetry, publish)
         self._every_s = settings.telemetry.every_s
@@ -212,6 +216,14 @@ class Evidence:
             if late and self._noise.random() < 1.0 - 1.0 / run.slowdown:
                 first = run.up[late[0]] * training.plan.ranks_per_node
                 where = range(first, first + training.plan.ranks_per_node)
-                self._traces.answer(run, order, observe(late_in(training.plan, where, self._noise), "launched"))
+                seen = observe(late_in(training.plan, where, self._noise), "launched")
+                self._traces.answer(run, order, replace(seen, stacks=self._with_waits(run, seen.stacks)))
             else:
-                self._traces.answer_with_stacks(run, order, at_work(training.plan))
+                self._traces.answer_with_stacks(run, order, self._with_waits(run, at_work(training.plan)))
+
+    def _with_waits(self, run: Run, stacks: list[ProcessStacks]) -> list[ProcessStacks]:
+        """Return the stacks of a slow job with the time that its ranks have waited for processors."""
+        shares = self._slow.waited_shares(run)
+        return [
+            msgspec.structs.replace(it, waited_s=shares.get(int(it.node), 0.0) * self._agenda.seconds) for it in stacks
+        ]

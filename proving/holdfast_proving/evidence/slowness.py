@@ -5,7 +5,7 @@ All of it follows from who is slow (`paces.py`); a node's answer has measurement
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from holdfast.orders.slow import SlowOrder, SlowTests
 from holdfast.topology import Mesh
 from holdfast_proving.evidence.arrivals import BUSY_S, IDLE_S, arrival_s
 from holdfast_proving.evidence.paces import TRANSFER_SHARE, Iterations, Slowness, iterate, link_factor, work_s
-from holdfast_proving.scenario.forms import HIDDEN, LINK, mesh_of
+from holdfast_proving.scenario.forms import CROWDED, HIDDEN, LINK, mesh_of
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.agenda import Agenda, seconds_of
 from holdfast_proving.world.training import Run, Training
@@ -32,10 +32,14 @@ TURNS = 5
 
 
 class SlowAnswers:
-    def __init__(self, agenda: Agenda, publish: Callable[[Event], None], noise: Random) -> None:
+    def __init__(
+        self, agenda: Agenda, publish: Callable[[Event], None], noise: Random, hosts: Mapping[str, str]
+    ) -> None:
+        """`hosts`: of each machine the one whose processors it has; machines may share one."""
         self._agenda = agenda
         self._publish = publish
         self._noise = noise
+        self._hosts = hosts
         self._faults: dict[int, Fault] = {}
 
     def note(self, fault: Fault) -> None:
@@ -48,7 +52,23 @@ class SlowAnswers:
     def late_nodes(self, run: Run) -> list[str]:
         """Return the machines that the others wait for."""
         faults = (self._faults[number] for number in sorted(run.slowed_by))
-        return [machine for fault in faults for machine in fault.machines if machine in run.up]
+        return [machine for fault in faults for machine in self._late_ones(fault, run)]
+
+    def waited_shares(self, run: Run) -> dict[int, float]:
+        """Return for which share of their own time nodes, by node rank, wait for processors that others use."""
+        crowded = (self._faults[it] for it in run.slowed_by if self._faults[it].kind.form == CROWDED)
+        return {
+            run.up[machine]: 1.0 - 1.0 / fault.kind.slowdown
+            for fault in crowded
+            for machine in self._late_ones(fault, run)
+        }
+
+    def _late_ones(self, fault: Fault, run: Run) -> list[str]:
+        """Return the machines of a run that a fault makes late; of nodes that share processors only one is."""
+        here = sorted(machine for machine in fault.machines if machine in run.up)
+        if fault.kind.form != CROWDED or not here:
+            return here
+        return [fault.stream(f"{run.job}/{run.generation}").choice(here)]
 
     def answer(self, training: Training, run: Run, order: SlowOrder) -> None:
         if order.is_over:
@@ -71,7 +91,7 @@ class SlowAnswers:
         factors: dict[int, float] = {}
         links: set[int] = set()
         for number, factor in run.slowed_by.items():
-            here = [run.up[machine] for machine in self._faults[number].machines if machine in run.up]
+            here = [run.up[machine] for machine in self._late_ones(self._faults[number], run)]
             for node_rank in here or run.up.values():
                 if factor >= factors.get(node_rank, 1.0):
                     factors[node_rank] = factor
@@ -120,6 +140,7 @@ class SlowAnswers:
                 nproc_per_node=plan.ranks_per_node,
                 mesh=str(mesh),
                 endpoint=Endpoint(address=f"10.0.{node_rank >> 8}.{node_rank & 255}", port=7000),
+                boot_id=self._hosts[node],
             )
             self._publish(event)
 
@@ -149,6 +170,7 @@ class SlowAnswers:
         took_s = tests.compute_s + 0.1 if is_held else 0.0
         training.stand_still(run, max(took_s, left_s) if late else took_s)
         slow = self._slowness(run) if HIDDEN not in self.forms(run) else Slowness({})
+        waited = self.waited_shares(run)
 
         def tested(nodes: Iterable[str], is_held: bool) -> None:
             for node in nodes:
@@ -168,6 +190,10 @@ class SlowAnswers:
                         held=tuple(ranks) if is_held else (),
                         compute_s=tuple((rank, sorted(took)[TURNS // 2]) for rank, took in turns_s.items()),
                         compute_turns_s=tuple(turns_s.items()),
+                        compute_waited_s=tuple(
+                            (rank, tuple(waited.get(node_rank, 0.0) * took_s for took_s in of_rank))
+                            for rank, of_rank in turns_s.items()
+                        ),
                         took_s=took_s,
                         held_s=took_s,
                     )

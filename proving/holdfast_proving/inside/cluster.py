@@ -139,6 +139,7 @@ class Cluster:
                     replays,
                     warm_ups,
                     self.bus.tell,
+                    racks.hosts.get(name, ""),
                 )
         analysis = self._analysis(every_tick)
         self.effects = Effects(scenario, self.agenda, self.ledger, self.machines, self.trainings, analysis, noise)

@@ -63,6 +63,7 @@ SHOWN_IN = {
     "known-lemon": "forgets_records",
     "hangs-again": "forgets_hangs",
     "busy": "clears_the_late",
+    "crowded": "blames_for_processors excuses_neighbours",
     "innocents": "counts_explained counts_kills never_decays counts_silence records_each_alone",
     "nowhere": "evicts_for_what_all_lack believes_silent_warm_ups",
     "slow-again": "forgets_slowness",
@@ -75,7 +76,7 @@ SHOWN_IN = {
 }
 """The trial that shows each policy: it is tried there first. Those left out are shown by the first of their trials."""
 
-OF_THE_ANALYZER = ("analysis", "busy")
+OF_THE_ANALYZER = ("analysis", "busy", "crowded")
 """The same for wrong findings: the engines of the analyzer are inside."""
 
 OF_GROUPS = ("known-group", "group-without-spares", "group-again")

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.effects import Effect
 from holdfast.engines.hang.hang_verdict import HangVerdict
 from holdfast.engines.hang.stacks.stack_groups import StackVerdict
+from holdfast.engines.slow import validation
 from holdfast.engines.slow.slow_findings import PaceChange, ValidationResults
 from holdfast.engines.slow.tracker import JobPace
 from holdfast.settings.findings.corruption import CorruptionPolicy
@@ -121,6 +122,19 @@ FINDS: tuple[Policy, ...] = (
         name="clears_the_late",
         about="takes a machine that could not be tested in time for well, since its peers are",
         patches=(Patch(slow_location, "_untested", always("")),),
+    ),
+    Policy(
+        name="blames_for_processors",
+        about="takes a machine that waits for the processors of its host for a slow one",
+        patches=(
+            Patch(slow_location, "shared_machines", always({})),
+            Patch(slow_vote, "shared_machines", always({})),
+        ),
+    ),
+    Policy(
+        name="excuses_neighbours",
+        about="takes every slow machine that shares its processors for one that waits for them",
+        patches=(Patch(validation, "_own_s", always(1.0)),),
     ),
     Policy(
         name="turns_outliers_round",

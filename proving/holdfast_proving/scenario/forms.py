@@ -20,10 +20,12 @@ HANG_FORMS = tuple(kind for kind in KINDS if kind != "machine dead")
 HIDDEN = "hidden"
 """A slowness that neither calls nor tests show: only stacks do."""
 LINK = "link"
+CROWDED = "crowded"
+"""A slowness of a host, whose nodes share its processors with other processes: one of the nodes is late by chance."""
 
 FORMS: dict[str, tuple[str, ...]] = {
     "hang": (*HANG_FORMS, *PUBLISHED),
-    "slow": (LINK, HIDDEN),
+    "slow": (LINK, HIDDEN, CROWDED),
     "bad_numbers": NUMBER_FORMS,
 }
 """By effect."""

@@ -35,6 +35,8 @@ class MachineClass(Section, frozen=True, kw_only=True):
     name: str
     count: Annotated[int, Within(1, 100_000)]
     per_rack: Annotated[int, Within(1, 100_000)] = 8
+    are_racks_hosts: bool = False
+    """The machines of a rack are nodes of one host, and share its processors."""
     per_switch: Annotated[int, Within(0, 100_000)] = 0
     """Machines of one switch, `<name>-switch-<number>`; 0: no switch is known."""
     per_feed: Annotated[int, Within(0, 100_000)] = 0
@@ -136,8 +138,9 @@ class FaultKind(Section, frozen=True, kw_only=True):
     """Of slowness, for the production analyzer: other processes keep the machine busy, so orders reach its agent late.
     """
     form: str = ""
-    """Form of a hang (`deadlock in user code`, `link cut`, ...), of slowness (`link`, `hidden`; "": a machine that
-    computes slowly) or of bad numbers (`loss nan`, `norm jump`, ...), for the production analyzer; "": by chance."""
+    """Form of a hang (`deadlock in user code`, `link cut`, ...), of slowness (`link`, `hidden`, `crowded`; "": a
+    machine that computes slowly) or of bad numbers (`loss nan`, `norm jump`, ...), for the production analyzer; "": by
+    chance."""
     shows_after_steps: Annotated[int, Within(0, 10)] = 0
     """Steps from a spoiled state until numbers show it, for the production analyzer."""
     is_silent: bool = False

@@ -22,6 +22,8 @@ class Racks(msgspec.Struct, frozen=True):
     racks: dict[str, tuple[str, ...]]
     switches: dict[str, tuple[str, ...]] = {}
     feeds: dict[str, tuple[str, ...]] = {}
+    hosts: dict[str, str] = {}
+    """Host of each machine that shares its processors with others."""
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -32,11 +34,14 @@ class Racks(msgspec.Struct, frozen=True):
 
 
 def racks_of(scenario: Scenario) -> Racks:
-    found = Racks({}, {}, {}, {})
+    found = Racks({}, {}, {}, {}, {})
     for kind in scenario.machines:
         names = tuple(f"{kind.name}-{number}" for number in range(kind.count))
         found.classes[kind.name] = names
-        found.racks.update(_in_parts(f"{kind.name}-rack", names, kind.per_rack))
+        racks = _in_parts(f"{kind.name}-rack", names, kind.per_rack)
+        found.racks.update(racks)
+        if kind.are_racks_hosts:
+            found.hosts.update({machine: rack for rack, machines in racks.items() for machine in machines})
         found.switches.update(_in_parts(f"{kind.name}-switch", names, kind.per_switch))
         found.feeds.update(_in_parts(f"{kind.name}-power", names, kind.per_feed))
     return found

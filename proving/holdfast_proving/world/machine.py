@@ -65,9 +65,12 @@ class Machine:
         replays: Replays,
         warm_ups: WarmUps,
         publish: Callable[[Event], None],
+        host: str = "",
     ) -> None:
+        """`host`: the one whose processors it shares with others."""
         self.name = name
         self.rack = rack
+        self.host = host or name
         self.agenda = agenda
         self.noise = noise
         self.timeouts = timeouts
@@ -82,7 +85,7 @@ class Machine:
         self._facts = NodeFacts(
             address="10.0.0.1",
             hostname=name,
-            boot_id=name,
+            boot_id=self.host,
             store_ports=(1, 2, 3),
             vault_port=4,
             cpus=1,

@@ -49,6 +49,7 @@ def test_regret_is_measured_under_the_same_faults() -> None:
     assert today.regret_s.mean == pytest.approx(today.lost_s.mean - oracle.lost_s.mean)
     assert today.regret_s.mean > 100.0
     assert today.missed_culprits == 3 and today.evictions == 0 and oracle.evictions == 3
+    assert set(oracle.culprits_by_incidents) == {1} and min(today.culprits_by_incidents) > 3
     assert today.lost_s.mean == pytest.approx(sum(today.lost_by_cause_s.values()))
     assert today.ettr.mean == pytest.approx(1.0 - today.lost_s.mean / 86400.0)
 

@@ -97,6 +97,8 @@ class Analysis:
         vote, profiles = ballot.vote, self.profiles
         ranks = vote.degrader.ranks if vote.degrader else ()
         nodes = ballot.nodes_of(vote.degrader) if vote.degrader else ()
+        paces = self._paces()
+        excuse = ballot.excuse(vote.degrader, paces["slowdown"]) if vote.degrader else ""
         return FailSlowLocated(
             # On request it is the answer itself; else it follows the finding of collectives and tests.
             id=derived_id(self.asked, VOTED),
@@ -106,10 +108,10 @@ class Analysis:
             asked=self.asked if self.by_stacks else derived_id(self.asked, "rounds"),
             suspects=nodes,
             ranks=ranks[:RANKS_SHOWN_MAX],
-            one_of=nodes if self.is_of_slow_job else (),
+            one_of=nodes if self.is_of_slow_job and not excuse else (),
             confidence=vote.confidence,
-            **self._paces(),
-            summary=f"by its stacks: {vote.reason}",
+            **paces,
+            summary="; ".join(filter(None, (f"by its stacks: {vote.reason}", excuse))),
             evidence=tuple(ballot.lines[-EVIDENCE_MAX:]),
             flagged=ballot.flagged[:FLAGGED_SHOWN_MAX],
             rounds=tuple(ballot.rounds),

@@ -36,6 +36,7 @@ def was_measured_by(tested: SlownessTested, profile: CollectivesProfiled | None)
             rank in own and all(0 < took_s <= TIME_S_MAX for took_s in turns_s)
             for rank, turns_s in tested.compute_turns_s
         )
+        and all(rank in own and _are_times(waited_s) for rank, waited_s in tested.compute_waited_s)
         and all(
             sender == node_rank and receiver < profile.nnodes and 0 < took_s <= TIME_S_MAX
             for sender, receiver, took_s in tested.transfers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -64,11 +65,29 @@ class Profiles:
             if group.transfer_s * per_iteration.get((group.group, group.operation, group.bytes), 0.0)
             >= SHARE_MIN * self.pace_s
         ]
+        self.machines = shared_machines({rank: event.boot_id for rank, event in reported.items()})
         healthy = [rank.healthy_s for rank in self.ranks if rank.healthy_s]
         self.healthy_s = statistics.median(healthy) if healthy else 0.0
 
     def locate(self) -> SlowSuspects:
-        return find_slow_suspects(self.groups, self.works, self.topology)
+        """Return the suspects. Where no wire is, a group that takes long waits for processors."""
+        located = find_slow_suspects(self.groups, self.works, self.topology)
+        suspicions = tuple(
+            msgspec.structs.replace(it, cause="computation") if self._is_within_a_machine(it.ranks) else it
+            for it in located.suspicions
+        )
+        return msgspec.structs.replace(located, suspicions=suspicions)
+
+    def is_wire(self, sender: int, receiver: int) -> bool:
+        """Return False if what two nodes send each other stays in one machine's memory."""
+        if self.machines.get(sender, sender) != self.machines.get(receiver, receiver):
+            return True
+        ends = [self.reported[node].endpoint for node in (sender, receiver) if node in self.reported]
+        return len(ends) < 2 or ends[0] is None or ends[1] is None or ends[0].address != ends[1].address
+
+    def _is_within_a_machine(self, ranks: Sequence[int]) -> bool:
+        first, *others = sorted({self.topology.node_rank_of(rank) for rank in ranks})
+        return bool(others) and not any(self.is_wire(first, other) for other in others)
 
     def node(self, node_rank: int) -> str:
         event = self.reported.get(node_rank)
@@ -101,6 +120,12 @@ class Profiles:
                 for group in slowest
             ),
         }
+
+
+def shared_machines(boot_ids: Mapping[int, str]) -> dict[int, str]:
+    """Return the machine of each node rank that shares it with others of the job."""
+    nodes = Counter(filter(None, boot_ids.values()))
+    return {node: boot_id for node, boot_id in boot_ids.items() if nodes[boot_id] > 1}
 
 
 def profiles_of(reported: Mapping[int, CollectivesProfiled]) -> Profiles | None:
@@ -167,7 +192,7 @@ def _between_nodes(plan: ValidationPlan, profiles: Profiles) -> Passes:
         begun: list[list[tuple[int, int]]] = []
         for transfer in together:
             link = node_of(transfer.sender), node_of(transfer.receiver)
-            if link[0] == link[1] or link in seen:
+            if link[0] == link[1] or link in seen or not profiles.is_wire(*link):
                 continue
             seen.add(link)
             # Links that meet at a node would slow each other down: they go to separate passes.
@@ -224,6 +249,8 @@ def by_tests(
             **{rank: (took_s,) for event in tested for rank, took_s in event.compute_s},
             **{rank: turns_s for event in tested for rank, turns_s in event.compute_turns_s},
         },
+        compute_waited_s={rank: waited_s for event in tested for rank, waited_s in event.compute_waited_s},
+        on_shared_machines=frozenset(rank for node in profiles.machines for rank in first(node)),
         transfers=tuple(
             TransferTime(sender=first(sender).start, receiver=first(receiver).start, seconds=took_s)
             for event in tested

@@ -22,6 +22,7 @@ from holdfast.orders.trace import TraceOrder
 from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.topology import Mesh, MeshError, Topology
 from holdfast_analyzer.engines.hang.hang_answers import TraceAnswers
+from holdfast_analyzer.engines.slow.slow_location import shared_machines
 
 ROUND_S = 2.0
 """Longest time that a round takes on a node. A node counts as silent `answer_s` later."""
@@ -32,15 +33,19 @@ VALID = timedelta(seconds=60)
 ATTEMPTS_PER_ROUND_MAX = 2
 """Most rounds for each planned one: the analysis must end even if stacks cannot be read."""
 
+EXPLAINS = 0.5
+"""Share of the lost time that a wait for processors must explain to be the reason for it."""
+
 RANKS_SHOWN_MAX = 256
 FRAMES_SHOWN = 3
 
 
 class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of the job's ranks: `nodes` by node rank."""
+    """The nodes of the job's ranks: `nodes` by node rank. `sharing`: node ranks whose machine has several of them."""
 
     topology: Topology
     nodes: dict[int, str]
+    sharing: frozenset[int] = frozenset()
 
     @property
     def node_of_rank(self) -> dict[int, str]:
@@ -69,6 +74,7 @@ class Ballot:
         self._groups: list[VotedGroup | None] = []
         self.rounds: list[StackRound] = []
         self.lines: list[str] = []
+        self._waits: dict[int, list[tuple[datetime, float]]] = {}
 
     def takes(self, trace: str) -> bool:
         """Return True if these stacks are of the round under way."""
@@ -114,9 +120,31 @@ class Ballot:
     def nodes_of(self, group: VotedGroup) -> tuple[str, ...]:
         return self._place.nodes_of(group.ranks)
 
+    def excuse(self, group: VotedGroup, slowdown: float) -> str:
+        """Return why a flagged group is not at fault, though it is late: it waits for processors that it shares with
+        other nodes of the job. "": no such reason."""
+        topology = self._place.topology
+        if not {topology.node_rank_of(rank) for rank in group.ranks} <= self._place.sharing:
+            return ""
+        share = max(map(self._waited_share, group.ranks), default=0.0)
+        if share < EXPLAINS * (1.0 - 1.0 / slowdown):
+            return ""
+        return f"it waited for {share:.0%} of the time for processors that other nodes of its machine use as well"
+
+    def _waited_share(self, rank: int) -> float:
+        """Return the share of the time between its first and its last round for which a rank waited for a processor."""
+        known = self._waits.get(rank, [])
+        if len(known) < 2:
+            return 0.0
+        (first, before_s), (last, now_s) = known[0], known[-1]
+        return (now_s - before_s) / max((last - first).total_seconds(), 1e-3)
+
     def _judge(self, at: datetime, missing: tuple[str, ...]) -> None:
         topology = self._place.topology
         processes = [process for process in self._answers.processes if process.rank is not None]
+        for process in processes:
+            if process.rank is not None and process.waited_s is not None:
+                self._waits.setdefault(process.rank, []).append((at, process.waited_s))
         verdict = judge_stacks(processes, topology.mesh, topology.ranks_per_node)
         read = {process.rank for process in processes if process.kind == "rank" and process.threads}
         is_counted = counts(len(read), len(verdict.outliers), topology.mesh.world_size)
@@ -151,7 +179,9 @@ def placement_of(profiled: Mapping[int, CollectivesProfiled]) -> JobPlacement | 
     except MeshError:
         return None
     return JobPlacement(
-        topology=topology, nodes={rank: event.node for rank, event in sorted(profiled.items()) if event.node}
+        topology=topology,
+        nodes={rank: event.node for rank, event in sorted(profiled.items()) if event.node},
+        sharing=frozenset(shared_machines({rank: event.boot_id for rank, event in profiled.items()})),
     )
 
 

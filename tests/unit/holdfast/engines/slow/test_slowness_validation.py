@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from holdfast.engines.slow.slow_findings import (
@@ -149,6 +150,21 @@ def test_who_is_disturbed_for_a_moment_is_not_named_and_who_is_slow_is() -> None
     assert "1.40 times what its peers take, longer in 5 of 5 turns" in verdict.evidence[0]
     # A mean over the same time would have named them, too.
     assert sum(turns[0]) > 1.25 * sum(usual) and sum(turns[1]) > 1.25 * sum(usual)
+
+
+def test_the_wait_for_a_processor_counts_only_where_no_other_node_of_the_job_is_on_the_machine() -> None:
+    """Rank 0 takes twice as long as its peers, since other processes had its processor half of the time."""
+    turns = {rank: (2.0 if rank == 0 else 1.0,) * 5 for rank in range(4)}
+    waited = {rank: (1.0 if rank == 0 else 0.02,) * 5 for rank in range(4)}
+    results = ValidationResults(compute_s=turns, compute_waited_s=waited)
+    apart = judge_validation(results, TOPOLOGY, 0.25)
+    assert apart.slow_ranks == (0,)
+    assert "it waited for a processor for 50% of the time" in apart.evidence[0]
+    shared = msgspec.structs.replace(results, on_shared_machines=frozenset(range(4)))
+    assert judge_validation(shared, TOPOLOGY, 0.25).slow_ranks == ()
+    # Stopped, throttled or hot, it is slow while it has the processor, or does not even want one.
+    slow = msgspec.structs.replace(shared, compute_waited_s=dict.fromkeys(range(4), (0.02,) * 5))
+    assert judge_validation(slow, TOPOLOGY, 0.25).slow_ranks == (0,)
 
 
 def test_who_is_as_fast_as_its_like_is_not_named() -> None:

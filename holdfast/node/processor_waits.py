@@ -1,0 +1,75 @@
+"""How long threads could run and did not, since others used the processors: `/proc/PID/task/*/schedstat`.
+
+A control group's own limit of processor time keeps its threads waiting too. That is no matter of others, and is not
+counted, as far as the group's `cpu.stat` tells it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.node.machine import Machine, entries, text
+
+_NS_PER_US = 1000
+
+
+class ProcessorWaits(NamedTuple):
+    """What the kernel has counted so far, in ns."""
+
+    of_threads_ns: dict[int, int]
+    throttled_ns: int
+    """Time for which the control groups of the process had used up their limits, of all processors together."""
+
+    @property
+    def total_s(self) -> float | None:
+        """Seconds up to now, of which only differences mean something; None: not counted."""
+        if not self.of_threads_ns:
+            return None
+        return (max(self.of_threads_ns.values()) - self.throttled_ns) / 1e9
+
+    def since(self, before: ProcessorWaits) -> int:
+        """Return for how many ns the thread that waited longest has waited since then."""
+        waited = (ns - before.of_threads_ns.get(tid, ns) for tid, ns in self.of_threads_ns.items())
+        return max(0, max(waited, default=0) - (self.throttled_ns - before.throttled_ns))
+
+
+def own_waits(*, of_all: bool) -> ProcessorWaits:
+    """Return the waits of the calling thread, and then of all others of this process if wanted."""
+    own, machine = threading.get_native_id(), Machine()
+    others = (int(it.name) for it in entries(machine.proc / "self/task")) if of_all else ()
+    return _waits("self", dict.fromkeys((own, *others)), machine)
+
+
+def waits_of(pid: int, machine: Machine | None = None) -> ProcessorWaits:
+    """Return the waits of a process's main thread; of none where the kernel does not count them."""
+    return _waits(str(pid), (pid,), machine or Machine())
+
+
+def _waits(process: str, threads: Iterable[int], machine: Machine) -> ProcessorWaits:
+    folder = machine.proc / process
+    counted = {tid: (text(folder / "task" / str(tid) / "schedstat") or "").split() for tid in threads}
+    waits_ns = {tid: int(fields[1]) for tid, fields in counted.items() if len(fields) > 1}
+    return ProcessorWaits(waits_ns, sum(map(_throttled_ns, _groups(folder, machine.sys / "fs/cgroup"))))
+
+
+def _groups(folder: Path, root: Path) -> Iterator[Path]:
+    """Yield the directories of a process's control groups that may limit its processors, and of all above these."""
+    for line in (text(folder / "cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in (root / "cpu",) if controllers else (root, root / "unified"):
+            group = mount / path.lstrip("/")
+            while group != mount:
+                yield group
+                group = group.parent
+
+
+def _throttled_ns(group: Path) -> int:
+    words = dict(line.split(maxsplit=1) for line in (text(group / "cpu.stat") or "").splitlines() if " " in line)
+    if "throttled_time" in words:
+        return int(words["throttled_time"])
+    return int(words.get("throttled_usec", 0)) * _NS_PER_US

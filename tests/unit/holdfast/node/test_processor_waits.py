@@ -1,0 +1,62 @@
+"""How long a process waited for processors that others used, from recorded files of the kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.node.machine import Machine
+from holdfast.node.processor_waits import ProcessorWaits, own_waits, waits_of
+
+PID = 7
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(proc=tmp_path / "proc", sys=tmp_path / "sys")
+    _write(made.proc / "7/task/7/schedstat", "1000 400 9")
+    return made
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content + "\n")
+
+
+def test_the_longest_wait_of_a_thread_counts_since_the_reading_before() -> None:
+    before = ProcessorWaits({7: 400, 8: 100}, 0)
+    assert ProcessorWaits({7: 450, 8: 900, 9: 5000}, 0).since(before) == 800
+    assert ProcessorWaits({}, 0).since(before) == 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "stats"),
+    [
+        ("4:cpu,cpuacct:/pod/node\n0::/pod/node", {"cpu/pod/node": "nr_periods 3\nthrottled_time 250"}),
+        ("0::/pod/node", {"pod/node": "nr_periods 3\nthrottled_usec 0", "pod": "throttled_usec 1"}),
+        ("0::/pod/node", {"unified/pod/node": "throttled_usec 1"}),
+    ],
+)
+def test_the_limit_of_its_own_groups_is_no_wait_for_others(
+    machine: Machine, groups: str, stats: dict[str, str]
+) -> None:
+    _write(machine.proc / "7/cgroup", groups)
+    before = waits_of(PID, machine)
+    assert before == ProcessorWaits({7: 400}, 0)
+    for group, stat in stats.items():
+        _write(machine.sys / "fs/cgroup" / group / "cpu.stat", stat)
+    _write(machine.proc / "7/task/7/schedstat", "1000 1650 9")
+    now = waits_of(PID, machine)
+    assert now.since(before) == max(0, 1250 - (250 if "cpu" in groups else 1000))
+
+
+def test_what_the_kernel_does_not_count_is_no_wait(tmp_path: Path) -> None:
+    nothing = waits_of(PID, Machine(proc=tmp_path, sys=tmp_path))
+    assert (nothing.total_s, nothing.since(nothing)) == (None, 0)
+
+
+def test_a_process_reads_its_own() -> None:
+    before = own_waits(of_all=True)
+    assert own_waits(of_all=False).since(before) >= 0
+    assert len(own_waits(of_all=False).of_threads_ns) <= 1
