@@ -178,7 +178,7 @@ def judge_validation(
         slow_ranks=slow_ranks,
         slow_links=slow_links,
         nodes=nodes,
-        reason="; ".join(found) or "all that was tested is as fast as its peers",
+        reason="; ".join(found) or _nothing_found(results),
         evidence=(*of_ranks, *of_links),
     )
 
@@ -224,6 +224,16 @@ def _without_ends(results: ValidationResults, topology: Topology, nodes: Collect
         if topology.node_rank_of(found.sender) not in nodes and topology.node_rank_of(found.receiver) not in nodes
     ]
     return msgspec.structs.replace(results, transfers=tuple(of_others))
+
+
+def _nothing_found(results: ValidationResults) -> str:
+    reason = "all that was tested is as fast as its peers"
+    share = max((_waited_share(results, rank) for rank in results.on_shared_machines), default=0.0)
+    return (
+        f"{reason}, and waits for a processor for up to {share:.0%} of the time"
+        if share >= WAITED_SHOWN_MIN
+        else reason
+    )
 
 
 def _own_s(results: ValidationResults, rank: int, turn: int) -> float:
