@@ -313,7 +313,9 @@ def _is_in_place(path: Path, content: bytes) -> bool:
 
 def _replace(path: Path, content: bytes, *, durable: bool) -> None:
     draft = path.with_name(f".{path.name}.new")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    # Where others may write, as in /tmp, one of them may have made it, to read what is written there.
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         if durable:
             file.flush()

@@ -41,7 +41,9 @@ def write(programs: Path, admin_url: str, target: Path) -> int:
     `programs` is the directory of pg_dump and pg_restore. Raises DumpFailed or OSError; then there is no file.
     """
     part = target.with_name(f"{target.name}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    # Where others may write, as in /tmp, one of them may have made it, to read what is written there.
+    part.unlink(missing_ok=True)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "wb") as file:
             _run([programs / "pg_dump", "--format=custom", _without_password(admin_url)], admin_url, stdout=file)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,8 +25,12 @@ def found_directory() -> Path:
     for above in (here, *here.parents):
         # A cluster of another user, in /tmp for example, could direct our jobs to their bus.
         with contextlib.suppress(OSError):
-            if (above / DEFAULT_DIRECTORY / "cluster.json").stat().st_uid == os.geteuid():
-                return above / DEFAULT_DIRECTORY
+            place = above / DEFAULT_DIRECTORY
+            # Resolved before it is looked at: a link of another user could lead elsewhere afterwards.
+            place = place.resolve() if place.is_symlink() else place
+            file = (place / "cluster.json").lstat()
+            if stat.S_ISREG(file.st_mode) and file.st_uid == place.lstat().st_uid == os.geteuid():
+                return place
     return Path(DEFAULT_DIRECTORY)
 
 

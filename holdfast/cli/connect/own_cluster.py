@@ -18,6 +18,8 @@ from holdfast.cli.connect.directory import cluster_errors, is_named
 from holdfast.embedded.control import is_running
 from holdfast.embedded.layout import NOT_STARTED, ClusterLayout
 from holdfast.node.trees import remove_tree
+from holdfast.node.users.exchangeable import others_part
+from holdfast.node.users.own_users import Exchanged
 
 RUNS = "runs"
 """Directory of such clusters, below that of a lasting one."""
@@ -83,14 +85,20 @@ def own_cluster(directory: Path, job: str, nodes: int) -> Iterator[OwnCluster]:
 
 
 def _place(directory: Path, job: str) -> Path:
-    """Return a directory for the cluster's state: where that of a lasting one would be, else a temporary one."""
+    """Return a directory for the cluster's state: where that of a lasting one would be, else a temporary one.
+
+    A temporary one too where another user could exchange a part of the path, and so the cluster's passwords: below
+    `.holdfast` in /tmp, or in the home directory of a user for whom root does something.
+    """
     place = directory / RUNS / job
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place.parent):
-            return place
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix=f"holdfast-{job}-"))
+        if others_part(place.parent) is None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place.parent):
+                return place
+    except (OSError, Exchanged):
+        pass
+    return Path(tempfile.mkdtemp(prefix=f"holdfast-{job}-"))
 
 
 def _end(supervisor: int) -> None:

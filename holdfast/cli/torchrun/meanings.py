@@ -118,10 +118,14 @@ def _log_dir(flags: Mapping[str, Any], run_id: str) -> str:
     wanted = flags["log_dir"]
     if wanted == os.devnull or (wanted is None and flags["redirects"] == flags["tee"] == "0"):
         return ""
-    above = Path(wanted) if wanted else Path(tempfile.gettempdir()) / "holdfast_logs"
+    run = f"{run_id}_{secrets.token_hex(4)}"
+    if not wanted:
+        # Not below a directory of a known name: another user could make it before, and exchange what is there.
+        return str(Path(tempfile.gettempdir()).absolute() / f"holdfast_logs_{run}")
+    above = Path(wanted)
     if above.is_file():
         raise click.BadParameter(f"{wanted} is a file", param_hint=["--log-dir"])
-    return str(above.absolute() / f"{run_id}_{secrets.token_hex(4)}")
+    return str(above.absolute() / run)
 
 
 def _shown_ranks(text: str) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Where a command finds its cluster."""
 
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,3 +165,17 @@ def test_the_cluster_is_found_from_below_its_directory(
     assert as_typed("up", stopped) == f"holdfast up --dir {stopped}"
     monkeypatch.setattr("os.geteuid", lambda: stopped.stat().st_uid + 1)
     assert found_directory() == Path(".holdfast"), "a stranger's"
+
+
+def test_a_directory_of_another_user_is_not_found_by_a_link_to_a_cluster_of_this_one(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "world" / ".holdfast"
+    theirs.mkdir(parents=True)
+    (theirs / "cluster.json").symlink_to(stopped / "cluster.json")
+    monkeypatch.chdir(theirs.parent)
+    # They would serve its control socket, and have the directories of jobs.
+    assert found_directory() == stopped, "the one above"
+    shutil.rmtree(theirs)
+    theirs.symlink_to(stopped)
+    assert found_directory() == stopped, "what it leads to now, wherever it leads to later"

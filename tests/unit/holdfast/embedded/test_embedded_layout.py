@@ -64,6 +64,17 @@ def test_a_file_that_is_right_is_not_written_again_so_that_a_full_disk_does_not_
     assert written(b"port: 2") != second
 
 
+def test_a_file_that_another_user_made_where_the_new_one_is_drafted_receives_nothing(tmp_path: Path) -> None:
+    draft = tmp_path / ".reader.json.new"
+    draft.touch()
+    with draft.open("rb") as theirs:
+        write_private(tmp_path / "reader.json", b"password", durable=False)
+        assert theirs.read() == b""
+    draft.symlink_to(tmp_path / "elsewhere")
+    write_private(tmp_path / "reader.json", b"another", durable=False)
+    assert (tmp_path / "reader.json").read_bytes() == b"another" and not (tmp_path / "elsewhere").exists()
+
+
 def test_fields_of_a_newer_holdfast_do_not_hurt(layout: ClusterLayout) -> None:
     data = msgspec.to_builtins(describe(layout)) | {"invented_later": 1}
     layout.cluster_file.write_bytes(msgspec.json.encode(data))
