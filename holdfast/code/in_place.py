@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection
+from typing import NamedTuple
 
 from holdfast.code.manifest import Manifest, ManifestEntry, digest_of
+from holdfast.code.unchanged import Unchanged
 
 _CODE = (
     *(".py", ".pyi", ".pyx", ".pxd", ".so", ".sh", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh"),
@@ -20,6 +22,14 @@ TREE_BYTES_MAX = 32 << 20
 _Stamp = tuple[int, int, int, int, int]
 
 
+class _Compared(NamedTuple):
+    """The last comparison, and the watch that began before it."""
+
+    manifest: Manifest
+    differing: tuple[str, ...]
+    watch: Unchanged
+
+
 class SourceTree:
     """The tree at the path `root`. What was compared once is compared again only when it has changed."""
 
@@ -27,16 +37,34 @@ class SourceTree:
         self._root = root
         self._known: dict[str, tuple[_Stamp, str]] = {}
         """Content hashes of files, with what was true of the files when they were read."""
+        self._compared: _Compared | None = None
 
     def differing(self, manifest: Manifest) -> tuple[str, ...] | None:
         """Return the code files that differ from the version; None if the tree lacks one, or a link leads elsewhere.
 
         Raises OSError if the tree cannot be read.
         """
+        before = self._compared
+        if before is not None and before.manifest is manifest and before.watch.still():
+            return before.differing
+        self._compared = None
+        held = [entry for entry in manifest.entries if _is_held(entry)]
+        watch = self._watch(held)
+        found = self._compare(held)
+        if watch is not None and found is not None:
+            self._compared = _Compared(manifest, found, watch)
+        return found
+
+    def _watch(self, held: Collection[ManifestEntry]) -> Unchanged | None:
+        try:
+            return Unchanged(self._root, [entry.path for entry in held])
+        except OSError:
+            # All files are looked at each time then.
+            return None
+
+    def _compare(self, held: Collection[ManifestEntry]) -> tuple[str, ...] | None:
         found = []
-        for entry in manifest.entries:
-            if not (entry.is_executable or entry.target is not None or entry.path.endswith(_CODE)):
-                continue
+        for entry in held:
             same = self._is_same(entry)
             if same is None:
                 return None
@@ -69,6 +97,10 @@ class SourceTree:
             digest = digest_of(_read(path, now.st_size))
             self._known[path] = stamp, digest
         return digest
+
+
+def _is_held(entry: ManifestEntry) -> bool:
+    return entry.is_executable or entry.target is not None or entry.path.endswith(_CODE)
 
 
 def from_tree(root: str, manifest: Manifest, wanted: Collection[str]) -> dict[str, bytes]:
