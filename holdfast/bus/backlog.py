@@ -14,8 +14,6 @@ from holdfast.bus.streams import message_at
 from holdfast.bus.survey import survey_consumers, survey_stream
 from holdfast.subjects import CONSUMERS, StreamSpec
 
-UNREAD_MIN = 100
-"""With fewer unread messages no node can have too much."""
 FIRST_LOOKS = 8
 LOOKS = 100
 LOOKED_BYTES_MAX = 16 << 20
@@ -58,12 +56,13 @@ async def survey_backlog(link: Link, spec: StreamSpec, messages_max: int, bytes_
     Raises BusUnavailable without an answer, BusError if refused.
     """
     stream = await survey_stream(link, spec.name)
-    if stream is None or stream.messages <= UNREAD_MIN:
+    # Mostly all that is there is less than one node may have: then this is the only request.
+    if stream is None or (stream.messages <= messages_max and stream.nbytes <= bytes_max):
         return None
     read = [it.acknowledged for it in await survey_consumers(link, spec.name) if it.name in CONSUMERS]
     first = max(min(read, default=0) + 1, stream.first_sequence)
     unread = stream.last_sequence - first + 1
-    if unread <= UNREAD_MIN:
+    if unread <= 0:
         return None
     positions, looks = FIRST_LOOKS, await _looks(link, spec.name, first, stream.last_sequence, FIRST_LOOKS)
     nbytes = sum(look.nbytes for look in looks)

@@ -19,6 +19,7 @@ class StreamSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     messages: int
+    nbytes: int
     first_sequence: int
     last_sequence: int
     at: datetime
@@ -39,6 +40,7 @@ class ConsumerSurvey(msgspec.Struct, frozen=True, kw_only=True):
 
 class _StreamState(msgspec.Struct, frozen=True):
     messages: int
+    bytes: int
     first_seq: int
     last_seq: int
 
@@ -77,6 +79,7 @@ async def survey_stream(link: Link, stream: str) -> StreamSurvey | None:
     return StreamSurvey(
         name=stream,
         messages=state.messages,
+        nbytes=state.bytes,
         first_sequence=state.first_seq,
         last_sequence=state.last_seq,
         at=info.ts,
