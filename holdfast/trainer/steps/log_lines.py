@@ -1,7 +1,9 @@
 """The numbers that a script prints with its steps, for scripts that nothing else shows the step of.
 
 A line counts if it names a step and a number, and no epoch: in an epoch steps may begin again. Two lines whose numbers
-are as far apart as the optimizer's steps between them show which number the script gives to its steps.
+are as far apart as the optimizer's steps between them show which number the script gives to its steps. If later ones
+show another, the numbers begin again, for instance in each pass over the data: then they show nothing, and later
+generations learn that from a file in the job's directory.
 """
 
 from __future__ import annotations
@@ -13,20 +15,24 @@ import sys
 from holdfast.node.ledger.ledger_layout import Source
 from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
+from holdfast.trainer.steps.saves import note_folder
 
 LINE_CHARS_MAX = 512
 LINES_MAX = 10_000
+BEGIN_AGAIN = "printed-numbers-begin-again"
+"""Name of that file."""
 _NUMBERED = re.compile(r"\b(global[ _-]?step|iteration|iter|step)s?\b\W{0,16}(\d{1,12})(?![\d.])", re.IGNORECASE)
 _EPOCH = re.compile("epoch", re.IGNORECASE)
 
 
 class LineNumbers:
-    """`is_wanted` until the numbers are known, or something better is."""
+    """`is_wanted` until it is known what the numbers show, or something better is."""
 
     def __init__(self) -> None:
         self.is_wanted = True
         self._lines = 0
         self._last: dict[str, tuple[int, int]] = {}
+        self._shown: tuple[str, int] | None = None
 
     def take(self, text: str) -> None:
         """Compare the number in a line with the steps made so far."""
@@ -48,9 +54,26 @@ class LineNumbers:
         if before is None or ledger.steps_done == 0 or done == before[1]:
             return
         first = number - done + 1
-        if number - before[0] == done - before[1] and first >= 0:
+        if number - before[0] != done - before[1]:
+            return
+        if first < 0 or (self._shown is not None and self._shown[0] == name and first < self._shown[1]):
             self.is_wanted = False
-            ledger.begin_steps(first, Source.LOG, f"{name} in its output")
+            _note_that_they_begin_again()
+        elif self._shown is None:
+            self._shown = name, first
+            if not _begin_again():
+                ledger.begin_steps(first, Source.LOG, f"{name} in its output")
+
+
+def _begin_again() -> bool:
+    folder = note_folder()
+    return folder is not None and (folder / BEGIN_AGAIN).exists()
+
+
+def _note_that_they_begin_again() -> None:
+    if (folder := note_folder()) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / BEGIN_AGAIN).touch()
 
 
 class _Watched(io.TextIOWrapper):

@@ -1,4 +1,5 @@
-"""The step at which each of the script's files was saved, for files that do not say it: a snapshot with its epoch only.
+"""The step at which each of the script's files was saved, for files that do not say it (a snapshot with its epoch only)
+or whose number counts something else.
 
 Notes lie in the job's directory, a file for each rank and a line for each save. A saved file is known by its inode and
 its time, which outlive the renaming that follows a careful save, and are the same on all nodes that share the file
@@ -43,15 +44,17 @@ def patch_torch_save(torch: ModuleType) -> None:
 
     @functools.wraps(original)
     def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+        # In another thread, training goes on meanwhile.
+        done = binding.steps_completed()
         original(obj, f, *args, **kwargs)
-        _note_saved(f)
+        _note_saved(f, done)
 
     torch.save = torch.serialization.save = save  # type: ignore[attr-defined]
 
 
 def step_of(path: Path) -> int | None:
     """Return how many steps the job had completed when it saved a file; None if that is not known."""
-    folder = _folder()
+    folder = note_folder()
     try:
         about = path.stat()
         notes = [] if folder is None else list(_read(folder))
@@ -72,8 +75,8 @@ def _read(folder: Path) -> Iterator[_Note]:
 
 
 @harmless
-def _note_saved(place: Any) -> None:
-    done, folder = binding.steps_completed(), _folder()
+def _note_saved(place: Any, done: int | None) -> None:
+    folder = note_folder()
     # What is saved before the first step is no progress.
     if not done or folder is None:
         return
@@ -93,6 +96,7 @@ def _note_saved(place: Any) -> None:
         own.replace(own.with_suffix(".jsonl.older"))
 
 
-def _folder() -> Path | None:
+def note_folder() -> Path | None:
+    """Return where ranks note what a later generation is to know of this one; None without a job."""
     directory = os.environ.get("HOLDFAST_JOB_DIR")
     return Path(directory) / FOLDER if directory else None

@@ -2,8 +2,9 @@
 
 The best witness is the optimizer: Adam and most others count their own steps and keep the count with their state, so a
 count above 0 after the first step shows both that the script restored it and how far it was. Second is a number with a
-telling name in what the script loads. An optimizer that counts from 0, in a script that has loaded nothing of this job,
-began at 0. In all other cases nothing shows from which step the script goes on.
+telling name in what the script loads, or the step at which that was saved, if they do not agree. An optimizer that
+counts from 0, in a script that has loaded nothing of this job, began at 0. In all other cases nothing shows from which
+step the script goes on.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ NAMES = (
 ENTRIES_MAX = 256
 """A larger mapping holds tensors, not counters."""
 PARAMETERS_READ = 64
+LATE_STEPS_MAX = 10
+"""Number of steps that training may make from the copy of a state until its save begins, in another thread."""
 
 OPTIMIZER_STATE = "the optimizer's restored state"
 SAVED = "the save"
@@ -71,8 +74,8 @@ class StepStart:
         """
         is_of_job, file = _is_of_job(place), _name_of(place)
         found = number_in(value)
-        if found is None and saved_at is not None:
-            found = SAVED, saved_at
+        if saved_at is not None:
+            found = _agreed(found, saved_at)
         if found is not None:
             name, number = found
             if self._number is None or is_of_job >= self._number.is_of_job:
@@ -104,6 +107,19 @@ class StepStart:
         if self._own_count is None and _generation() > 1:
             return Start(0, Source.OPTIMIZER, "the optimizer keeps no count", is_known=False)
         return Start(0, Source.OPTIMIZER)
+
+
+def _agreed(found: tuple[str, int] | None, saved_at: int) -> tuple[str, int]:
+    """Return the step of a file that has a number of its own, and was saved at a known step.
+
+    A number that is far from that step counts something else: batches, frames, updates, or steps of an epoch. One that
+    is a little lower counts steps: of a state that was copied first and then saved beside training. The last step's
+    number is one below the number of steps.
+    """
+    if found is None or not saved_at - LATE_STEPS_MAX <= found[1] <= saved_at:
+        return SAVED, saved_at
+    name, number = found
+    return name, saved_at if number == saved_at - 1 else number
 
 
 def number_in(value: object) -> tuple[str, int] | None:

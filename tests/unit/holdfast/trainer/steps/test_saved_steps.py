@@ -82,3 +82,30 @@ def test_notes_are_added_and_the_oldest_forgotten(hooked: Any, tmp_path: Path, m
     assert [saves.step_of(path) for path in paths[-5:]] == [60] * 5
     assert saves.step_of(paths[0]) is None
     assert sum(file.stat().st_size for file in own.parent.iterdir()) < 4 * 500
+
+
+@pytest.mark.parametrize(
+    ("number", "done", "name"),
+    [
+        (60, 60, "step in snapshot.pt"),
+        (59, 60, "step in snapshot.pt"),  # of the last step
+        (56, 56, "step in snapshot.pt"),  # the state was copied, and saved beside training
+        (180, 60, "the save of snapshot.pt"),  # batches
+        (10, 60, "the save of snapshot.pt"),  # of an epoch
+    ],
+)
+def test_a_number_counts_if_it_agrees_with_the_step_of_the_save(
+    hooked: Any, tmp_path: Path, number: int, done: int, name: str
+) -> None:
+    path = tmp_path / "snapshot.pt"
+    hooked.save({"epoch": 2, "step": number}, path)
+    start = StepStart()
+    start.note_loaded(torch.load(path), path, saves.step_of(path))
+    assert start.decide()[:3] == (done, Source.RESTORED, name)
+
+
+def test_training_goes_on_while_a_thread_saves(hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = iter((60, 65))
+    monkeypatch.setattr(saves.binding, "steps_completed", lambda: next(counted))
+    hooked.save(SNAPSHOT, tmp_path / "snapshot.pt")
+    assert saves.step_of(tmp_path / "snapshot.pt") == 60
