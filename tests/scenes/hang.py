@@ -48,6 +48,7 @@ class Scene:
         self.emitted: list[Event] = []
         self.wanted: list[TraceOrder] = []
         self.number = 0
+        self.generation = 1
 
     def receive(self, event: AnyEvent) -> None:
         self.adopt(self.analyzer.on_event(events.decode(events.encode(event)), self.now))
@@ -65,7 +66,7 @@ class Scene:
             "source": f"agent/{node}",
             "node": node,
             "job": "job",
-            "generation": 1,
+            "generation": self.generation,
         }
 
     def second(

@@ -37,6 +37,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     cpu_s: float
     io_bytes: int | None
+    wakes: int | None = None
+    """How often its main thread has waited and gone on."""
 
 
 def processes_of(ranks: Mapping[int, int]) -> list[Process]:
@@ -72,9 +74,11 @@ def work_of(pid: int) -> Work | None:
     if fields is None:
         return None
     io = dict(line.split(": ", 1) for line in text_of(pid, "io").splitlines() if ": " in line)
+    status = dict(line.split(":", 1) for line in text_of(pid, "status").splitlines() if ":" in line)
+    wakes = status.get("voluntary_ctxt_switches")
     io_bytes = int(io["rchar"]) + int(io["wchar"]) if "rchar" in io and "wchar" in io else None
     cpu_s = (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / _TICKS_PER_S
-    return Work(cpu_s=cpu_s, io_bytes=io_bytes)
+    return Work(cpu_s=cpu_s, io_bytes=io_bytes, wakes=None if wakes is None else int(wakes))
 
 
 def children_by_age(processes: Iterable[Process], helpers: Collection[int]) -> dict[int, int]:

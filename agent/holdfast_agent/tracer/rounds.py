@@ -103,8 +103,10 @@ def _with_work(stacks: ProcessStacks, before: Mapping[int, Work | None], watched
     if first is None or last is None:
         return stacks
     io_bytes = None if first.io_bytes is None or last.io_bytes is None else last.io_bytes - first.io_bytes
+    wakes = None if first.wakes is None or last.wakes is None else last.wakes - first.wakes
     return msgspec.structs.replace(
         stacks,
         cpu_share=max(0.0, last.cpu_s - first.cpu_s) / watched_s,
         io_bytes_per_s=None if io_bytes is None else max(0, io_bytes) / watched_s,
+        wakes_per_s=None if wakes is None else max(0, wakes) / watched_s,
     )

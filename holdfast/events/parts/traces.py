@@ -56,6 +56,8 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     known."""
     io_bytes_per_s: float | None = None
     """Bytes that it read and wrote; None: not known."""
+    wakes_per_s: float | None = None
+    """How often its main thread waited and went on; None: not known."""
     child: int | None = None
     """Its place among the children of its parent, by age from 0; None: a rank itself, or not known."""
 

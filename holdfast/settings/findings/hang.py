@@ -61,13 +61,18 @@ class HangPolicy(Section, frozen=True, kw_only=True):
 
     unnamed_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 30.0
     """Time for which all ranks may be idle while none waits for another: they may wait for data, or be stopped on
-    purpose."""
+    purpose. Four times as much after a hang in the script's own code at the same step, sixteen times after two, up to
+    `working_s`: the script may do there what takes long and leaves no trace."""
 
     working_cpu_share: Annotated[float, Within(0.0, 1000)] = 0.05
     """CPU use, in cores, from which a process counts as working."""
 
     working_bytes_per_s: Annotated[float, Within(0, 1e15)] = 65536.0
     """Bytes read and written per second from which a process counts as working."""
+
+    working_wakes_per_s: Annotated[float, Within(0.1, 1e9)] = 5.0
+    """How often a second a rank's main thread waits and goes on, from which it counts as working: it waits for answers
+    of another program, or looks whether something has come. One that hangs waits without end."""
 
     answer_s: Annotated[float, Within(0.1, 600)] = 3.0
     """Time for nodes to answer a trace; the result is formed without those that are late."""

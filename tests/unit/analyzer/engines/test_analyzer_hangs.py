@@ -84,15 +84,16 @@ def test_processes_that_the_tracer_had_no_time_for_are_not_blamed() -> None:
         assert scene.of(HangFound)[0].is_machine is not is_tracers_fault, is_tracers_fault
 
 
-def test_a_rank_that_works_gets_a_longer_limit() -> None:
+@pytest.mark.parametrize("work", [{"cpu_share": 0.9}, {"wakes_per_s": 40.0}], ids=["computes", "waits-again-and-again"])
+def test_a_rank_that_works_gets_a_longer_limit(work: dict[str, float]) -> None:
     scene = hanging(HangPolicy(working_s=40.0))
     asked_at = [scene.still_s]
-    scene.answer(cpu_share=0.9)
+    scene.answer(**work)
     assert scene.of(JobTraced)[-1].working == (2,) and not scene.of(HangFound)
     while not scene.of(HangFound):
         scene.until_asked()
         asked_at.append(scene.still_s)
-        scene.answer(cpu_share=0.9)
+        scene.answer(**work)
     assert asked_at == [asked_at[0], *(min(asked_at[0] * 2**times, 40.0) for times in range(1, len(asked_at)))]
     assert scene.of(HangFound)[0].still_s == 40.0
 
@@ -116,6 +117,34 @@ def test_a_job_that_goes_on_meanwhile_does_not_hang() -> None:
     scene.until_asked()
     scene.answer(state="T")
     assert len(scene.of(HangFound)) == 1, "the next time it does"
+
+
+def _found_in_next_generation(scene: Scene, **guilty: str) -> HangFound:
+    """Return what is found of a generation that gets as far as the one before."""
+    scene.generation += 1
+    scene.second(moves=True)
+    before = len(scene.of(HangFound))
+    while len(scene.of(HangFound)) == before:
+        scene.until_asked()
+        scene.answer(**guilty)
+    found: HangFound = scene.of(HangFound)[-1]
+    return found
+
+
+def test_a_script_that_holds_itself_up_at_the_same_step_again_gets_more_time() -> None:
+    scene = hanging()
+    scene.answer()
+    (first,) = scene.of(HangFound)
+    assert first.still_s < 10.0
+    limits = [_found_in_next_generation(scene).limit_s for _ in range(3)]
+    stills = [found.still_s for found in scene.of(HangFound)[1:]]
+    assert limits == [first.limit_s] * 3 and stills == [120.0, 480.0, 600.0]
+
+
+def test_a_rank_that_a_signal_stops_at_the_same_step_again_is_found_as_soon() -> None:
+    scene = hanging()
+    scene.answer()
+    assert _found_in_next_generation(scene, state="T").still_s < 10.0
 
 
 def test_identical_stacks_without_waits_get_a_longer_limit() -> None:

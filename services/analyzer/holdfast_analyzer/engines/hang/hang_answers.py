@@ -132,6 +132,8 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks under suspicion only work."""
     is_machine: bool
     """Each of the ranks shows a fault of its machine."""
+    in_own_code: frozenset[int]
+    """Ranks whose process is alive and waits for no other rank and no device."""
     is_by_signal: bool
     """A signal stopped their processes, and nothing else is wrong with them."""
     symptom: str
@@ -222,6 +224,7 @@ def judge(
         is_machine=bool(ranks) and all(rank in shows_fault or node_of_rank.get(rank) in unanswered for rank in ranks),
         is_by_signal=bool(ranks)
         and all(rank in by_signal and node_of_rank.get(rank) not in unanswered for rank in ranks),
+        in_own_code=_in_own_code(processes, reader) - shows_fault,
         symptom=named_by_kernel([process for process in processes if process.rank in ranks]) or "",
         idle=idle,
         group=convincing_group(verdict, looked_at, node_of_rank) if not (busy or shows_fault or unanswered) else (),
@@ -246,6 +249,18 @@ def _on_host(processes: Iterable[ProcessStacks], reader: StateReader) -> set[int
         for process in processes
         if process.kind == "rank" and process.rank is not None and reader.read(process).activity.doing == "own"
     }
+
+
+def _in_own_code(processes: Iterable[ProcessStacks], reader: StateReader) -> frozenset[int]:
+    return frozenset(
+        process.rank
+        for process in processes
+        if process.kind == "rank"
+        and process.rank is not None
+        and process.threads
+        and process.state not in STOPPED_BY_SIGNAL
+        and reader.read(process).activity.doing != "others"
+    )
 
 
 def _by_verdict(verdict: HangVerdict, node_of_rank: Mapping[int, str]) -> _Named:

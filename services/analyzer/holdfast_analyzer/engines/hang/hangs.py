@@ -7,6 +7,8 @@
 
 Silence alone is no hang. A rank that computes, reads or writes gets a longer limit: the script may evaluate or write a
 checkpoint without naming that phase, while the other ranks wait. So does a job in which no rank waits for another one.
+A hang in the script's own code that recurs at the same step gets more time than the one before: the script may wait
+there for something outside, and would never get past that step.
 Before a job's first step either may last without limit: some jobs never make a step.
 """
 
@@ -38,6 +40,9 @@ SOURCE = "analyzer"
 ASKED_AGAIN_S = 10.0
 """Time for a second trace, before a machine is blamed for not answering the first."""
 
+RECURRING_FACTOR = 4.0
+"""Patience after each hang of the script's own code at the same step, as a multiple of that before."""
+
 JOB_TRACED_BYTES_MAX = 500_000
 """Half of what an event may have."""
 
@@ -68,6 +73,8 @@ class HangStep(msgspec.Struct, frozen=True, kw_only=True):
     ends: bool = False
     look_again_s: float | None = None
     found: bool = False
+    own_step: int | None = None
+    """The step at which the script's own code holds the job up by what was found."""
 
 
 class JobHang:
@@ -82,6 +89,9 @@ class JobHang:
         self._generation = -1
         self._has_reported = False
         self._look_again_s: float | None = None
+        self._own_step = -1
+        self._own_hangs = 0
+        """Hangs in a row that were found in the script's own code at that step, whatever the generation."""
 
     def take(self, event: Progress | RanksFinished | StackDump | CollectiveTrace, now: datetime) -> None:
         if isinstance(event, Progress):
@@ -131,6 +141,9 @@ class JobHang:
             self.tracing, self._answers = None, TraceAnswers({})
             self._look_again_s = step.look_again_s
             self._has_reported = self._has_reported or step.found
+            if step.own_step is not None:
+                self._own_hangs = self._own_hangs + 1 if step.own_step == self._own_step else 1
+                self._own_step = step.own_step
 
     def _suspected(self, stall: Stall, now: datetime) -> HangStep:
         trace = derived_id(stall.cause, "hang", self._job)
@@ -182,7 +195,9 @@ class JobHang:
         patience_s = self._patience_s(judged, stall)
         if stall.still_s < patience_s:
             return HangStep(events=(traced,), ends=True, look_again_s=min(2 * stall.still_s, patience_s))
-        return HangStep(events=(traced, self._found(tracing, stall, judged, traced, now)), ends=True, found=True)
+        own_step = stall.step if _is_in_own_code(judged, stall) else None
+        found = self._found(tracing, stall, judged, traced, now)
+        return HangStep(events=(traced, found), ends=True, found=True, own_step=own_step)
 
     def _patience_s(self, judged: HangJudgement, stall: Stall) -> float:
         """Return how long the job may go without progress, judged by its trace."""
@@ -192,6 +207,8 @@ class JobHang:
             return math.inf
         if judged.is_excused:
             return self._policy.working_s
+        if self._own_hangs and stall.step == self._own_step and _is_in_own_code(judged, stall):
+            return min(self._policy.working_s, self._policy.unnamed_s * RECURRING_FACTOR**self._own_hangs)
         return 0.0 if some_wait or judged.is_machine else self._policy.unnamed_s
 
     def _ask_again(self, tracing: Tracing, now: datetime) -> HangStep:
@@ -260,3 +277,9 @@ class JobHang:
             summary=judged.summary,
             evidence=judged.evidence,
         )
+
+
+def _is_in_own_code(judged: HangJudgement, stall: Stall) -> bool:
+    """Return True if ranks hold the job up in the script's own code, and nothing is wrong with their processes."""
+    ranks = set(judged.ranks or stall.outside)
+    return bool(ranks) and ranks <= judged.in_own_code & set(stall.outside)

@@ -49,8 +49,11 @@ def _explains(process: ProcessStacks, reader: StateReader, policy: HangPolicy, *
 
 
 def is_working(process: ProcessStacks, policy: HangPolicy, *, by_cpu: bool = True) -> bool:
-    """Return True if a process computes (`by_cpu`), reads or writes."""
-    computes = by_cpu and (process.cpu_share or 0.0) >= policy.working_cpu_share
+    """Return True if a process computes or does not stay in one wait (`by_cpu`), reads or writes."""
+    computes = by_cpu and (
+        (process.cpu_share or 0.0) >= policy.working_cpu_share
+        or (process.kind == "rank" and (process.wakes_per_s or 0.0) >= policy.working_wakes_per_s)
+    )
     return computes or (process.io_bytes_per_s or 0.0) >= policy.working_bytes_per_s
 
 
