@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +28,11 @@ from holdfast.trainer.report import (
 from holdfast_agent.plan.devices.contexts import DeviceUsed
 
 READ_BYTES_MAX = 1024 * 1024
+PER_S = 100
+"""Reports of a job that are taken in the long run. Each becomes an event for all services: a script that reports
+without end would delay those of other jobs and nodes. The others stay in the file until it is their turn."""
+AT_ONCE = 5_000
+"""Reports that are taken without delay after a pause: ranks save together, and checks have many results."""
 PATH_CHARS_MAX = 4_096
 
 log = structlog.get_logger(__name__)
@@ -71,12 +78,19 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 class ReportFile:
     """The report file of one job; `offset` is the read position."""
 
-    def __init__(self, path: Path, offset: int) -> None:
+    def __init__(self, path: Path, offset: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self.offset = offset
+        self._clock = clock
+        self._may_take = float(AT_ONCE)
+        self._looked_at = clock()
 
     def read(self) -> list[RankReport]:
-        """Return the reports since the last call. An incomplete last line is left for the next call."""
+        """Return the reports since the last call, as many as may be taken now. An incomplete last line is left for the
+        next call."""
+        now = self._clock()
+        self._may_take = min(AT_ONCE, self._may_take + PER_S * (now - self._looked_at))
+        self._looked_at = now
         try:
             if self._path.stat().st_size <= self.offset:
                 return []
@@ -85,9 +99,16 @@ class ReportFile:
                 data = file.read(READ_BYTES_MAX)
         except FileNotFoundError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        return [report for line in whole.splitlines() if line.strip() and (report := _parse(line)) is not None]
+        found: list[RankReport] = []
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            if line.strip():
+                if self._may_take < 1:
+                    break
+                self._may_take -= 1
+                if (report := _parse(line)) is not None:
+                    found.append(report)
+            self.offset += len(line)
+        return found
 
 
 def event_of(report: RankReport, order: NodeOrder, node: str, now: datetime) -> Event | None:
