@@ -31,7 +31,12 @@ from holdfast.events.parts.traces import ProcessStacks, RankTrace
 _HEAD_BYTES = 1 << 16
 _FLIGHT_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"collective_seq_id"', b'"nccl_version"')
 _NOT_A_DUMP = re.compile(r"\.(?:py|md|png|svg|html|sh|so|pt|bin|safetensors|whl)$|^(?:LICENSE|README)", re.IGNORECASE)
-_NO_DUMP = "no stacks of py-spy or faulthandler, no flight recorder's dump, no timings of operations"
+_NO_DUMP = (
+    "no stacks of py-spy, faulthandler or gdb, no flight recorder's dump, no timings of operations"
+    " (for the log of a job: `holdfast classify`)"
+)
+_JSON = re.compile(rb"\s*(?:\{|\[\s*(?:[\[{\"\]]|$))")
+"""Start of JSON that may be a dump. Labels and times before a log's lines open with a bracket as well: `[rank3]: `."""
 _META = re.compile(r"^meta[-_.]?(.*?)\.(?:ya?ml|json)$")
 
 
@@ -126,19 +131,13 @@ class _Reading:
             return "operations", data.count(b"\n")
         if data[:1] == b"\x80":
             return self._traces(data, name)
-        start = head.lstrip()[:1]
-        if start in (b"{", b"["):
+        if _JSON.match(head):
             if looks_like_meta(head) and len(data) < _HEAD_BYTES:
                 self._metas[name] = data
                 return "operations_meta", 0
             if any(sign in data for sign in _FLIGHT_RECORDER_KEYS):
                 return self._traces(data, name)
-            try:
-                return self._json(data, name)
-            except UnreadableDump:
-                # Labels before lines open with a bracket as well: `[rank3]: `.
-                if read_stacks_text(head.decode("utf-8", "replace"), name) is None:
-                    raise
+            return self._json(data, name)
         text = data.decode("utf-8", "replace")
         if read := read_stacks_text(text, name):
             self.dumped += read[1]

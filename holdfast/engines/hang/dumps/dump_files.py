@@ -1,4 +1,4 @@
-"""The format of a dump, by its first bytes, and the processes in it (py-spy or faulthandler, any cluster). Pure.
+"""The format of a dump, by its first bytes, and the processes in it (py-spy, faulthandler or gdb, any cluster). Pure.
 
 A dump seldom states its rank. The rank comes from, in this order: a label, key or file name; the local rank on the
 command line with the number of the node; the order of processes on a node.
@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from holdfast.engines.hang.dumps.faulthandler_text import is_fault_text, read_fault_text
+from holdfast.engines.hang.dumps.gdb_text import is_gdb_text, read_gdb_text
 from holdfast.engines.hang.dumps.process_kinds import kind_of, node_in_name, rank_in_folder, rank_in_name, ranks_in_name
 from holdfast.engines.hang.dumps.py_spy_json import is_py_spy_threads, read_py_spy_threads
 from holdfast.engines.hang.dumps.py_spy_text import DumpedProcess, is_py_spy_text, read_py_spy_text
@@ -21,7 +22,7 @@ from holdfast.events.parts.traces import ProcessKind, ProcessStacks
 
 T = TypeVar("T")
 
-DumpFormat = Literal["py_spy_text", "py_spy_json", "faulthandler", "process_stacks"]
+DumpFormat = Literal["py_spy_text", "py_spy_json", "faulthandler", "gdb", "process_stacks"]
 
 _TIMES = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)? ?", re.MULTILINE)
 _RANK_OF_COMMAND = re.compile(r"(?:^|\s)(?:RANK=|--(?:global[-_])?rank[= ])(\d+)\b")
@@ -55,6 +56,8 @@ def read_stacks_text(text: str, name: str) -> tuple[DumpFormat, list[IdentifiedP
         return "py_spy_text", _named(read_py_spy_text(text), name, name)
     if is_fault_text(text):
         return "faulthandler", _named(read_fault_text(text), name, name)
+    if is_gdb_text(text):
+        return "gdb", _named(read_gdb_text(text), name, name)
     return None
 
 

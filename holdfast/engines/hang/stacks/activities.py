@@ -174,7 +174,7 @@ _COMPILES = re.compile(
 )
 
 _NATIVE_OTHERS = re.compile(
-    r"^(?:p?nccl[A-Z]\w*|rccl\w*|hccl\w*|c10d::|gloo::|MPI_|ucp_|ucc_)|::(?:ProcessGroup\w*|WorkNCCL|WorkGloo)\b|^ncclGroup"
+    r"^(?:p?nccl[A-Z]\w*|rccl\w*|hccl\w*|c10d::|gloo::|P?MPI_|ucp_|ucc_)|::(?:ProcessGroup\w*|WorkNCCL|WorkGloo)\b|^ncclGroup"
 )
 _NATIVE_DEVICE = re.compile(
     r"(?:^|::)(?:cuda|hip|acl(?:rt)?)(?:Stream|Device|Event)Synchronize|^cu(?:Stream|Ctx|Event)Synchronize|^synchronize_stream"
@@ -259,6 +259,8 @@ def _natively_own(stack: Stack) -> str:
 
 
 def _is_backward(stack: Stack) -> bool:
+    if not stack.calls and any(symbol.startswith("torch::autograd::Engine::") for symbol in stack.native):
+        return True
     return any(
         call.function == "_engine_run_backward"
         or (call.function == "backward" and call.path.endswith("autograd/__init__.py"))

@@ -115,7 +115,9 @@ class _Blamer:
         self._stand_still = len(self._waiting) >= _WAIT_MOST * len(self._readable) and bool(self._waiting)
 
     def blame(self) -> StackBlame:
-        weak = [index for index in sorted(self._ranks.outliers) if index not in self._stopped]
+        weak = [
+            index for index in sorted(self._ranks.outliers) if index not in self._stopped and self._has_calls(index)
+        ]
         cover = self._covered(weak)
         if strong := self._strong():
             return StackBlame(blamed=tuple(self._each_machine(strong)), shared=cover.groups, notes=cover.notes)
@@ -156,7 +158,9 @@ class _Blamer:
         indexes = [
             index
             for index in self._readable
-            if index not in self._ranks.like_most and self._members[index].state.activity.doing == "unclear"
+            if index not in self._ranks.like_most
+            and self._members[index].state.activity.doing == "unclear"
+            and self._has_calls(index)
         ]
         if not (self._mostly_stands or self._stand_still) or not indexes or len(self._machines(indexes)) > 1:
             return {}
@@ -338,6 +342,11 @@ class _Blamer:
             return ranks_in_words(numbers)
         return ", ".join(f"process {self._members[index].process.pid}" for index in indexes[:_EVIDENCE_MOST])
 
+    def _has_calls(self, index: int) -> bool:
+        """Whether Python's calls are known. Compiled code alone, as gdb shows it, differs between ranks that wait for
+        one thing."""
+        return bool(self._members[index].state.stack.calls)
+
     def _machine(self, index: int) -> str:
         member = self._members[index]
         return member.process.node or ("" if member.rank is None else self._node_of(member.rank))
@@ -385,7 +394,7 @@ def _calls(state: ProcessState) -> str:
         f"{call.function} ({call.file}:{call.line})" if call.line else str(call)
         for call in state.stack.calls[:_CALLS_SHOWN]
     ]
-    return " < ".join(calls) or "no calls"
+    return " < ".join(calls or state.stack.native[:_CALLS_SHOWN]) or "no calls"
 
 
 def _nodes(group: SharedGroup) -> str:
