@@ -71,9 +71,11 @@ _PUBLISHED = ("EVIDENCE", "DECISIONS", "METRICS")
 _STREAM_INFO = "$JS.API.STREAM.INFO.*"
 _GET = "$JS.API.DIRECT.GET"
 _REPLY_WITHIN = "5s"
-_LIMITS = {"max_connections": 64, "max_subscriptions": 1000}
+_LIMITS = {"max_connections": 32, "max_subscriptions": 32}
 """Limits of a node's account and of the readers', the second for each connection. The server's own limit is for all
-accounts together: one of them that reached it would keep the others out. An agent has one connection.
+accounts together: one of them that reached it would keep the others out. An agent has one connection, and some that the
+server has not noticed to be dead; each with nine subscriptions. The server sends a message once for each subscription,
+so 64 connections with a thousand each to one's own heartbeats kept it from all else.
 """
 
 

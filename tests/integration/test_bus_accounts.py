@@ -12,7 +12,7 @@ from bus_worlds import WITHIN_S, message, take_one, unique
 from servers import NatsServer
 
 from holdfast.bus import BusError, NoResponder
-from holdfast.bus.link import Inflow, Link
+from holdfast.bus.link import Inflow, Link, LinkLost
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.subjects import CODE_BUCKET, DESIRED_BUCKET, JOBS_BUCKET, heartbeat_subject, holder_subject, ping_subject
 
@@ -358,3 +358,25 @@ async def test_one_user_cannot_take_the_connections_of_all(guarded: NatsServer, 
             await connect_often()
         await connect_as("agent-n2")
         await connect_as("operator")
+
+
+@pytest.mark.parametrize(("user", "subject"), [("agent-n1", heartbeat_subject("n1")), ("reader", f"{ROOT}.>")])
+async def test_no_connection_has_the_server_send_a_message_a_hundred_times(
+    guarded: NatsServer, operator: NatsBus, user: str, subject: str
+) -> None:
+    link, node = await Link.open(guarded.url_of(user), "attacker"), await Link.open(guarded.url_of("agent-n1"), "node")
+    try:
+        received = [await link.subscribe(subject) for _ in range(20)]
+        await node.send(heartbeat_subject("n1"), b"{}")
+        for each in received:
+            assert (await each.next(WITHIN_S)).data == b"{}"
+        with pytest.raises(LinkLost):
+            await _receive_eighty_times(link, subject)
+    finally:
+        await link.close()
+        await node.close()
+
+
+async def _receive_eighty_times(link: Link, subject: str) -> None:
+    *_, last = [await link.subscribe(subject) for _ in range(80)]
+    await last.next(WITHIN_S)
