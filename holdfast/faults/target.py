@@ -16,8 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
-from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.proctree import node_processes
+from holdfast.node.kernel import started_ticks
 from holdfast.node.ledger.ledger_layout import HEADER, MAGIC
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")

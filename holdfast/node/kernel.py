@@ -1,4 +1,4 @@
-"""The few Linux calls that Python does not offer, and what /proc shows of the process's own children."""
+"""The few Linux calls that Python does not offer, and what /proc shows of processes."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def own_children() -> list[int]:
 
 def is_stopped(pid: int) -> bool:
     """Return True if the process is stopped (SIGSTOP or a tracer): it then heeds no signal but SIGKILL."""
-    fields = _stat(pid)
-    return fields is not None and fields[0] in (b"T", b"t")
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] in ("T", "t")
 
 
 def is_suspended(pid: int) -> bool:
     """Return True if a signal has stopped the process; not if a debugger has."""
-    fields = _stat(pid)
-    return fields is not None and fields[0] == b"T"
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] == "T"
 
 
 def ignores(pid: int, number: signal.Signals) -> bool:
@@ -87,14 +87,22 @@ def ignores(pid: int, number: signal.Signals) -> bool:
     return False
 
 
-def _stat(pid: int) -> list[bytes] | None:
+def started_ticks(pid: int) -> int | None:
+    """Return the start of a process in clock ticks since boot, None if it is gone or a zombie."""
+    fields = stat_fields(pid)
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the state on (field 3 is index 0), None if the process is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name is in parentheses and may itself contain spaces and parentheses.
+            return file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
 def _parent_of(pid: int) -> int | None:
-    fields = _stat(pid)
+    fields = stat_fields(pid)
     return None if fields is None else int(fields[1])

@@ -15,6 +15,8 @@ import signal
 import time
 from pathlib import Path
 
+from holdfast.node.kernel import started_ticks
+
 _RLIMIT_LOCKS = 10
 _TITLE = b"Max file locks"
 _MAGIC = 0x2D << 56
@@ -85,7 +87,6 @@ def _has(pid: int, mark: int) -> bool:
             line.startswith(_TITLE) and line[len(_TITLE) :].split()[0] == b"%d" % mark for line in limits.splitlines()
         ):
             return False
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
+    return started_ticks(pid) is not None

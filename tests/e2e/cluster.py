@@ -19,8 +19,8 @@ from waiting import DEADLINE_S, until
 from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.embedded.control import AddNode, AnyRequest, ChildStatus, PowerOff, PowerOn, Reply, Status, ask
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
-from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.proctree import kill_all, node_processes
+from holdfast.node.kernel import started_ticks
 from tests.nursery import public_environment, worker_nursery
 from tests.warm_python import WarmHoldfast, run_warm
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jobs.arithmetic import undisturbed
 from waiting import DEADLINE_S, until
 
-from holdfast.embedded.processes.child_process import started_ticks
+from holdfast.node.kernel import started_ticks
 from tests.warm_python import WarmHoldfast
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))

@@ -16,8 +16,7 @@ import pytest
 from cluster import HOLDFAST, Cluster
 from waiting import until
 
-from holdfast.embedded.processes.child_process import started_ticks
-from holdfast.node.kernel import is_stopped
+from holdfast.node.kernel import is_stopped, started_ticks
 
 pytestmark = pytest.mark.e2e
 

@@ -16,7 +16,7 @@ from waiting import until
 
 from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.embedded.layout import ClusterInfo
-from holdfast.embedded.processes.child_process import started_ticks
+from holdfast.node.kernel import started_ticks
 from tests.nursery import public_environment, worker_nursery
 
 pytestmark = pytest.mark.e2e

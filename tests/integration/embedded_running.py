@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.embedded.control import ChildStatus, Status, ask
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
-from holdfast.embedded.processes.child_process import started_ticks
+from holdfast.node.kernel import started_ticks
 
 CLUSTER = str(Path(__file__).with_name("embedded_cluster.py"))
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout, Fabric, Ports
-from holdfast.embedded.processes.child_process import stat_fields
 from holdfast.faults.injections import Injection, InjectionLog
 from holdfast.faults.registry import find_fault
 from holdfast.faults.requirements import lacking
 from holdfast.faults.target import FaultTarget, RunningRank, TargetProcess
 from holdfast.fresh_ids import uuid7
+from holdfast.node.kernel import stat_fields
 
 WITHIN_S = 20.0
 

@@ -17,9 +17,9 @@ from embedded_running import Cluster, alive, cluster, until
 from holdfast.embedded.control import AddNode, PowerOff, PowerOn, Renew, Status, Stop, ask
 from holdfast.embedded.errors import ControlRefused, NoCluster
 from holdfast.embedded.layout import ClusterInfo
-from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.leftovers import SHARED_MEMORY
 from holdfast.embedded.processes.proctree import node_processes
+from holdfast.node.kernel import started_ticks
 
 pytestmark = pytest.mark.integration
 

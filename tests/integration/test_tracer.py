@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.embedded.processes.child_process import stat_fields
 from holdfast.events.parts.traces import ProcessStacks, RankTrace, ThreadStack
+from holdfast.node.kernel import stat_fields
 from holdfast_agent.tracer import rounds
 from holdfast_agent.tracer.rounds import Round, trace
 from holdfast_agent.tracer.stacks import StacksUnread

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.node.kernel import stat_fields
 from holdfast.node.machine import text
 from holdfast_agent.companions.environment import public_environment
 
@@ -112,8 +113,7 @@ def _line(descriptor: int, limit_s: float) -> bytes | None:
 
 def _state(pid: int) -> tuple[str, str]:
     """Return the process's state letter, and its wait channel in the kernel."""
-    stat = text(Path(f"/proc/{pid}/stat")) or ""
-    state = stat.rpartition(")")[2].split()
+    fields = stat_fields(pid)
     stack = (text(Path(f"/proc/{pid}/stack")) or "").splitlines()
     place = stack[0].split("] ")[-1] if stack else text(Path(f"/proc/{pid}/wchan")) or ""
-    return (state[0] if state else "?"), place
+    return (fields[0] if fields else "?"), place

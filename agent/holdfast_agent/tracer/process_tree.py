@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from holdfast.embedded.processes.child_process import stat_fields
 from holdfast.events.parts.traces import ProcessKind
+from holdfast.node.kernel import stat_fields
 from holdfast_agent.tracer.memory_files import text_of
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

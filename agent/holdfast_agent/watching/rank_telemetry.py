@@ -12,10 +12,10 @@ from typing import Protocol
 import msgspec
 
 from holdfast.clock import Now
-from holdfast.embedded.processes.child_process import stat_fields
 from holdfast.events import TelemetryMeasured
 from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
+from holdfast.node.kernel import stat_fields
 from holdfast.node.machine import entries, number
 from holdfast_agent.devices.meters import NodeMeters
 from holdfast_agent.plan.node_state import Crew, RankStatus

@@ -1,7 +1,6 @@
 """One child process, which cannot outlive its supervisor and whose exit is noticed immediately."""
 
 import asyncio
-import ctypes
 import os
 import signal
 import subprocess
@@ -11,9 +10,7 @@ from pathlib import Path
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded.layout import ChildRecord
 from holdfast.embedded.servers.identity import Identity
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG = 1
+from holdfast.node.kernel import die_with_parent, started_ticks
 
 
 class Process:
@@ -143,28 +140,9 @@ def _child_setup(death_signal: int, identity: Identity) -> Callable[[], None]:
     def setup() -> None:
         identity.enter()  # Between fork and exec, other threads may hold locks: use plain system calls only.
         # After the identity: a change of credentials clears the death signal.
-        _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal)
-        if os.getppid() != parent:
-            os._exit(1)
+        die_with_parent(parent, death_signal)
 
     return setup
-
-
-def started_ticks(pid: int) -> int | None:
-    """Return the start of a process in clock ticks since boot, None if it is gone or a zombie."""
-    fields = stat_fields(pid)
-    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
-
-
-def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on (field 3 is index 0), None if the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name is in parentheses and may itself contain spaces and parentheses.
-    return text[text.rindex(")") + 2 :].split()
 
 
 def describe_exit(code: int) -> str:

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 from holdfast.embedded.layout import ChildRecord, ClusterInfo, ClusterLayout
-from holdfast.embedded.processes.child_process import started_ticks
 from holdfast.embedded.processes.proctree import kill_all, node_processes
+from holdfast.node.kernel import started_ticks
 from holdfast.node.trees import remove_tree
 
 SHARED_MEMORY = Path("/dev/shm")

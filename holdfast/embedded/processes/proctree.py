@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.embedded.errors import EmbeddedError
-from holdfast.embedded.processes.child_process import stat_fields
+from holdfast.node.kernel import stat_fields
 
 NODE_VARIABLE = "HOLDFAST_NODE_DIR"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

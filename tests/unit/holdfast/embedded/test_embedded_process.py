@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.embedded.errors import StartFailed
-from holdfast.embedded.processes.child_process import describe_exit, started_ticks
+from holdfast.embedded.processes.child_process import describe_exit
 from holdfast.embedded.processes.children import Child, ChildSpec, ChildState
 from holdfast.embedded.processes.proctree import NODE_VARIABLE, kill_all, node_processes
 from holdfast.embedded.processes.restart import RestartPolicy
+from holdfast.node.kernel import started_ticks
 
 READY = "from holdfast.daemon.ready import announce_ready as ready; "
 
