@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from holdfast.events.parts.job import CheckResult, NodeFacts
+from holdfast.node.machine_memory import memory_of_machine
 from holdfast_agent.zygote.wire import Welcome
 
 DISK_FREE_BYTES_MIN = 256 * 1024 * 1024
@@ -35,7 +36,7 @@ def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | Non
 def self_check(directory: Path, zygote: Welcome) -> tuple[CheckResult, ...]:
     return (
         _disk(directory),
-        _memory(),
+        _at_least("memory", memory_of_machine()[0], MEMORY_FREE_BYTES_MIN, "available"),
         CheckResult(name="zygote", status="ok", detail=f"warm in {zygote.preload_s:.1f} s, pid {zygote.pid}"),
         CheckResult(
             name="store_ports",
@@ -57,14 +58,6 @@ def _disk(directory: Path) -> CheckResult:
     except OSError as error:
         return CheckResult(name="disk", status="unreadable", detail=str(error))
     return _at_least("disk", free, DISK_FREE_BYTES_MIN, f"free in {directory}")
-
-
-def _memory() -> CheckResult:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return _at_least("memory", int(rest.split()[0]) * 1024, MEMORY_FREE_BYTES_MIN, "available")
-    return CheckResult(name="memory", status="unreadable", detail="/proc/meminfo has no MemAvailable")
 
 
 def _at_least(name: str, found: int, needed: int, what: str) -> CheckResult:

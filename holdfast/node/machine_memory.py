@@ -27,10 +27,13 @@ _VERSION_2 = _Files("memory.max", "memory.current", "inactive_file")
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the bytes that may be taken; 0 or less if none."""
-    return min(available - total // _RESERVED for available, total in (_of_machine(proc), *_of_cgroups(proc, cgroups)))
+    return min(
+        available - total // _RESERVED for available, total in (memory_of_machine(proc), *_of_cgroups(proc, cgroups))
+    )
 
 
-def _of_machine(proc: Path) -> tuple[int, int]:
+def memory_of_machine(proc: Path = Path("/proc")) -> tuple[int, int]:
+    """Return the bytes available without swapping, and all bytes."""
     meminfo = _numbers(proc / "meminfo")
     return meminfo["MemAvailable:"] << 10, meminfo["MemTotal:"] << 10
 

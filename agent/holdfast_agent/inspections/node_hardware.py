@@ -12,11 +12,12 @@ import msgspec
 import structlog
 
 from holdfast.node.machine import Machine, entries, text
+from holdfast.node.mount_table import mount_of, mount_table
 from holdfast.pci import pci_address
 from holdfast.settings.inspections import InspectionPolicy, listed
 from holdfast_agent.inspections.attribution import NodeHardware
 from holdfast_agent.inspections.sources.disks import disks_below
-from holdfast_agent.inspections.sources.mounts import Paths, mount_of, mount_table
+from holdfast_agent.inspections.sources.mounts import Paths
 from holdfast_agent.inspections.sources.pressure import memory_cgroup
 from holdfast_agent.plan.devices.visible_gpus import visible_gpus
 

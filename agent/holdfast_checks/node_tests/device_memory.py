@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
+from holdfast.node.machine_memory import memory_of_machine
 from holdfast_checks.devices import device_of, name_of
 from holdfast_checks.result import StageResult, StageTask, failed, passed, skipped
 
@@ -52,8 +52,4 @@ def _bytes_of(device: torch.device, workers: int) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * GPU_SHARE)
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return min(CPU_BYTES, int(int(rest.split()[0]) * 1024 * CPU_SHARE / workers))
-    return CPU_BYTES
+    return min(CPU_BYTES, int(memory_of_machine()[0] * CPU_SHARE / workers))

@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from holdfast.node.machine import Machine
+from holdfast.node.mount_table import mount_of, mount_table
 from holdfast.symptoms import Symptom
-from holdfast_checks.node_tests.mounts import Mount, parse
 from holdfast_checks.result import StageResult, StageTask, failed, passed
 
 SYMPTOM = Symptom.FILESYSTEM_MOUNT.value
@@ -45,12 +46,5 @@ def _present_part(path: Path) -> Path:
 
 def _place(path: Path) -> str:
     """Return the file system that a path lies on, in words that are equal on all nodes that share it."""
-    mounts = [(line.split()[0], mount) for line, mount in _table() if mount.point == "/" or mount.holds(path.resolve())]
-    source, mount = max(mounts, key=lambda found: len(found[1].point))
-    return f"on {source} ({mount.kind})" if mount.is_remote else "on a disk of the node"
-
-
-def _table() -> list[tuple[str, Mount]]:
-    text = Path("/proc/self/mounts").read_text()
-    lines = [line for line in text.splitlines() if len(line.split()) >= 3]
-    return list(zip(lines, parse(text), strict=True))
+    mount = mount_of(path.resolve(), mount_table(Machine()) or {})
+    return f"on {mount.source} ({mount.kind})" if mount and mount.is_remote else "on a disk of the node"

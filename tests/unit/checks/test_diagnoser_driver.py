@@ -14,7 +14,7 @@ import torch
 from holdfast.engines.checks.suites import Stage
 from holdfast_checks import numbers
 from holdfast_checks.driver import merged
-from holdfast_checks.node_tests import disk, mounts, plugins
+from holdfast_checks.node_tests import disk, plugins
 from holdfast_checks.result import StageTask, WorkerContext, broken, failed, passed, skipped
 
 
@@ -72,18 +72,6 @@ def test_a_disk_that_refuses_is_named_by_what_it_said(tmp_path: Path, monkeypatc
 def test_a_file_that_comes_back_different_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_read_back", lambda directory, written: written[:-1] + b"?")
     assert {finding.symptom for finding in disk.run(task(tmp_path), lambda: None)} == {"disk_fault"}
-
-
-def test_mounts_of_other_machines_are_known_by_their_kind() -> None:
-    lines = (
-        "proc /proc proc rw 0 0\n"
-        "10.0.0.1:/x /mnt/nfs nfs4 rw 0 0\n"
-        "hdfs /mnt/with\\040space fuse.hdfs rw 0 0\n"
-        "/dev/sda /data ext4 rw 0 0\n"
-    )
-    found = {mount.point: mount for mount in mounts.parse(lines)}
-    assert [point for point, mount in found.items() if mount.is_remote] == ["/mnt/nfs", "/mnt/with space"]
-    assert found["/data"].holds(Path("/data/jobs/j")) and not found["/data"].holds(Path("/database"))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import os
 from pathlib import Path
 
 from holdfast.node.machine import Machine, entries, text
+from holdfast.node.mount_table import Mount, mount_of, mount_table
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble
-from holdfast_agent.inspections.sources.mounts import Mount, Paths, mount_of, mount_table
+from holdfast_agent.inspections.sources.mounts import Paths
 
 _GIB = 1 << 30
 _WELL = {"live", "running"}

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from holdfast.node.mount_table import mount_of, mount_table
 from holdfast.settings.inspections import CommandCheck, InspectionPolicy
 from holdfast_agent.inspections.check import Check, Reading
 from holdfast_agent.inspections.plugins import Command, answer_of, command_checks, entry_point_checks
 from holdfast_agent.inspections.sources.clock import Clock, ClockState
 from holdfast_agent.inspections.sources.container import Containers
 from holdfast_agent.inspections.sources.disks import Disks, disks_below
-from holdfast_agent.inspections.sources.mounts import Mounts, mount_of, mount_table
+from holdfast_agent.inspections.sources.mounts import Mounts
 from holdfast_agent.inspections.sources.pressure import Pressure
 from tests.scenes.inspected_machine import machine_at, write
 
@@ -47,6 +48,14 @@ def test_the_mount_table_is_read(tmp_path: Path) -> None:
     assert table["/data"].source == "10.0.0.7:/export/data set"
     assert mount_of(Path("/data/set/x"), table) is table["/data"]
     assert mount_of(Path("/database"), table) is table["/"]
+    assert table["/data"].holds(Path("/data/set/x")) and not table["/data"].holds(Path("/database"))
+
+
+def test_a_file_system_of_another_machine_is_known_by_its_kind(tmp_path: Path) -> None:
+    kinds = ("ext4", "cifs", "fuse.hdfs", "fuse.lxcfs")
+    lines = (f"3{at} 21 0:5{at} / /mnt/{kind} rw - {kind} source rw" for at, kind in enumerate(kinds))
+    table = mount_table(machine_at(tmp_path, mountinfo(*lines)))
+    assert table is not None and [mount.kind for mount in table.values() if mount.is_remote] == ["cifs", "fuse.hdfs"]
 
 
 def test_a_network_file_system_that_is_unmounted_is_trouble(tmp_path: Path) -> None:
