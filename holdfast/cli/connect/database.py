@@ -98,6 +98,15 @@ def read(database_url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
     return asyncio.run(connected())
 
 
+def read_rows(database_url: str, query: str) -> list[dict[str, Any]]:
+    """Return the rows of one query. Raises ClickException as `read` does."""
+
+    async def fetch(connection: Connection) -> list[dict[str, Any]]:
+        return as_dicts(await connection.fetch(query))
+
+    return read(database_url, fetch)
+
+
 def as_dicts(records: list[asyncpg.Record]) -> list[dict[str, Any]]:
     return [dict(record) for record in records]
 

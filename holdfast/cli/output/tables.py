@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
+import click
 import msgspec
 
 NOTHING = "-"
+Column: TypeAlias = str | Callable[[Any], Any]
 _UNLIMITED = 1 << 20
 
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
@@ -43,6 +45,21 @@ def render(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         ).rstrip()
         for line in [headers, *cells]
     )
+
+
+def table(columns: Mapping[str, Column], rows: Iterable[Any]) -> str:
+    """Lay out one line for each row; `columns` gives for each header the row's key, or a function of the row."""
+    return render(
+        list(columns), [[row[of] if isinstance(of, str) else of(row) for of in columns.values()] for row in rows]
+    )
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], *, as_json: bool, empty: str) -> None:
+    """Print rows as JSON or as a table; in place of an empty table the sentence `empty`."""
+    if as_json:
+        click.echo(json_text(rows, indent=2))
+    else:
+        click.echo(table(columns, rows) if rows else empty)
 
 
 def _fitted(headers: Sequence[str], cells: list[list[str]], is_number: list[bool], is_prose: list[bool]) -> str:

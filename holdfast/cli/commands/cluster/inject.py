@@ -22,7 +22,7 @@ from holdfast.cli.connect.directory import as_typed, cluster_errors, directory_o
 from holdfast.cli.connect.options import json_option
 from holdfast.cli.names import require_name
 from holdfast.cli.output.duration import Duration
-from holdfast.cli.output.tables import cell, json_text, render
+from holdfast.cli.output.tables import Column, cell, json_text, table
 from holdfast.cli.values import WholeNumber
 from holdfast.clock import system_now
 from holdfast.embedded.control import is_running
@@ -220,23 +220,16 @@ def _list(layout: ClusterLayout, as_json: bool) -> None:
     if as_json:
         click.echo(json_text({"faults": rows, "in_force": [_shown(injected) for injected in in_force]}, indent=2))
         return
-    click.echo(
-        render(
-            ["FAULT", "SYMPTOM", "STRIKES", "OPTIONS", "NEEDS", "WHAT HAPPENS", "UNDONE BY"],
-            [
-                (
-                    row["fault"],
-                    row["symptom"],
-                    row["strikes"],
-                    [f"{name}={'' if value is None else value}" for name, value in row["options"].items()],
-                    row["needs"],
-                    row["what"],
-                    row["undo"],
-                )
-                for row in rows
-            ],
-        )
-    )
+    columns: dict[str, Column] = {
+        "FAULT": "fault",
+        "SYMPTOM": "symptom",
+        "STRIKES": "strikes",
+        "OPTIONS": lambda row: [f"{name}={'' if value is None else value}" for name, value in row["options"].items()],
+        "NEEDS": "needs",
+        "WHAT HAPPENS": "what",
+        "UNDONE BY": "undo",
+    }
+    click.echo(table(columns, rows))
     for reason in dict.fromkeys(reason for row in rows for reason in row["lacking"]):
         names = ", ".join(row["fault"] for row in rows if reason in row["lacking"])
         click.echo(f"\nNot available here: {names}: {reason}")

@@ -16,7 +16,7 @@ from holdfast.cli.connect.options import reading_options
 from holdfast.cli.connect.settings import own_settings
 from holdfast.cli.incident_ids import number_or_id, numbers_of
 from holdfast.cli.names import require_name
-from holdfast.cli.output.tables import json_text, render
+from holdfast.cli.output.tables import Column, json_text, table
 from holdfast.engines.record.history import NodeRecord
 from holdfast.engines.record.racks import suspect_racks
 
@@ -67,23 +67,16 @@ def show(node: str, directory: Path, database_url: str | None, as_json: bool) ->
     if rack:
         click.echo(f"jobs get nodes of its rack last: {rack}")
     if history:
-        click.echo(
-            render(
-                ["AT", "ENTRY", "COUNTS", "JOB", "INCIDENT", "DEVICE", "TEXT"],
-                [
-                    (
-                        row["at"],
-                        row["kind"],
-                        row["counts"],
-                        row["job"],
-                        number_or_id(row["incident"] or "", row["incident_number"]),
-                        row["device"],
-                        row["text"],
-                    )
-                    for row in history
-                ],
-            )
-        )
+        columns: dict[str, Column] = {
+            "AT": "at",
+            "ENTRY": "kind",
+            "COUNTS": "counts",
+            "JOB": "job",
+            "INCIDENT": lambda row: number_or_id(row["incident"] or "", row["incident_number"]),
+            "DEVICE": "device",
+            "TEXT": "text",
+        }
+        click.echo(table(columns, history))
 
 
 def _suspicion_of(rack: str, records: list[NodeRecord]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import asyncpg
 import click
 
 from holdfast.cli.commands.cluster.node_history import show
@@ -13,11 +12,11 @@ from holdfast.cli.connect.addresses import both_urls, database_option, nats_opti
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.connect.bus import connected
-from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.database import read_rows
 from holdfast.cli.connect.directory import cluster_errors, directory_option
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
-from holdfast.cli.output.tables import json_text, render
+from holdfast.cli.output.tables import print_rows
 from holdfast.embedded import control
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.fresh_ids import uuid7
@@ -62,25 +61,10 @@ def nodes(context: click.Context, directory: Path, database_url: str | None, as_
                 f"--database-url before `{command}` applies to the list only: give it after `{command}`"
             )
         return
-
-    async def fetch(connection: Connection) -> list[asyncpg.Record]:
-        return await connection.fetch(_NODES)
-
-    rows = read(reader_url(directory, database_url), fetch)
-    if as_json:
-        click.echo(json_text(as_dicts(rows), indent=2))
-    elif not rows:
-        click.echo("no nodes yet: a node registers when its agent starts")
-    else:
-        click.echo(
-            render(
-                ["NODE", "STATE", "JOB", "EPOCH", "BLOCKED UNTIL", "REASON"],
-                [
-                    (row["node"], row["state"], row["job"], row["epoch"], row["blocked_until"], row["reason"])
-                    for row in rows
-                ],
-            )
-        )
+    rows = read_rows(reader_url(directory, database_url), _NODES)
+    columns = {"NODE": "node", "STATE": "state", "JOB": "job", "EPOCH": "epoch", "BLOCKED UNTIL": "blocked_until"}
+    empty = "no nodes yet: a node registers when its agent starts"
+    print_rows(rows, columns | {"REASON": "reason"}, as_json=as_json, empty=empty)
 
 
 nodes.add_command(show)
@@ -105,11 +89,7 @@ def release(node: str | None, every: bool, directory: Path, nats_url: str | None
         asyncio.run(_release([node], find_nats_url(directory, nats_url)))
         return
     bus, database = both_urls(directory, nats_url, database_url)
-
-    async def fetch(connection: Connection) -> list[asyncpg.Record]:
-        return await connection.fetch(_BLOCKED)
-
-    blocked = [row["key"] for row in read(database, fetch)]
+    blocked = [row["key"] for row in read_rows(database, _BLOCKED)]
     if not blocked:
         click.echo("no node is on the blocklist")
     asyncio.run(_release(blocked, bus))

@@ -13,12 +13,12 @@ import msgspec
 from holdfast.cli.connect.addresses import both_urls, database_option, nats_option, reader_url
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.connect.bus import connected
-from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.database import Connection, read, read_rows
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.connect.settings import own_settings
 from holdfast.cli.output.duration import Duration
-from holdfast.cli.output.tables import json_text, render
+from holdfast.cli.output.tables import Column, json_text, print_rows
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, KeepModel
 
@@ -26,6 +26,15 @@ _MODELS = """
 select key as version, made_at, windows, accuracy, precision, recall, body->'jobs' as jobs
 from analyzer.telemetry_models order by made_at desc
 """
+_MODEL_COLUMNS: dict[str, Column] = {
+    "VERSION": "version",
+    "MADE": "made_at",
+    "WINDOWS": "windows",
+    "ACCURACY": "accuracy",
+    "PRECISION": "precision",
+    "RECALL": "recall",
+    "JOBS": lambda row: ", ".join(row["jobs"][:4]),
+}
 
 
 @click.group()
@@ -74,18 +83,9 @@ def train(
 @reading_options
 def models(directory: Path, database_url: str | None, as_json: bool) -> None:
     """List the models that the analyzer keeps, newest first: it uses the newest that fits its settings."""
-
-    async def fetch(connection: Connection) -> list[asyncpg.Record]:
-        return await connection.fetch(_MODELS)
-
-    rows = read(reader_url(directory, database_url), fetch)
-    if as_json:
-        click.echo(json_text(as_dicts(rows), indent=2))
-    elif not rows:
-        click.echo("no model yet: `holdfast telemetry train` creates one")
-    else:
-        head = ["VERSION", "MADE", "WINDOWS", "ACCURACY", "PRECISION", "RECALL", "JOBS"]
-        click.echo(render(head, [(*list(row.values())[:6], ", ".join(row["jobs"][:4])) for row in rows]))
+    rows = read_rows(reader_url(directory, database_url), _MODELS)
+    empty = "no model yet: `holdfast telemetry train` creates one"
+    print_rows(rows, _MODEL_COLUMNS, as_json=as_json, empty=empty)
 
 
 def _train_once(

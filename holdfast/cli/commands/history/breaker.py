@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import asyncpg
 import click
 
 from holdfast.cli.connect.addresses import nats_option, reader_url
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import asked_by, require_once
-from holdfast.cli.connect.database import Connection, as_dicts, read
+from holdfast.cli.connect.database import read_rows
 from holdfast.cli.connect.directory import directory_option
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
-from holdfast.cli.output.tables import json_text, render
+from holdfast.cli.output.tables import print_rows
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ResetBreaker
 
@@ -49,18 +48,9 @@ def breaker(context: click.Context) -> None:
 @reading_options
 def show(directory: Path, database_url: str | None, as_json: bool) -> None:
     """List the jobs whose breaker is open."""
-
-    async def fetch(connection: Connection) -> list[asyncpg.Record]:
-        return await connection.fetch(_OPEN)
-
-    rows = read(reader_url(directory, database_url), fetch)
-    if as_json:
-        click.echo(json_text(as_dicts(rows), indent=2))
-    elif not rows:
-        click.echo("all breakers are closed")
-    else:
-        table = [(row["job"], row["open_since"], row["evictions"], row["reason"]) for row in rows]
-        click.echo(render(["JOB", "OPEN SINCE", "EVICTIONS", "REASON"], table))
+    rows = read_rows(reader_url(directory, database_url), _OPEN)
+    columns = {"JOB": "job", "OPEN SINCE": "open_since", "EVICTIONS": "evictions", "REASON": "reason"}
+    print_rows(rows, columns, as_json=as_json, empty="all breakers are closed")
 
 
 @breaker.command()

@@ -11,7 +11,7 @@ from holdfast.cli.connect.database import read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import recent_incidents
 from holdfast.cli.output.step_words import steps_lost
-from holdfast.cli.output.tables import cell, json_text, render, seconds
+from holdfast.cli.output.tables import Column, cell, print_rows, seconds
 from holdfast.cli.values import WholeNumber
 
 
@@ -29,39 +29,16 @@ def incidents(directory: Path, database_url: str | None, as_json: bool, job: str
     """
 
     rows = read(reader_url(directory, database_url), lambda connection: recent_incidents(connection, job, limit))
-    if as_json:
-        click.echo(json_text(rows, indent=2))
-    elif not rows:
-        click.echo(f"no incidents of job {cell(job)}" if job else "no incidents")
-    else:
-        click.echo(
-            render(
-                [
-                    "NUMBER",
-                    "JOB",
-                    "OPENED",
-                    "SYMPTOM",
-                    "ATTEMPTS",
-                    "EVICTED",
-                    "OUTCOME",
-                    "LOST STEPS",
-                    "SECONDS",
-                    "SUMMARY",
-                ],
-                [
-                    (
-                        row["number"],
-                        row["job"],
-                        row["opened_at"],
-                        row["symptom"],
-                        row["attempts"],
-                        row["nodes_evicted"],
-                        row["outcome"],
-                        steps_lost(row["lost_steps"]) if row["has_record"] else None,
-                        seconds(row["seconds_to_recover"]),
-                        row["summary"],
-                    )
-                    for row in rows
-                ],
-            )
-        )
+    columns: dict[str, Column] = {
+        "NUMBER": "number",
+        "JOB": "job",
+        "OPENED": "opened_at",
+        "SYMPTOM": "symptom",
+        "ATTEMPTS": "attempts",
+        "EVICTED": "nodes_evicted",
+        "OUTCOME": "outcome",
+        "LOST STEPS": lambda row: steps_lost(row["lost_steps"]) if row["has_record"] else None,
+        "SECONDS": lambda row: seconds(row["seconds_to_recover"]),
+        "SUMMARY": "summary",
+    }
+    print_rows(rows, columns, as_json=as_json, empty=f"no incidents of job {cell(job)}" if job else "no incidents")

@@ -11,7 +11,7 @@ from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
-from holdfast.cli.output.tables import json_text, printable, render
+from holdfast.cli.output.tables import Column, json_text, printable, render, table
 from holdfast.cli.output.unknown_job import unknown_job
 from holdfast.cli.values import FilePath
 from holdfast.code.difference import content_of, difference, lines, unified_diff
@@ -51,30 +51,20 @@ def versions(context: click.Context, job: str, directory: Path, database_url: st
     if context.invoked_subcommand is not None:
         return
     rows = read(reader_url(directory, database_url), lambda connection: _rows(connection, job))
-    if as_json:
-        click.echo(json_text(rows, indent=2))
-        return
-    click.echo(
-        render(
-            ["NUMBER", "VERSION", "STATE", "VERDICT", "COMMIT", "FILES", "BYTES", "CREATED", "BY", "MESSAGE", "WHY"],
-            [
-                (
-                    row["number"],
-                    short(row["version"]),
-                    row["state"],
-                    row["verdict"],
-                    _commit(row),
-                    row["files"],
-                    row["bytes"],
-                    row["created_at"],
-                    row["author"],
-                    row["message"],
-                    row["why"],
-                )
-                for row in rows
-            ],
-        )
-    )
+    columns: dict[str, Column] = {
+        "NUMBER": "number",
+        "VERSION": lambda row: short(row["version"]),
+        "STATE": "state",
+        "VERDICT": "verdict",
+        "COMMIT": _commit,
+        "FILES": "files",
+        "BYTES": "bytes",
+        "CREATED": "created_at",
+        "BY": "author",
+        "MESSAGE": "message",
+        "WHY": "why",
+    }
+    click.echo(json_text(rows, indent=2) if as_json else table(columns, rows))
 
 
 @versions.command()

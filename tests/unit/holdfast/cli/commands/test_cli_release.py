@@ -28,7 +28,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(command, "ask", ask)
     monkeypatch.setattr(command, "connected", connected)
-    monkeypatch.setattr(command, "read", lambda url, work: [{"key": "node-1"}, {"key": "node-3"}])
+    monkeypatch.setattr(command, "read_rows", lambda url, query: [{"key": "node-1"}, {"key": "node-3"}])
     return names
 
 
