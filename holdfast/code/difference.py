@@ -9,6 +9,7 @@ import msgspec
 from holdfast.code.manifest import Manifest, ManifestEntry
 
 PATHS_SHOWN = 50
+_PATHS_IN_SENTENCE = 3
 _TEXT_BYTES_MAX = 1 << 20
 
 
@@ -50,11 +51,11 @@ def difference(old: Manifest, new: Manifest) -> Changes:
     )
 
 
-def changes_text(changes: Changes, most: int = 3) -> str:
-    """Return the changes as part of a sentence: the first `most` paths, and the number of the others."""
+def changes_text(changes: Changes) -> str:
+    """Return the changes as part of a sentence: the first paths, and the number of the others."""
     if not changes.count:
         return "no file differs"
-    shown = changes.paths[:most]
+    shown = changes.paths[:_PATHS_IN_SENTENCE]
     others = changes.count - len(shown)
     return ", ".join(shown) + (f" and {others} more" if others else "")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import msgspec
@@ -13,25 +12,25 @@ from holdfast.cli.doctor.reading_bus import read_bus
 from holdfast.cli.doctor.reading_database import read_database
 from holdfast.cli.doctor.reading_machine import read_certificates, read_disks, read_health_error, read_supervisor
 from holdfast.cli.doctor.whereabouts import Whereabouts
-from holdfast.clock import Now, system_now
+from holdfast.clock import system_now
 
 SHARED_MEMORY = Path("/dev/shm")
 """Holds the ledgers of ranks. Shards are in memory without a file system."""
 
 
-async def read_cluster(where: Whereabouts, *, listen: bool = True, now: Now = system_now) -> Facts:
+async def read_cluster(where: Whereabouts, *, listen: bool = True) -> Facts:
     """Return what is found. Without `listen` it takes a moment only, but clocks of nodes and stuck consumers are not
     noticed.
     """
-    database, database_problem = await read_database(where.database_url, now)
+    database, database_problem = await read_database(where.database_url, system_now)
     nodes = [it.node for it in database.nodes if it.state != "lost"] if database else []
     published = database.published if database else ()
-    bus, bus_problem = await read_bus(where.nats_url, nodes, published, now, listen=listen)
+    bus, bus_problem = await read_bus(where.nats_url, nodes, published, system_now, listen=listen)
     if bus is not None and where.nats_monitor_url:
         bus = msgspec.structs.replace(bus, write_error=read_health_error(where.nats_monitor_url))
     processes, supervisor_problem = read_supervisor(where.layout) if where.layout else ((), "")
     return Facts(
-        at=now(),
+        at=system_now(),
         database=database,
         database_problem=database_problem,
         bus=bus,
@@ -41,11 +40,6 @@ async def read_cluster(where: Whereabouts, *, listen: bool = True, now: Now = sy
         disks=read_disks(_directories(where, database.checkpoint_paths if database else ())),
         certificates=read_certificates(network_policy()),
     )
-
-
-def read_now(where: Whereabouts, *, listen: bool = True) -> Facts:
-    """Run `read_cluster`."""
-    return asyncio.run(read_cluster(where, listen=listen))
 
 
 def _directories(where: Whereabouts, checkpoints: tuple[str, ...]) -> list[Path]:

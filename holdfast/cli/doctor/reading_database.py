@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import datetime
 
 import asyncpg
@@ -130,12 +129,11 @@ async def _ahead_s(connection: Connection, now: Now) -> float:
 class Timed:
     """The time at which a remote clock was read: half-way between question and answer."""
 
-    def __init__(self, now: Now, elapsed: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Now) -> None:
         self._asked_at = now()
-        self._began_s = elapsed()
-        self._elapsed = elapsed
+        self._began_s = time.monotonic()
 
     def ahead_s(self, remote: datetime) -> float:
         """Return the time by which a remote clock is ahead of this machine's; to be called when it has answered."""
-        took_s = self._elapsed() - self._began_s
+        took_s = time.monotonic() - self._began_s
         return (remote - self._asked_at).total_seconds() - took_s / 2

@@ -111,9 +111,8 @@ class _Jitters:
 class ChangePoints:
     """Changes of pace of one series. O(1) per sample, bounded memory."""
 
-    def __init__(self, changed_by: float = CHANGED_BY, sure: float = SURE) -> None:
+    def __init__(self, changed_by: float = CHANGED_BY) -> None:
         self._least = math.log1p(changed_by)
-        self._sure = sure
         self._runs = RunLengths()
         self._index = -1
         self._window: deque[float] = deque(maxlen=WINDOW)
@@ -141,7 +140,7 @@ class ChangePoints:
             return None
         noise = math.sqrt(self._variance)
         self._runs.observe(self._index, value, self._level, noise)
-        is_changed = self._runs.changed_since(self._run_start) >= self._sure
+        is_changed = self._runs.changed_since(self._run_start) >= SURE
         change = self._candidate(noise) if is_changed else self._creeping(noise)
         if change is None:
             self._jitters.observe(self._index, value - self._level)

@@ -40,19 +40,18 @@ class Run:
 class RunLengths:
     """Likely run lengths of one series. O(1) per sample: at most `RUNS_MAX` runs are kept."""
 
-    def __init__(self, outlier: float = OUTLIER, hazard: float = HAZARD) -> None:
+    def __init__(self, outlier: float = OUTLIER) -> None:
         self._outlier = outlier
-        self._hazard = hazard
         self.runs: list[Run] = []
 
     def observe(self, index: int, value: float, level: float, noise: float) -> None:
         """Add a sample by its number; `level` and `noise` (standard deviation) describe the series so far."""
-        born = Run(index, level, self._hazard if self.runs else 1.0)
+        born = Run(index, level, HAZARD if self.runs else 1.0)
         prior_weight = (noise / SPREAD) ** 2
         variance = noise * noise
         total = 0.0
         for run in self.runs:
-            run.likely *= 1.0 - self._hazard
+            run.likely *= 1.0 - HAZARD
         self.runs.append(born)
         for run in self.runs:
             # Normal-gamma; the prior's mean is the level, its variance that of the noise.

@@ -55,13 +55,12 @@ class Historian:
         store: HistorianStore,
         now: Now,
         policy: PartitionPolicy | None = None,
-        limits: BatchLimits | None = None,
     ) -> None:
         self._bus = bus
         self._store = store
         self._now = now
         self._policy = policy or PartitionPolicy()
-        self._buffer: Buffer[Received] = Buffer(limits or BatchLimits())
+        self._buffer: Buffer[Received] = Buffer(BatchLimits())
         self._days: frozenset[date] = frozenset()
 
     async def run(self) -> None:

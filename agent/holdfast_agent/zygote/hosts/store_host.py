@@ -20,11 +20,11 @@ class PortsUnavailable(RuntimeError):
     """The node cannot listen on the requested address or ports."""
 
 
-def bind_ports(address: str, wanted: tuple[int, ...], count: int = STORE_PORTS) -> list[socket.socket]:
+def bind_ports(address: str, wanted: tuple[int, ...]) -> list[socket.socket]:
     """Return sockets for the stores of coming generations, on `wanted` ports where free. Raises PortsUnavailable."""
     sockets: list[socket.socket] = []
     try:
-        for index in range(count):
+        for index in range(STORE_PORTS):
             preferred = wanted[index] if index < len(wanted) else 0
             sockets.append(_listen(address, preferred))
     except OSError as error:

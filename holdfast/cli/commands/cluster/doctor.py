@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.cli.connect.options import json_option
 from holdfast.cli.doctor.facts import Facts
 from holdfast.cli.doctor.finding import Finding
 from holdfast.cli.doctor.findings import findings_of
-from holdfast.cli.doctor.reading import read_now
+from holdfast.cli.doctor.reading import read_cluster
 from holdfast.cli.doctor.whereabouts import whereabouts
 from holdfast.cli.output.tables import json_text, printable
 
@@ -40,7 +41,7 @@ def doctor(directory: Path, nats_url: str | None, database_url: str | None, as_j
     Exit codes: 0 nothing is wrong, 1 something is, 2 it could not look.
     """
     try:
-        facts = read_now(whereabouts(directory, nats_url, database_url))
+        facts = asyncio.run(read_cluster(whereabouts(directory, nats_url, database_url)))
     except click.ClickException as error:
         error.show()
         sys.exit(COULD_NOT_LOOK)

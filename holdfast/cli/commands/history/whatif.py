@@ -99,7 +99,7 @@ def whatif(
         numbers = read(url, lambda connection: numbers_of(connection, [parting["incident"] for parting in partings]))
         for parting in partings:
             parting["incident_number"] = numbers.get(parting["incident"])
-    click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found, policy, only)))
+    click.echo(json_text(found, indent=2) if as_json else "\n".join(_in_words(found, policy)))
     if any(tested["not_reproduced"] for tested in found["jobs"]):
         sys.exit(3)
 
@@ -144,7 +144,7 @@ def _backtest(url: str, flags: list[str]) -> dict[str, Any]:
     return found
 
 
-def _in_words(found: dict[str, Any], policy: str | None, incident: str | None) -> list[str]:
+def _in_words(found: dict[str, Any], policy: str | None) -> list[str]:
     lines = []
     if policy and not found["changed"]:
         lines.append(f"{policy} has the settings that are in force already.")
