@@ -47,7 +47,6 @@ from holdfast_agent.node_facts import failed_checks, node_facts, self_check
 from holdfast_agent.node_hold import Holding, NodeHold, place_of
 from holdfast_agent.order_watch import OrderReader
 from holdfast_agent.plan.actions import Plan
-from holdfast_agent.plan.devices.contexts import DeviceUsed
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen, ShutdownRequested
 from holdfast_agent.plan.node_state import AgentState
 from holdfast_agent.publisher import Publisher
@@ -153,7 +152,7 @@ class Agent:
         room_bytes = (jobs or JobsPolicy()).context_room_bytes
         self._contexts = Contexts(node, room_bytes, crew, self._zygote.send, publish, now)
         self._reports.contexts = self._contexts
-        self._watcher.on_device_used = self._device_used
+        self._watcher.on_device_used = self._contexts.device_used
         self._effects = Effects(
             address,
             directories,
@@ -279,11 +278,6 @@ class Agent:
         self._effects.carry_out(decided, before)
         if decided.state.crew != before.crew:
             self._inspecting.note_ranks()
-
-    def _device_used(self, rank: int, used: DeviceUsed) -> None:
-        welcome = self._reports.welcome
-        makes_them = welcome is not None and welcome.makes_contexts
-        self._contexts.device_used(rank, used, zygote_makes_them=makes_them)
 
     def _in_collective(self) -> tuple[int, ...]:
         return tuple(rank for rank, status in self._watcher.statuses().items() if status.in_collective)

@@ -33,7 +33,6 @@ from holdfast_agent.zygote.wire import (
     Command,
     ContextGone,
     ContextReady,
-    End,
     Fence,
     FollowLines,
     Lines,
@@ -121,10 +120,6 @@ class ZygoteReports:
         self._learn(ZygoteLost(id=uuid7(), statuses=self._watcher.statuses()))
 
     def _attach(self, welcome: Welcome) -> None:
-        if not (welcome.reads_plan_files or welcome.ranks or welcome.exits):
-            log.info("a zygote of an earlier release, whose memory may have secrets of jobs, is replaced")
-            self._send(End())
-            return
         self.welcome = welcome
         self._watcher.watch(self._crew())
         self._send(FollowLines(ranks=(0,)))
@@ -135,7 +130,6 @@ class ZygoteReports:
                 ended=tuple(self._rank_ended(report) for report in welcome.exits),
                 order=welcome.order,
                 statuses=self._watcher.statuses(),
-                warms_up=welcome.warms_up,
             )
         )
         self.on_welcome()

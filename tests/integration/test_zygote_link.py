@@ -1,4 +1,4 @@
-"""What an agent and its zygote send each other, also where one of them is of an earlier release."""
+"""What an agent and its zygote send each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -21,7 +21,6 @@ from holdfast_agent.zygote.__main__ import listen
 from holdfast_agent.zygote.wire import (
     MESSAGE_BYTES_MAX,
     Attach,
-    Command,
     End,
     RankPlan,
     Report,
@@ -32,7 +31,6 @@ from holdfast_agent.zygote.wire import (
     commands,
     reports,
 )
-from holdfast_agent.zygote_reports import ZygoteReports
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -57,11 +55,7 @@ START = StartRanks(
         for rank in range(3)
     ),
 )
-EARLIER = Welcome(
-    pid=1, store_ports=(), python="", torch="", preload_s=0.0, ranks=(), exits=(), order=b"the order before"
-)
-WELCOME = msgspec.structs.replace(EARLIER, order=b"", reads_plan_files=True)
-EARLIER_COMMANDS: msgspec.msgpack.Decoder[Attach | StartRanks] = msgspec.msgpack.Decoder(Attach | StartRanks)
+WELCOME = Welcome(pid=1, store_ports=(), python="", torch="", preload_s=0.0, ranks=(), exits=())
 
 
 class Scene:
@@ -92,7 +86,7 @@ async def attached(directory: Path) -> AsyncIterator[Scene]:
     zygote.settimeout(30)
     scene = Scene(link, zygote, reports)
     try:
-        assert await scene.next(commands) == (Attach(orphan_s=60.0, takes_log_alerts=True), None)
+        assert await scene.next(commands) == (Attach(orphan_s=60.0), None)
         yield scene
     finally:
         link.end(End())
@@ -118,31 +112,6 @@ async def test_plans_and_order_go_in_a_file_beside_the_command(tmp_path: Path) -
         told = await scene.welcomed(later, plans)
         os.close(plans)
         assert told == msgspec.structs.replace(later, order=START.order)
-
-
-async def test_a_zygote_of_an_earlier_release_gets_what_it_understands(tmp_path: Path) -> None:
-    async with attached(tmp_path) as scene:
-        assert await scene.welcomed(EARLIER) == EARLIER
-        scene.link.send(START)
-        assert await scene.next(EARLIER_COMMANDS) == (START, None)
-
-
-def test_it_is_replaced_when_it_has_no_ranks() -> None:
-    sent: list[Command] = []
-    unused: Any = None
-    reports = ZygoteReports(unused, unused, unused, unused, sent.append, unused)
-    reports.take(EARLIER)
-    assert sent == [End()]
-    assert reports.welcome is None
-    assert not reports.attached.is_set()
-
-
-def test_an_agent_of_an_earlier_release_does_not_take_this_zygote_for_its_own() -> None:
-    class EarlierWelcome(msgspec.Struct, kw_only=True, tag="welcome"):
-        order: bytes
-
-    with pytest.raises(msgspec.ValidationError, match="missing required field `order`"):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(WELCOME), type=EarlierWelcome)
 
 
 def test_each_descriptor_arrives_with_its_message_through_a_narrow_socket() -> None:

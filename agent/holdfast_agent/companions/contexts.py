@@ -78,7 +78,7 @@ class Contexts:
         ranks = tuple(msgspec.structs.replace(plan, context=context_kind(plan)) for plan in command.ranks)
         return msgspec.structs.replace(command, ranks=ranks)
 
-    def device_used(self, rank: int, used: DeviceUsed, *, zygote_makes_them: bool) -> None:
+    def device_used(self, rank: int, used: DeviceUsed) -> None:
         """Decide whether the rank gets a context ahead; `used` is the device on which it trains."""
         order, command = self._order, self._command
         if order is None or command is None or not self._room_bytes or rank in self._decided:
@@ -90,8 +90,6 @@ class Contexts:
         self._decided.add(rank)
         kind = context_kind(plan)
         reason = self._barred or why_none(used, kind, self._room_bytes, self._host_bytes() // len(command.ranks))
-        if not zygote_makes_them:
-            reason = "the zygote is of an earlier release"
         if reason:
             if self._told.get(rank) != reason:
                 self._told[rank] = reason

@@ -131,7 +131,7 @@ class ZygoteLink:
         """Attach and pass on reports until the connection ends; return the number of reports."""
         peer = _peer_pid(connection)
         attached = self._connection = _Connection(connection, self._on_report)
-        self.send(Attach(orphan_s=self._orphan_s, takes_log_alerts=True))
+        self.send(Attach(orphan_s=self._orphan_s))
         try:
             await attached.ended
         except WireError as error:
@@ -158,14 +158,13 @@ class _Connection:
         self._link = Link(connection, reports, MESSAGE_BYTES_MAX)
         self._on_report = on_report
         self._loop = asyncio.get_running_loop()
-        self._reads_plan_files = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.reports = 0
         self._loop.add_reader(connection, self._receive)
 
     def send(self, *commands: Command | StartRanks) -> None:
         for command in commands:
-            if isinstance(command, StartRanks) and self._reads_plan_files:
+            if isinstance(command, StartRanks):
                 self._link.put(*plan_file.write(command))
             else:
                 self._link.put(command)
@@ -194,10 +193,7 @@ class _Connection:
 
     def _complete(self, report: Report) -> Report:
         """Return the report with the order that its file has."""
-        if not isinstance(report, Welcome):
-            return report
-        self._reads_plan_files = report.reads_plan_files
-        if report.order_in_file is None:
+        if not isinstance(report, Welcome) or report.order_in_file is None:
             return report
         descriptor = self._link.descriptor()
         try:

@@ -40,8 +40,6 @@ class ZygoteFound(Input, frozen=True, kw_only=True):
     order: bytes
     """The newest order by which the zygote started ranks."""
     statuses: dict[int, RankStatus] = {}
-    warms_up: bool = True
-    """False for a zygote of an earlier release."""
 
 
 class ZygoteLost(Input, frozen=True, kw_only=True):

@@ -110,7 +110,6 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     durable: Durable = Durable()
     zygote_ready: bool = False
-    zygote_warms_up: bool = True
     warming: Fence = NO_FENCE
     """Fence of the order whose warm-up was begun last."""
     stops: int = 0

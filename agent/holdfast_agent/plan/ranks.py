@@ -30,7 +30,7 @@ ZYGOTE_ENDED = "the node's zygote ended, and its ranks with it"
 
 def zygote_found(draft: PlanDraft, seen: ZygoteFound) -> None:
     """Adopt the ranks that run, report those that do not, stop those that no known order asked for."""
-    draft.update(zygote_ready=True, zygote_warms_up=seen.warms_up, stop=None, condemned="", store=NO_FENCE)
+    draft.update(zygote_ready=True, stop=None, condemned="", store=NO_FENCE)
     crew = draft.state.crew
     if crew is None and seen.live and (order := _decoded(seen.order)) is not None:
         crew = Crew(order=order, forked=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.engines.checks.suites import END
 from holdfast.engines.checks.warm_up import WarmUpResult
 from holdfast.events import DiagnosticResult
 from holdfast.orders.node import NodeOrder
@@ -20,10 +19,7 @@ def begin(draft: PlanDraft, order: NodeOrder) -> None:
     if placement is None or placement.warm_up is None or state.warming >= order.fence:
         return
     draft.update(warming=order.fence)
-    if state.zygote_warms_up:
-        draft.actions.append(StartWarmUp(order=order))
-    else:
-        _emit(draft, order, WarmUpResult(test=END, status="skipped", detail="the zygote is of an earlier release"))
+    draft.actions.append(StartWarmUp(order=order))
 
 
 def reported(draft: PlanDraft, seen: WarmUpReported) -> None:

@@ -82,7 +82,7 @@ class _Stop:
 
 
 class Crew:
-    """Ranks, their output and exits. `bystanders`: the zygote's other children; log alerts await `takes_log_alerts`."""
+    """Ranks, their output and exits. `bystanders`: the zygote's other children; log alerts await `has_agent`."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Crew:
         report: Callable[[Report], None],
         bystanders: Callable[[], set[int]],
         on_bystander_exit: Callable[[int, int], None],
-        takes_log_alerts: Callable[[], bool],
+        has_agent: Callable[[], bool],
     ) -> None:
         self._selector = selector
         self._report = report
@@ -102,7 +102,7 @@ class Crew:
         self._left_over: list[Output] = []
         self._stop: _Stop | None = None
         self._followed: frozenset[int] = frozenset()
-        self._takes_log_alerts = takes_log_alerts
+        self._has_agent = has_agent
         self._log_alerts = LogAlerts()
         self._alerts_fence: Fence = (-1, -1)
         self._scanners: list[Scanner] = []
@@ -118,7 +118,7 @@ class Crew:
     def deadline(self) -> float | None:
         """Time of the next `keep_time` call (monotonic clock)."""
         if self._stop is None:
-            alerts_at = self._log_alerts.due_at if self._takes_log_alerts() else None
+            alerts_at = self._log_alerts.due_at if self._has_agent() else None
             deadlines = (
                 self._reserve.deadline,
                 self.spares.deadline,
@@ -250,7 +250,7 @@ class Crew:
         for scanner in self._scanners:
             if (due_at := scanner.due_at) is not None and due_at <= now:
                 scanner.look(now)
-        if not self._takes_log_alerts():
+        if not self._has_agent():
             return
         for alert in self._log_alerts.take_due(now):
             self._report(

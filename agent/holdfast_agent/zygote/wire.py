@@ -28,7 +28,6 @@ class Attach(_ZygoteMessage, frozen=True, kw_only=True, tag="attach"):
     """The first command of an agent; it disconnects the agent before it. `orphan_s`: lifetime without an agent."""
 
     orphan_s: float
-    takes_log_alerts: bool = msgspec.field(default=False, name="hears_signs")
 
 
 class Cover(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +79,8 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of process with a context on its device that can become it, "" if none is wanted."""
 
 
-class StartRanks(_ZygoteMessage, frozen=True, kw_only=True, tag="start_ranks"):
-    """Start these ranks; `order` is for an agent that lost its state. Only zygotes of earlier releases receive it."""
+class StartRanks(msgspec.Struct, frozen=True, kw_only=True):
+    """Start these ranks; `order` is for an agent that lost its state. It is sent as `StartPlanned` and a file."""
 
     fence: Fence
     order: bytes
@@ -212,16 +211,10 @@ class Welcome(_ZygoteMessage, frozen=True, kw_only=True, tag="welcome"):
     preload_s: float
     ranks: tuple[LiveRank, ...]
     exits: tuple[RankExit, ...]
-    order: bytes = b""
-    """The order of the ranks. Only zygotes of earlier releases send it."""
     order_in_file: Part | None = None
-    """The same, in the file that comes beside this message."""
-    reads_plan_files: bool = False
-    """It understands `StartPlanned`."""
-    warms_up: bool = False
-    """It understands `StartWarmUp`."""
-    makes_contexts: bool = False
-    """It understands `MakeContext`."""
+    """The order of the ranks, in the file that comes beside this message."""
+    order: bytes = b""
+    """The same, once the agent has read it."""
 
 
 class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked"):

@@ -62,7 +62,6 @@ class _AgentLink:
     def __init__(self, connection: socket.socket) -> None:
         self.link = Link(connection, commands, MESSAGE_BYTES_MAX)
         self.attached = False
-        self.takes_log_alerts = False
         self.dropped_lines = 0
 
     def send(self, report: Report, descriptor: int | None = None) -> None:
@@ -99,7 +98,7 @@ class Zygote:
             self._send,
             self._bystanders,
             self._bystander_ended,
-            takes_log_alerts=lambda: self._agent is not None and self._agent.takes_log_alerts,
+            has_agent=lambda: self._agent is not None and self._agent.attached,
         )
         self._warm_up = WarmUpHost(self._selector, self._send, sys.stderr.fileno())
         self._agent: _AgentLink | None = None
@@ -262,7 +261,6 @@ class Zygote:
         self._orphan_s = command.orphan_s
         self._alone_since = None
         agent.attached = True
-        agent.takes_log_alerts = command.takes_log_alerts
         order, plans = self._crew.order()
         agent.send(
             Welcome(
@@ -274,9 +272,6 @@ class Zygote:
                 ranks=self._crew.live,
                 exits=tuple(self._crew.exits.values()),
                 order_in_file=order,
-                reads_plan_files=True,
-                warms_up=True,
-                makes_contexts=True,
             ),
             plans,
         )

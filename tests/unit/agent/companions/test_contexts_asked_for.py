@@ -50,7 +50,7 @@ class Scene:
         return self.contexts.begin(order, start_command(order, directories, CodePlace(), None))
 
     def used(self, rank: int, used: DeviceUsed = PLENTY) -> None:
-        self.contexts.device_used(rank, used, zygote_makes_them=True)
+        self.contexts.device_used(rank, used)
 
 
 def kinds(command: StartRanks) -> list[str]:

@@ -62,12 +62,3 @@ def test_results_of_the_present_order_are_reported_and_no_others() -> None:
     scene.order(warm(2))
     scene.see(WarmUpReported, fence=(1, 1), results=(failed,))
     assert not scene.said(DiagnosticResult)
-
-
-def test_a_zygote_of_an_earlier_release_is_not_asked() -> None:
-    scene = Scene()
-    scene.zygote(warms_up=False)
-    scene.order(warm(1))
-    assert not scene.did(actions.StartWarmUp) and scene.did(actions.Fork)
-    (end,) = scene.said(DiagnosticResult)
-    assert (end.test, end.status) == (END, "skipped")
