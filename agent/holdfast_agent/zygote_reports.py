@@ -29,23 +29,7 @@ from holdfast_agent.plan.node_state import Crew, RankStatus
 from holdfast_agent.watching.ledgers import moment
 from holdfast_agent.watching.live_lines import LiveLines
 from holdfast_agent.watching.watcher import Watcher
-from holdfast_agent.zygote.wire import (
-    Command,
-    ContextGone,
-    ContextReady,
-    Fence,
-    FollowLines,
-    Lines,
-    LogAlert,
-    RankExit,
-    RanksEnded,
-    RanksForked,
-    Report,
-    StartRefused,
-    StoreFailed,
-    WarmUpResults,
-    Welcome,
-)
+from holdfast_agent.zygote import wire
 
 log = structlog.get_logger(__name__)
 
@@ -59,8 +43,8 @@ class ZygoteReports:
         lines: LiveLines,
         crew: Callable[[], Crew | None],
         learn: Callable[[Input], None],
-        send: Callable[[Command], None],
-        rank_user: Callable[[], tuple[Fence, RankUser]],
+        send: Callable[[wire.Command], None],
+        rank_user: Callable[[], tuple[wire.Fence, RankUser]],
     ) -> None:
         """`rank_user` returns the fence of the ranks that were started last, and their user."""
         self._watcher = watcher
@@ -69,24 +53,24 @@ class ZygoteReports:
         self._learn = learn
         self._send = send
         self._rank_user = rank_user
-        self.welcome: Welcome | None = None
+        self.welcome: wire.Welcome | None = None
         self.attached = asyncio.Event()
         self.on_welcome: Callable[[], None] = lambda: None
         self.contexts: Contexts | None = None
 
-    def take(self, report: Report) -> None:
+    def take(self, report: wire.Report) -> None:
         match report:
-            case RankExit():
+            case wire.RankExit():
                 # Its last steps and reports come before its exit.
                 self._watcher.collect()
                 if self.contexts is not None:
                     self.contexts.rank_ended(report)
                 self._learn(self._rank_ended(report))
-            case RanksForked():
+            case wire.RanksForked():
                 if self.contexts is not None:
                     self.contexts.forked(report.with_context)
                 self._learn(self._ranks_run(report))
-            case RanksEnded():
+            case wire.RanksEnded():
                 self._watcher.collect()
                 self._learn(
                     StopDone(
@@ -97,21 +81,21 @@ class ZygoteReports:
                         statuses=self._watcher.statuses(),
                     )
                 )
-            case StartRefused():
+            case wire.StartRefused():
                 self._learn(StartFailed(id=uuid7(), fence=report.fence, reason=report.reason))
-            case StoreFailed():
+            case wire.StoreFailed():
                 self._learn(StoreLost(id=uuid7(), fence=report.fence, reason=report.reason))
-            case WarmUpResults():
+            case wire.WarmUpResults():
                 self._learn(WarmUpReported(id=uuid7(), fence=report.fence, results=_results(report)))
-            case ContextReady() | ContextGone():
+            case wire.ContextReady() | wire.ContextGone():
                 if self.contexts is not None:
                     self.contexts.take(report)
-            case Lines():
+            case wire.Lines():
                 self._lines.put(report)
-            case LogAlert():
+            case wire.LogAlert():
                 step = self._watcher.statuses().get(report.rank, RankStatus()).step
                 self._learn(LogAlertSeen(id=uuid7(), alert=report, step=step))
-            case Welcome():
+            case wire.Welcome():
                 self._attach(report)
 
     def lost(self) -> None:
@@ -119,10 +103,10 @@ class ZygoteReports:
         self._watcher.collect()
         self._learn(ZygoteLost(id=uuid7(), statuses=self._watcher.statuses()))
 
-    def _attach(self, welcome: Welcome) -> None:
+    def _attach(self, welcome: wire.Welcome) -> None:
         self.welcome = welcome
         self._watcher.watch(self._crew())
-        self._send(FollowLines(ranks=(0,)))
+        self._send(wire.FollowLines(ranks=(0,)))
         self._learn(
             ZygoteFound(
                 id=uuid7(),
@@ -135,7 +119,7 @@ class ZygoteReports:
         self.on_welcome()
         self.attached.set()
 
-    def _ranks_run(self, report: RanksForked) -> RanksRun:
+    def _ranks_run(self, report: wire.RanksForked) -> RanksRun:
         fence, (user, reason) = self._rank_user()
         if fence != report.fence:
             user, reason = None, ""
@@ -149,12 +133,12 @@ class ZygoteReports:
             with_context=report.with_context,
         )
 
-    def _rank_ended(self, report: RankExit) -> RankEnded:
+    def _rank_ended(self, report: wire.RankExit) -> RankEnded:
         status = self._watcher.statuses().get(report.rank, RankStatus())
         return RankEnded(id=report.exit_id, exit=report, exited_at=moment(report.exited_ns), status=status)
 
 
-def _results(report: WarmUpResults) -> tuple[WarmUpResult, ...]:
+def _results(report: wire.WarmUpResults) -> tuple[WarmUpResult, ...]:
     found = []
     for line in report.results:
         try:

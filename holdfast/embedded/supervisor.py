@@ -10,22 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from holdfast.daemon.gate import Gate
-from holdfast.embedded import fabric
-from holdfast.embedded.control import (
-    AddNode,
-    AnyRequest,
-    ChildStatus,
-    ControlServer,
-    PowerOff,
-    PowerOn,
-    Renew,
-    Reply,
-    Restore,
-    Revoke,
-    Status,
-    Stop,
-    Users,
-)
+from holdfast.embedded import control, fabric
 from holdfast.embedded.database import Database
 from holdfast.embedded.errors import ClusterAlreadyRunning, ControlRefused, EmbeddedError
 from holdfast.embedded.layout import (
@@ -137,7 +122,7 @@ class Supervisor:
     async def _run_children(self, on_ready: Callable[[ClusterInfo], None]) -> None:
         async with asyncio.TaskGroup() as self._tasks:
             self._record()
-            async with ControlServer(self._layout, self._tasks, self._answer):
+            async with control.ControlServer(self._layout, self._tasks, self._answer):
                 starting = self._tasks.create_task(self._start(on_ready), name="start")
                 await self._stop_asked.wait()
                 starting.cancel()
@@ -236,32 +221,32 @@ class Supervisor:
         kept = "" if self._options.for_one_run else "; the data is kept, and `holdfast up` resumes from here"
         self._report(f"stopped{kept}")
 
-    async def _answer(self, request: AnyRequest) -> Reply:
+    async def _answer(self, request: control.AnyRequest) -> control.Reply:
         match request:
-            case Status():
-                return Reply(ready=self._ready, children=self._statuses())
-            case Stop(force=force):
+            case control.Status():
+                return control.Reply(ready=self._ready, children=self._statuses())
+            case control.Stop(force=force):
                 self.interrupt()
                 if force:
                     self.interrupt()
-                return Reply()
-            case PowerOff(node=node):
+                return control.Reply()
+            case control.PowerOff(node=node):
                 return await self._power_off(node)
-            case PowerOn(node=node):
+            case control.PowerOn(node=node):
                 return await self._power_on(node)
-            case AddNode():
+            case control.AddNode():
                 return await self._add_node()
-            case Users():
+            case control.Users():
                 self._require_running()
-                return Reply(users=await self._access.statuses(passwords.names(self._info.nodes)))
-            case Renew(users=names, by=by):
+                return control.Reply(users=await self._access.statuses(passwords.names(self._info.nodes)))
+            case control.Renew(users=names, by=by):
                 return await self._renew(names, by)
-            case Revoke(node=node, by=by):
+            case control.Revoke(node=node, by=by):
                 return await self._revoke(node, by)
-            case Restore(node=node, by=by):
+            case control.Restore(node=node, by=by):
                 return await self._restore(node, by)
 
-    async def _add_node(self) -> Reply:
+    async def _add_node(self) -> control.Reply:
         self._require_running()
         async with self._access.changing:
             node = next_node(self._info.nodes)
@@ -270,9 +255,9 @@ class Supervisor:
             self._access.add(self._info.nodes)
             await self._access.apply(self._info.nodes, [node], self._servers["nats"], is_new=True)
         await self._bring_up(self._nodes, [self._agent(node)])
-        return Reply(node=node)
+        return control.Reply(node=node)
 
-    async def _renew(self, names: list[str], by: str) -> Reply:
+    async def _renew(self, names: list[str], by: str) -> control.Reply:
         self._require_running()
         names = self._access.known(names, self._info.nodes)
         async with self._access.changing:
@@ -287,9 +272,9 @@ class Supervisor:
             late = await self._access.retire_keys(self._info.nodes, running)
         self._report(f"new secrets: {', '.join(names)}")
         late += await self._access.until_connected([it for it in names if it in running and it not in late])
-        return Reply(users=await self._access.statuses(names), late=late)
+        return control.Reply(users=await self._access.statuses(names), late=late)
 
-    async def _revoke(self, node: str, by: str) -> Reply:
+    async def _revoke(self, node: str, by: str) -> control.Reply:
         self._known(node)
         async with self._access.changing:
             self._access.revoke(node, by)
@@ -300,7 +285,7 @@ class Supervisor:
                 reply = await self._power_off(node)
         return reply
 
-    async def _restore(self, node: str, by: str) -> Reply:
+    async def _restore(self, node: str, by: str) -> control.Reply:
         self._known(node)
         async with self._access.changing:
             self._access.restore(node, by)
@@ -308,7 +293,7 @@ class Supervisor:
         self._report(f"{node} is restored")
         return await self._power_on(node)
 
-    async def _power_on(self, node: str) -> Reply:
+    async def _power_on(self, node: str) -> control.Reply:
         child = self._known(node)
         if node in self._access.credentials.revoked:
             raise ControlRefused(f"{node} is revoked: `holdfast credentials restore {node}` lets it in again")
@@ -316,16 +301,16 @@ class Supervisor:
             raise ControlRefused(f"{node} is already on")
         child.switch_on()
         await child.until_ready()
-        return Reply(node=node)
+        return control.Reply(node=node)
 
-    async def _power_off(self, node: str) -> Reply:
+    async def _power_off(self, node: str) -> control.Reply:
         child = self._known(node)
         agent = None if child.record is None else child.record.pid
         child.abandon()
         killed = await asyncio.to_thread(clear_node, self._layout, node, agent)
         await child.until_ended()
         self._report(f"{node} is powered off: {killed} processes killed")
-        return Reply(node=node, killed=killed)
+        return control.Reply(node=node, killed=killed)
 
     def _require_running(self) -> None:
         if not self._ready or self._stop_asked.is_set():
@@ -337,10 +322,10 @@ class Supervisor:
             raise ControlRefused(f"there is no node {node!r}; the nodes are {', '.join(self._nodes)}")
         return self._nodes[node]
 
-    def _statuses(self) -> list[ChildStatus]:
+    def _statuses(self) -> list[control.ChildStatus]:
         kinds = (("server", self._servers), ("service", self._services), ("node", self._nodes))
         return [
-            ChildStatus(
+            control.ChildStatus(
                 name=child.name,
                 kind=kind,
                 state="revoked" if child.name in self._access.credentials.revoked else child.state,

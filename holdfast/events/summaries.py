@@ -7,72 +7,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from holdfast.events.actions import (
-    CheckpointSaved,
-    CodeInPlace,
-    ContextAhead,
-    CredentialsChanged,
-    NodesAwaited,
-    NodesGranted,
-    NodeStateChanged,
-    RanksFinished,
-    RanksStarted,
-    RanksStopped,
-    ShardsBackedUp,
-    ShardsFetched,
-    TelemetryModelTrained,
-)
-from holdfast.events.base import Decision, Event
-from holdfast.events.checkpoint_evidence import (
-    CheckpointRestored,
-    CopiesRefused,
-    KeepingInterrupted,
-    ShardDamaged,
-    StepNotPersisted,
-    StepsKept,
-)
-from holdfast.events.decisions import GenerationStarted, IncidentClosed, IncidentDiagnosed, IncidentOpened, JobFinished
-from holdfast.events.evidence import (
-    BusWentBack,
-    CodeNotInPlace,
-    CollectiveTrace,
-    DiagnosticResult,
-    FaultInjected,
-    FirstStep,
-    Inspection,
-    LogSignature,
-    MessageRejected,
-    NodeDeparted,
-    NodeInspected,
-    NodeRefused,
-    NodeRegistered,
-    OrderRefused,
-    ProcessExited,
-    ReplayResult,
-    SpoolSetAside,
-    StackDump,
-    StepsNumbered,
-)
-from holdfast.events.findings import (
-    BadNumber,
-    DeadlinePassed,
-    FailSlowLocated,
-    FailSlowOnset,
-    FailSlowRelieved,
-    HangFound,
-    HangSuspected,
-    JobTraced,
-    MfuDeclined,
-    NodeLost,
-    StepRestorable,
-    StepsCertified,
-    StepTimeMeasured,
-    SuspectsTested,
-    TelemetryAnomaly,
-    ThroughputMeasured,
-)
-from holdfast.events.metrics import CopiesMeasured, NumbersLogged, TelemetryMeasured
-from holdfast.events.slow_evidence import CollectivesProfiled, SlownessTested
+from holdfast import events
 
 EXCEPTION_CHARS_MAX = 200
 """Limit for the first line of an exception's message."""
@@ -81,56 +16,57 @@ CODE_CHARS = 12
 """Limit for the digest that names a version of the code."""
 
 
-_TEMPLATES: dict[type[Event], str] = {
-    CheckpointSaved: "checkpoint of step {0.step} saved in {0.took_s:.3f} s",
-    NodesAwaited: "{0.available} of {0.wanted} nodes available",
-    NodeStateChanged: "{0.old_state} to {0.new_state}: {0.reason}",
-    ShardsBackedUp: "step {0.step} is on {0.keeper} as well",
-    TelemetryModelTrained: "{0.reason}",
-    IncidentClosed: "{0.outcome}: {0.reason}",
-    IncidentDiagnosed: "{0.symptom}, by rule {0.rule} ({0.confidence:.2f}): {0.reason}",
-    IncidentOpened: "{0.symptom}: {0.reason}",
-    JobFinished: "{0.outcome}: {0.reason}",
-    FaultInjected: "{0.fault} {0.state} on purpose by {0.by}",
-    FirstStep: "all ranks of the node completed step {0.step}",
-    StepsNumbered: "the script gives number {0.step} to the first step of this generation: {0.step_source_name}",
-    BusWentBack: "the bus lost messages of stream {0.stream} from number {0.sequence} on; publishing them again",
-    MessageRejected: "{0.consumer} rejected a message on {0.subject}: {0.error}",
-    NodeDeparted: "agent shut down on purpose",
-    SpoolSetAside: "the agent's spool was damaged ({0.detail}) and is kept as {0.path}; unpublished events are lost",
-    NodeRefused: "agent with pid {0.place.pid} on {0.place.hostname} refused: the node is held by the agent with "
-    "pid {0.holder.pid} on {0.holder.hostname}",
-    NodeRegistered: "agent started on {0.facts.hostname}",
-    OrderRefused: "received the order of epoch {0.epoch} and generation {0.generation}, "
+_TEMPLATES: dict[type[events.Event], str] = {
+    events.CheckpointSaved: "checkpoint of step {0.step} saved in {0.took_s:.3f} s",
+    events.NodesAwaited: "{0.available} of {0.wanted} nodes available",
+    events.NodeStateChanged: "{0.old_state} to {0.new_state}: {0.reason}",
+    events.ShardsBackedUp: "step {0.step} is on {0.keeper} as well",
+    events.TelemetryModelTrained: "{0.reason}",
+    events.IncidentClosed: "{0.outcome}: {0.reason}",
+    events.IncidentDiagnosed: "{0.symptom}, by rule {0.rule} ({0.confidence:.2f}): {0.reason}",
+    events.IncidentOpened: "{0.symptom}: {0.reason}",
+    events.JobFinished: "{0.outcome}: {0.reason}",
+    events.FaultInjected: "{0.fault} {0.state} on purpose by {0.by}",
+    events.FirstStep: "all ranks of the node completed step {0.step}",
+    events.StepsNumbered: "the script gives number {0.step} to the first step of this generation: {0.step_source_name}",
+    events.BusWentBack: "the bus lost messages of stream {0.stream} from number {0.sequence} on; publishing them again",
+    events.MessageRejected: "{0.consumer} rejected a message on {0.subject}: {0.error}",
+    events.NodeDeparted: "agent shut down on purpose",
+    events.SpoolSetAside: "the agent's spool was damaged ({0.detail}) and is kept as {0.path}; "
+    "unpublished events are lost",
+    events.NodeRefused: "agent with pid {0.place.pid} on {0.place.hostname} refused: the node is held by the agent "
+    "with pid {0.holder.pid} on {0.holder.hostname}",
+    events.NodeRegistered: "agent started on {0.facts.hostname}",
+    events.OrderRefused: "received the order of epoch {0.epoch} and generation {0.generation}, "
     "having obeyed {0.newest_epoch}/{0.newest_generation}",
-    ShardDamaged: "step {0.step} of rank {0.rank} is damaged in the memory of {0.held_by}: {0.detail}",
-    StepNotPersisted: "{0.reason}",
-    KeepingInterrupted: "no step is kept after step {0.step}: {0.reason}",
-    CopiesRefused: "no copies go to {0.keeper}: {0.reason}",
-    StepsKept: "step {0.step} is in the memory of the nodes",
-    NodeLost: "no heartbeat for {0.silent_s:.1f} s",
-    StepRestorable: "step {0.step} can be restored",
-    StepsCertified: "certified up to step {0.step}",
-    StepTimeMeasured: "a step takes {0.median_s:.3f} s",
+    events.ShardDamaged: "step {0.step} of rank {0.rank} is damaged in the memory of {0.held_by}: {0.detail}",
+    events.StepNotPersisted: "{0.reason}",
+    events.KeepingInterrupted: "no step is kept after step {0.step}: {0.reason}",
+    events.CopiesRefused: "no copies go to {0.keeper}: {0.reason}",
+    events.StepsKept: "step {0.step} is in the memory of the nodes",
+    events.NodeLost: "no heartbeat for {0.silent_s:.1f} s",
+    events.StepRestorable: "step {0.step} can be restored",
+    events.StepsCertified: "certified up to step {0.step}",
+    events.StepTimeMeasured: "a step takes {0.median_s:.3f} s",
 }
 
 
-def summary(event: Event) -> str:
+def summary(event: events.Event) -> str:
     """Return the event in one line; "" for samples that come every second."""
     template = _TEMPLATES.get(type(event))
     return _sentence(event) if template is None else template.format(event)
 
 
 @singledispatch
-def _sentence(event: Event) -> str:
-    return event.reason if isinstance(event, Decision) else ""
+def _sentence(event: events.Event) -> str:
+    return event.reason if isinstance(event, events.Decision) else ""
 
 
 # --- decisions -----------------------------------------------------------------------------------------
 
 
 @_sentence.register
-def _(event: GenerationStarted) -> str:
+def _(event: events.GenerationStarted) -> str:
     start = "" if event.restore_step is None else f" from step {event.restore_step}"
     limit = "" if event.restore_at_most is None else f", none after {event.restore_at_most}"
     return f"generation {event.generation} on {', '.join(event.nodes)}{start}{limit}: {event.reason}"
@@ -140,7 +76,7 @@ def _(event: GenerationStarted) -> str:
 
 
 @_sentence.register
-def _(event: CheckpointRestored) -> str:
+def _(event: events.CheckpointRestored) -> str:
     if event.tier == "nothing":
         return "no step was restored, the job begins with its first one"
     newest = f", the newest found is {event.newest_step}" if event.newest_step > event.step else ""
@@ -148,12 +84,12 @@ def _(event: CheckpointRestored) -> str:
 
 
 @_sentence.register
-def _(event: NodeInspected) -> str:
+def _(event: events.NodeInspected) -> str:
     return "; ".join(_words(check.name, check.status, check.detail) for check in event.checks) or "no checks"
 
 
 @_sentence.register
-def _(event: ProcessExited) -> str:
+def _(event: events.ProcessExited) -> str:
     if event.exception is not None:
         message = event.exception.message.split("\n", 1)[0][:EXCEPTION_CHARS_MAX]
         end = f"raised {event.exception.type}: {message}"
@@ -168,13 +104,13 @@ def _(event: ProcessExited) -> str:
 
 
 @_sentence.register
-def _(event: LogSignature) -> str:
+def _(event: events.LogSignature) -> str:
     times = "" if event.count == 1 else f" ({event.count} such lines)"
     return f"rank {event.rank} printed: {event.lines[0] if event.lines else ''}{times}"
 
 
 @_sentence.register
-def _(event: Inspection) -> str:
+def _(event: events.Inspection) -> str:
     return _words(
         event.check,
         event.device,
@@ -186,42 +122,42 @@ def _(event: Inspection) -> str:
 
 
 @_sentence.register
-def _(event: DiagnosticResult) -> str:
+def _(event: events.DiagnosticResult) -> str:
     peers = f"with {', '.join(event.peers)}" if event.peers else ""
     value = "" if event.value is None else f"{event.value:.3f} {event.unit}".rstrip()
     return _words(event.test, event.device, peers, event.status, value, event.detail)
 
 
 @_sentence.register
-def _(event: ReplayResult) -> str:
+def _(event: events.ReplayResult) -> str:
     bad = "" if event.replay.bad_step is None else f", bad numbers at step {event.replay.bad_step}"
     return f"rank {event.rank} of its group replayed to step {event.replay.last}{bad}"
 
 
 @_sentence.register
-def _(event: StackDump) -> str:
+def _(event: events.StackDump) -> str:
     return f"stacks of {len(event.processes)} processes in {event.took_s:.1f} s"
 
 
 @_sentence.register
-def _(event: CollectiveTrace) -> str:
+def _(event: events.CollectiveTrace) -> str:
     return f"collectives of {len(event.ranks)} ranks"
 
 
 @_sentence.register
-def _(event: CollectivesProfiled) -> str:
+def _(event: events.CollectivesProfiled) -> str:
     return f"profiles of {len(event.ranks)} ranks over their last iterations"
 
 
 @_sentence.register
-def _(event: SlownessTested) -> str:
+def _(event: events.SlownessTested) -> str:
     return (
         f"tested while training was held: matrix products on {len(event.compute_s)} ranks, {len(event.transfers)} links"
     )
 
 
 @_sentence.register
-def _(event: CodeNotInPlace) -> str:
+def _(event: events.CodeNotInPlace) -> str:
     return f"code {event.version[:CODE_CHARS]}: {event.detail}"
 
 
@@ -229,45 +165,45 @@ def _(event: CodeNotInPlace) -> str:
 
 
 @_sentence.register
-def _(event: ThroughputMeasured) -> str:
+def _(event: events.ThroughputMeasured) -> str:
     tokens = "" if event.tokens_per_s is None else f", {event.tokens_per_s:.0f} tokens/s"
     mfu = "" if event.mfu is None else f", MFU {100 * event.mfu:.1f} %"
     return f"a step takes {event.step_s:.3f} s{tokens}{mfu}"
 
 
 @_sentence.register
-def _(event: MfuDeclined) -> str:
+def _(event: events.MfuDeclined) -> str:
     return f"training at {100 * event.share_left:.0f} % of its pace since step {event.since_step}"
 
 
 @_sentence.register
-def _(event: FailSlowOnset) -> str:
+def _(event: events.FailSlowOnset) -> str:
     return f"got slower: {_paces(event)}"
 
 
 @_sentence.register
-def _(event: FailSlowRelieved) -> str:
+def _(event: events.FailSlowRelieved) -> str:
     return f"{'is as fast as it was' if event.is_over else 'got faster'}: {_paces(event)}"
 
 
 @_sentence.register
-def _(event: FailSlowLocated) -> str:
+def _(event: events.FailSlowLocated) -> str:
     tested = "tested" if event.is_validated else "not tested"
     return f"{event.summary or 'no suspects'} ({tested}){_asked(event.asked_by)}"
 
 
 @_sentence.register
-def _(event: JobTraced) -> str:
+def _(event: events.JobTraced) -> str:
     return f"{event.processes} processes traced: {event.summary or 'no suspects'}{_asked(event.asked_by)}"
 
 
 @_sentence.register
-def _(event: HangFound) -> str:
+def _(event: events.HangFound) -> str:
     return f"no progress for {event.still_s:.1f} s {since_step(event.step)}: {event.summary or 'no machine named'}"
 
 
 @_sentence.register
-def _(event: HangSuspected) -> str:
+def _(event: events.HangSuspected) -> str:
     since = since_step(event.step)
     return f"no progress for {event.still_s:.1f} s in phase {event.phase} {since}; tracing its processes"
 
@@ -278,23 +214,23 @@ def since_step(step: int) -> str:
 
 
 @_sentence.register
-def _(event: DeadlinePassed) -> str:
+def _(event: events.DeadlinePassed) -> str:
     missing = f"(missing: {', '.join(event.missing_nodes)})" if event.missing_nodes else ""
     return _words(f"waited {event.waited_s:.1f} s for", event.awaited, missing)
 
 
 @_sentence.register
-def _(event: SuspectsTested) -> str:
+def _(event: events.SuspectsTested) -> str:
     return event.reason or "the suspects are tested"
 
 
 @_sentence.register
-def _(event: TelemetryAnomaly) -> str:
+def _(event: events.TelemetryAnomaly) -> str:
     return event.reason or "telemetry is not as in healthy training"
 
 
 @_sentence.register
-def _(event: BadNumber) -> str:
+def _(event: events.BadNumber) -> str:
     rank = "" if event.rank is None else f" of rank {event.rank}"
     change = f"rose to {event.value}, its level was {event.level}" if event.kind == "jump" else f"is {event.kind}"
     certified = "no step is certified" if event.certified is None else f"certified up to step {event.certified}"
@@ -306,12 +242,12 @@ def _(event: BadNumber) -> str:
 
 
 @_sentence.register
-def _(event: RanksStopped) -> str:
+def _(event: events.RanksStopped) -> str:
     return f"{len(event.ranks)} ranks ended, {event.killed} by SIGKILL, in {event.took_s:.3f} s"
 
 
 @_sentence.register
-def _(event: RanksStarted) -> str:
+def _(event: events.RanksStarted) -> str:
     user = "root" if event.root_because else event.user
     as_user = f" as {user}" if user else ""
     ahead = f", {event.with_context} with a context made ahead" if event.with_context else ""
@@ -320,7 +256,7 @@ def _(event: RanksStarted) -> str:
 
 
 @_sentence.register
-def _(event: ContextAhead) -> str:
+def _(event: events.ContextAhead) -> str:
     if not event.is_ready:
         return f"no context is kept ahead for rank {event.rank} on {event.device}: {event.reason}"
     return (
@@ -331,17 +267,17 @@ def _(event: ContextAhead) -> str:
 
 
 @_sentence.register
-def _(event: RanksFinished) -> str:
+def _(event: events.RanksFinished) -> str:
     return f"{len(event.ranks)} ranks finished"
 
 
 @_sentence.register
-def _(event: NodesGranted) -> str:
+def _(event: events.NodesGranted) -> str:
     return f"granted {', '.join(grant.node for grant in event.grants)}"
 
 
 @_sentence.register
-def _(event: CodeInPlace) -> str:
+def _(event: events.CodeInPlace) -> str:
     return (
         f"code {event.version[:CODE_CHARS]} is in place: {event.files} files, "
         f"{event.fetched_bytes} bytes came over the bus"
@@ -349,7 +285,7 @@ def _(event: CodeInPlace) -> str:
 
 
 @_sentence.register
-def _(event: CredentialsChanged) -> str:
+def _(event: events.CredentialsChanged) -> str:
     users, by = ", ".join(event.users), f" by {event.by}" if event.by else ""
     if event.change != "renewed":
         return f"{users} was {event.change}{by}"
@@ -357,7 +293,7 @@ def _(event: CredentialsChanged) -> str:
 
 
 @_sentence.register
-def _(event: ShardsFetched) -> str:
+def _(event: events.ShardsFetched) -> str:
     ranks = ", ".join(map(str, event.ranks))
     return f"step {event.step} of rank {ranks} fetched from {event.keeper} in {event.took_s:.3f} s"
 
@@ -366,17 +302,17 @@ def _(event: ShardsFetched) -> str:
 
 
 @_sentence.register
-def _(event: TelemetryMeasured) -> str:
+def _(event: events.TelemetryMeasured) -> str:
     return f"resource use of {len(event.ranks)} ranks"
 
 
 @_sentence.register
-def _(event: NumbersLogged) -> str:
+def _(event: events.NumbersLogged) -> str:
     return f"{len(event.samples)} readings of {event.path}"
 
 
 @_sentence.register
-def _(event: CopiesMeasured) -> str:
+def _(event: events.CopiesMeasured) -> str:
     skipped = f", {event.skipped} steps were skipped" if event.skipped else ""
     return f"step {event.step} is on {event.keeper} as well{skipped}"
 
@@ -385,7 +321,7 @@ def _words(*words: str) -> str:
     return " ".join(word for word in words if word)
 
 
-def _paces(event: FailSlowOnset | FailSlowRelieved) -> str:
+def _paces(event: events.FailSlowOnset | events.FailSlowRelieved) -> str:
     return f"{event.before_s:.3f} s an iteration, now {event.after_s:.3f} s"
 
 

@@ -17,58 +17,41 @@ from __future__ import annotations
 from datetime import datetime
 
 from holdfast.settings.timeouts import Timeouts
-from holdfast_agent.plan import departure, orders, progress, ranks, warm_up
+from holdfast_agent.plan import departure, inputs, orders, progress, ranks, warm_up
 from holdfast_agent.plan.actions import Plan
 from holdfast_agent.plan.draft import PlanDraft
-from holdfast_agent.plan.inputs import (
-    CodeMissing,
-    CodeReady,
-    Input,
-    LogAlertSeen,
-    Observed,
-    OrderSeen,
-    RankEnded,
-    RanksRun,
-    ShutdownRequested,
-    StartFailed,
-    StopDone,
-    StoreLost,
-    WarmUpReported,
-    ZygoteFound,
-    ZygoteLost,
-)
 from holdfast_agent.plan.node_state import AgentState
 
 
-def plan(state: AgentState, seen: Input, now: datetime, timeouts: Timeouts) -> Plan:
+def plan(state: AgentState, seen: inputs.Input, now: datetime, timeouts: Timeouts) -> Plan:
     draft = PlanDraft(state, seen.id, now, timeouts)
     match seen:
-        case OrderSeen():
+        case inputs.OrderSeen():
             orders.order_seen(draft, seen)
-        case CodeReady():
+        case inputs.CodeReady():
             orders.code_ready(draft, seen)
-        case CodeMissing():
+        case inputs.CodeMissing():
             orders.code_missing(draft, seen)
-        case ZygoteFound():
+        case inputs.ZygoteFound():
             ranks.zygote_found(draft, seen)
-        case ZygoteLost():
+        case inputs.ZygoteLost():
             ranks.zygote_lost(draft, seen)
-        case RanksRun():
+        case inputs.RanksRun():
             ranks.ranks_run(draft, seen)
-        case StartFailed():
+        case inputs.StartFailed():
             ranks.start_failed(draft, seen)
-        case StoreLost():
+        case inputs.StoreLost():
             ranks.store_lost(draft, seen)
-        case RankEnded():
+        case inputs.RankEnded():
             ranks.rank_ended(draft, seen)
-        case StopDone():
+        case inputs.StopDone():
             ranks.stop_done(draft, seen)
-        case LogAlertSeen():
+        case inputs.LogAlertSeen():
             ranks.log_alert_seen(draft, seen)
-        case WarmUpReported():
+        case inputs.WarmUpReported():
             warm_up.reported(draft, seen)
-        case Observed():
+        case inputs.Observed():
             progress.observed(draft, seen)
-        case ShutdownRequested():
+        case inputs.ShutdownRequested():
             departure.shutdown_requested(draft)
     return Plan(state=draft.state, actions=tuple(draft.actions), reason=draft.reason)

@@ -12,34 +12,10 @@ import structlog
 from holdfast.node.frames import WireError, receive, receive_into, send
 from holdfast.node.vault.messages import DamageNotice, Refused, ShardName
 from holdfast_vault.notices import Notices
+from holdfast_vault.peers import peer_messages as messages
 from holdfast_vault.peers.chunk_sets import packed, unpacked
 from holdfast_vault.peers.chunk_transfer import send_chunk
 from holdfast_vault.peers.handshake import voucher
-from holdfast_vault.peers.peer_messages import (
-    SEAL_WAIT_S,
-    Again,
-    AskChunk,
-    AskHashes,
-    AskHeld,
-    AskWhich,
-    AskWhole,
-    ChunkHeader,
-    Good,
-    GoOn,
-    Hashes,
-    Held,
-    Hello,
-    Kept,
-    Lacks,
-    Offer,
-    RankSteps,
-    Reply,
-    Understood,
-    Want,
-    Which,
-    Whole,
-    asks,
-)
 from holdfast_vault.peers.receptions import NotTaken, Reception, Receptions, ReceptionSlot
 from holdfast_vault.peers.tls_link import is_readable
 from holdfast_vault.shelf.common_chunks import chunks_in_common, has_chunk
@@ -55,7 +31,7 @@ class PeerSession:
     def __init__(
         self,
         link: socket.socket,
-        hello: Hello,
+        hello: messages.Hello,
         token: str,
         shelves: Shelves,
         receptions: Receptions,
@@ -83,28 +59,28 @@ class PeerSession:
             self._leave()
 
     def _serve(self) -> None:
-        match receive(self._link, asks)[0]:
-            case Offer() as offer:
+        match receive(self._link, messages.asks)[0]:
+            case messages.Offer() as offer:
                 send(self._link, self._offered(offer))
-            case ChunkHeader() as chunk:
+            case messages.ChunkHeader() as chunk:
                 reply = self._take(chunk)
                 if reply is not None:
                     send(self._link, reply)
-            case GoOn(name=name, cut=cut):
+            case messages.GoOn(name=name, cut=cut):
                 self._shelf(name).keep_only(cut)
-                send(self._link, Understood())
-            case AskHashes() as question:
+                send(self._link, messages.Understood())
+            case messages.AskHashes() as question:
                 send(self._link, self._hashes(question))
-            case AskWhich() as question:
+            case messages.AskWhich() as question:
                 send(self._link, self._which(question))
-            case AskHeld(names=names):
-                send(self._link, Held(shards=tuple(map(self._held, names))))
-            case AskWhole() as question:
+            case messages.AskHeld(names=names):
+                send(self._link, messages.Held(shards=tuple(map(self._held, names))))
+            case messages.AskWhole() as question:
                 send(self._link, self._whole(question))
-            case AskChunk() as question:
+            case messages.AskChunk() as question:
                 self._hand_over(question)
 
-    def _offered(self, offer: Offer) -> Reply:
+    def _offered(self, offer: messages.Offer) -> messages.Reply:
         self._leave()
         mac = voucher(self._token, offer.name, offer.sealed, offer.index, offer.objects, offer.seal, offer.absent)
         if not hmac.compare_digest(offer.mac, mac):
@@ -116,17 +92,17 @@ class PeerSession:
             # Less may be absent in this offer than in the held shard: then it is sent again.
             absent = unpacked(offer.absent, offer.seal.nbytes)
             if held is not None and held[1].seal == offer.seal and held[0].absent <= absent:
-                return Kept()
+                return messages.Kept()
         slot = self._receptions.slot(offer.name)
         try:
             slot.enter(self._link)
             self._slot, self._name = slot, offer.name
             reception = slot.expect(shelf, offer)
-            return Want(first=reception.first_missing) if not reception.is_whole else self._finish(reception)
+            return messages.Want(first=reception.first_missing) if not reception.is_whole else self._finish(reception)
         except NotTaken as error:
             return self._not_taken(error)
 
-    def _take(self, chunk: ChunkHeader) -> Reply | None:
+    def _take(self, chunk: messages.ChunkHeader) -> messages.Reply | None:
         reception = self._slot.reception if self._slot is not None else None
         if reception is None or self._name is None:
             # On its way before the offer was refused.
@@ -134,23 +110,23 @@ class PeerSession:
             return None
         try:
             if reception.take(self._link, chunk):
-                return Good(number=chunk.number) if not reception.is_whole else self._finish(reception)
+                return messages.Good(number=chunk.number) if not reception.is_whole else self._finish(reception)
         except NotTaken as error:
             return self._not_taken(error)
         detail = f"chunk {chunk.number} fails its checksum as it arrives"
         self._notices.publish(
             DamageNotice(name=self._name, sealed=reception.sealed, node=self._hello.node, detail=detail)
         )
-        return Again(number=chunk.number)
+        return messages.Again(number=chunk.number)
 
-    def _finish(self, reception: Reception) -> Reply:
+    def _finish(self, reception: Reception) -> messages.Reply:
         assert self._slot is not None
         if self._is_over():
             raise NotTaken(f"generation {self._hello.generation} is over")
         reception.seal_it()
         self._slot.clear(drop=False)
         self._leave()
-        return Kept()
+        return messages.Kept()
 
     def _not_taken(self, error: NotTaken) -> Refused:
         log.warning("a copy is not taken", of=str(self._name), source=self._hello.node, reason=str(error))
@@ -164,10 +140,10 @@ class PeerSession:
             self._slot.leave()
         self._slot = self._name = None
 
-    def _held(self, name: ShardName) -> RankSteps:
+    def _held(self, name: ShardName) -> messages.RankSteps:
         shelf = self._shelf(name)
         coming = self._receptions.partial(name)
-        return RankSteps(
+        return messages.RankSteps(
             name=name,
             sealed=tuple(shelf.steps()),
             cut=shelf.cut,
@@ -175,7 +151,7 @@ class PeerSession:
             chunks=coming.chunks if coming is not None else 0,
         )
 
-    def _whole(self, question: AskWhole) -> Reply:
+    def _whole(self, question: messages.AskWhole) -> messages.Reply:
         with self._shelf(question.name).holding(question.sealed) as held:
             if held is None:
                 return Refused(reason=f"{question.sealed} is not here")
@@ -183,28 +159,28 @@ class PeerSession:
             index, objects, seal = contents.index, contents.objects, contents.seal
             absent = packed(segment.absent)
             mac = voucher(self._token, question.name, question.sealed, index, objects, seal, absent)
-            return Whole(index=index, objects=objects, seal=seal, mac=mac, absent=absent)
+            return messages.Whole(index=index, objects=objects, seal=seal, mac=mac, absent=absent)
 
-    def _hashes(self, question: AskHashes) -> Reply:
-        seal = self._shelf(question.name).wait_for(question.sealed, SEAL_WAIT_S)
-        return Hashes(hashes=seal.chunks[question.first :: question.every] if seal is not None else ())
+    def _hashes(self, question: messages.AskHashes) -> messages.Reply:
+        seal = self._shelf(question.name).wait_for(question.sealed, messages.SEAL_WAIT_S)
+        return messages.Hashes(hashes=seal.chunks[question.first :: question.every] if seal is not None else ())
 
-    def _which(self, question: AskWhich) -> Reply:
+    def _which(self, question: messages.AskWhich) -> messages.Reply:
         found: set[int] = set()
         for rank in (question.name.rank, *question.alike):
             with self._shelf(msgspec.structs.replace(question.name, rank=rank)).holding(question.sealed) as held:
                 if held is not None:
                     found.update(chunks_in_common(*held, question.hashes))
-        return Which(chunks=packed(found))
+        return messages.Which(chunks=packed(found))
 
-    def _hand_over(self, question: AskChunk) -> None:
+    def _hand_over(self, question: messages.AskChunk) -> None:
         number, name = question.number, question.name
         for rank in (name.rank, *question.alike):
             with self._shelf(msgspec.structs.replace(name, rank=rank)).holding(question.sealed) as held:
                 if held is not None and has_chunk(*held, number, question.hash, is_looked_at=question.is_repeated):
                     send_chunk(self._link, held[0], number)
                     return
-        send(self._link, Lacks(number=number))
+        send(self._link, messages.Lacks(number=number))
 
     def _is_over(self) -> bool:
         """Return True if the peer is of an older generation: its node may be cut off and not know of the new one."""

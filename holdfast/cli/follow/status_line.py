@@ -7,28 +7,12 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
+from holdfast import events
 from holdfast.cli.follow.live_numbers import LiveNumbers
 from holdfast.cli.follow.rank_output import RankOutput
 from holdfast.cli.incident_ids import number_or_id
 from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import short
-from holdfast.events import (
-    AnyEvent,
-    CopiesRefused,
-    Eviction,
-    FirstStep,
-    GenerationStarted,
-    HotUpdate,
-    IncidentClosed,
-    IncidentOpened,
-    JobFinished,
-    NodesAwaited,
-    Progress,
-    Rollback,
-    StepNotPersisted,
-    Suspension,
-    Withheld,
-)
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -70,57 +54,57 @@ class StatusLine:
         self._state, self._generation, self._nodes = phase, generation, nodes
         self.print(f"{self._job}: {phase}, generation {generation}, on {nodes} nodes")
 
-    def take(self, event: AnyEvent) -> None:
+    def take(self, event: events.AnyEvent) -> None:
         """Update the state from an event of the job, and print what the user must know."""
         self.numbers.take(event)
         match event:
-            case NodesAwaited() if not event.trains_on:
+            case events.NodesAwaited() if not event.trains_on:
                 behind = f", behind job {event.behind}" if event.behind else ""
                 self._state = f"waiting for nodes ({event.available} of {event.wanted} are free{behind})"
                 if self.expects_nodes:
                     self._state = "starting nodes"
                 else:
                     self.print(f"{self._job}: {self._state}; {_what_follows(event)}")
-            case GenerationStarted():
+            case events.GenerationStarted():
                 self.expects_nodes = False
                 self._generation = event.generation or 0
                 self._nodes = len(event.nodes)
                 self._state = "starting"
                 self._started_at = event.at
                 self.print(f"{self._job}: generation {self._generation} on {', '.join(event.nodes)}: {event.reason}")
-            case FirstStep():
+            case events.FirstStep():
                 self._state = "training"
                 if self._incident_at is not None:
                     seconds = time.monotonic() - self._incident_at
                     self._incident_at = None
                     where = f"step {event.step} done{_start_in_words(event)}"
                     self.print(f"{self._job}: training again after {seconds:.2f} s, {where}")
-            case Progress() if self._state == "starting" and self._goes_on_without_steps(event):
+            case events.Progress() if self._state == "starting" and self._goes_on_without_steps(event):
                 self._state = "training, its steps are not seen"
                 if self._incident_at is not None:
                     seconds = time.monotonic() - self._incident_at
                     self._incident_at = None
                     self.print(f"{self._job}: goes on {seconds:.0f} s after the failure; its steps are not seen")
-            case IncidentOpened():
+            case events.IncidentOpened():
                 self._incident_at = self._incident_at or time.monotonic()
                 self.print(f"{self._job}: incident {self._incident(event.incident)}: {event.reason}")
-            case IncidentClosed():
+            case events.IncidentClosed():
                 name = self._incident(event.incident)
                 more = f" (`holdfast show {name}`)" if self.is_record_kept else ""
                 self.print(f"{self._job}: incident {name} closed: {event.reason}{more}")
-            case Eviction() | Suspension():
-                words = {Eviction: f"{event.node} is evicted", Suspension: "suspended"}
+            case events.Eviction() | events.Suspension():
+                words = {events.Eviction: f"{event.node} is evicted", events.Suspension: "suspended"}
                 self.print(f"{self._job}: {words[type(event)]}: {event.reason}")
-            case Withheld() if event.mechanism in NOT_RESTARTED:
+            case events.Withheld() if event.mechanism in NOT_RESTARTED:
                 self.print(f"{self._job}: {event.reason}")
-            case HotUpdate() | Rollback():
+            case events.HotUpdate() | events.Rollback():
                 self.print(f"{self._job}: code version {event.number} ({short(event.version)}): {event.reason}")
-            case StepNotPersisted():
+            case events.StepNotPersisted():
                 others = f", nor are {event.others} before it" if event.others else ""
                 self.print(f"{self._job}: step {event.step} is not on the disk{others}: {event.node}: {event.reason}")
-            case CopiesRefused():
+            case events.CopiesRefused():
                 self.print(f"{self._job}: no copies go from {event.node} to {event.keeper}: {event.reason}")
-            case JobFinished():
+            case events.JobFinished():
                 self._state = event.outcome
                 self.print(f"{self._job}: {event.outcome}: {event.reason}")
             case _:
@@ -129,7 +113,7 @@ class StatusLine:
     def _incident(self, incident: str | None) -> str:
         return number_or_id(incident or "", self.incident_numbers.get(incident or ""))
 
-    def _goes_on_without_steps(self, event: Progress) -> bool:
+    def _goes_on_without_steps(self, event: events.Progress) -> bool:
         if self._started_at is None or event.generation != self._generation:
             return False
         is_old = (event.at - self._started_at).total_seconds() >= STEPLESS_AFTER_S
@@ -178,13 +162,13 @@ class StatusLine:
         self._live.update(Text(printable(text), no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
-def _what_follows(event: NodesAwaited) -> str:
+def _what_follows(event: events.NodesAwaited) -> str:
     if event.at_least is None or event.behind or event.available < event.at_least:
         return f"it continues when {event.at_least} are" if event.at_least else "it continues when one registers"
     return f"it goes on with these if no more come within {event.last_call_s:g} s"
 
 
-def _start_in_words(event: FirstStep) -> str:
+def _start_in_words(event: events.FirstStep) -> str:
     """Return what is not plain from the step's number."""
     if not event.is_start_known:
         why = event.step_source_name or "no number shows it"
