@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.bus.accounts import SERVICES as SERVICES
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
+from holdfast.node.durable import sync_directory
 from holdfast.node.users.user_rights import admit
 from holdfast.settings.load import Setting
 
@@ -322,8 +323,4 @@ def _replace(path: Path, content: bytes, *, durable: bool) -> None:
             os.fsync(file.fileno())
     os.replace(draft, path)
     if durable:
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)

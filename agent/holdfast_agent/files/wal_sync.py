@@ -12,6 +12,8 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.node.durable import sync_directory
+
 GATHER_S = 0.05
 """Delay of a sync after the commit that asked for it. NATS and Postgres usually commit to the same disk what follows
 from an event, and would wait for this sync."""
@@ -27,7 +29,7 @@ class WalSync:
         self._wanted = threading.Event()
         self._closed = threading.Event()
         self._failure = ""
-        _sync_directory(wal.parent)
+        sync_directory(wal.parent)
         self._thread = threading.Thread(target=self._run, name="spool sync", daemon=True)
         self._thread.start()
 
@@ -61,12 +63,3 @@ class WalSync:
         if failure and failure != self._failure:
             log.error("the spool does not reach the disk: a power cut would lose the newest events", reason=failure)
         self._failure = failure
-
-
-def _sync_directory(directory: Path) -> None:
-    """Bring the names of new files to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

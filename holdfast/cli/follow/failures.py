@@ -6,9 +6,10 @@ import asyncio
 import re
 import signal
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from holdfast.engines.log_end import without_stacks
+from holdfast.engines.wording import in_ranges
 from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
 
@@ -83,7 +84,7 @@ class RankFailures:
             return f"rank {group[0].rank} on {group[0].node}"
         count = f"{len(ranks)} of {self.ranks}" if self.ranks else str(len(ranks))
         where = ", ".join(sorted(nodes)) if len(nodes) <= 3 else f"{len(nodes)} nodes"
-        return f"ranks {_spans(ranks)} ({count}) on {where}"
+        return f"ranks {in_ranges(ranks)} ({count}) on {where}"
 
 
 def last_lines(event: ProcessExited) -> str:
@@ -133,14 +134,3 @@ def _lost_its_peer(exception: RankException) -> bool:
 
     rule = rule_of_exception(exception.type, exception.message)
     return rule is not None and rule.hand == "cascade"
-
-
-def _spans(numbers: Iterable[int]) -> str:
-    """Return numbers as `0-3, 7`."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.node.durable import sync_directory
 from holdfast.trainer.checkpoint.errors import CheckpointError
 from holdfast.trainer.checkpoint.layout.manifest import (
     MANIFEST,
@@ -40,7 +41,7 @@ from holdfast.trainer.checkpoint.storage.folder import (
     whole_manifest,
 )
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
-from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, Workplace, sync_directory
+from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, Workplace
 
 __all__ = [
     "DirectoryStorage",

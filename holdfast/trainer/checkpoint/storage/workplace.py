@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from holdfast.node.durable import sync_directory
 from holdfast.trainer.checkpoint.errors import CheckpointError, Superseded
 
 REMOVALS_MAX = 100
@@ -211,15 +212,6 @@ def owner_of(workplace: str) -> Owner | None:
     """Return the owner of a workplace of this name; None if it is no such name."""
     match = _WORKPLACE.fullmatch(workplace)
     return Owner(match[3] or "", int(match[4] or 0), int(match[2])) if match else None
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_in_force(workplace: Path) -> bool:
