@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.connect.addresses import database_option, nats_option
-from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.connect.options import json_option
+from holdfast.cli.connect.options import cluster_options, json_option
 from holdfast.cli.doctor.facts import Facts
 from holdfast.cli.doctor.finding import Finding
 from holdfast.cli.doctor.findings import findings_of
@@ -23,9 +21,7 @@ FOUND, COULD_NOT_LOOK = 1, 2
 
 
 @click.command()
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 @json_option
 def doctor(directory: Path, nats_url: str | None, database_url: str | None, as_json: bool) -> None:
     """Look for what is wrong with a cluster, and name the cause and the cure.

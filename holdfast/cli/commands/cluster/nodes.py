@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from holdfast.cli.commands.cluster.node_history import show
-from holdfast.cli.connect.addresses import both_urls, database_option, nats_option, reader_url
+from holdfast.cli.connect.addresses import both_urls, reader_url
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.database import read_rows
 from holdfast.cli.connect.directory import cluster_errors, directory_option
-from holdfast.cli.connect.options import reading_options
+from holdfast.cli.connect.options import cluster_options, reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import print_rows
 from holdfast.embedded import control
@@ -73,9 +73,7 @@ nodes.add_command(show)
 @nodes.command()
 @click.argument("node", required=False)
 @click.option("--all", "every", is_flag=True, help="All nodes on the blocklist.")
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 def release(node: str | None, every: bool, directory: Path, nats_url: str | None, database_url: str | None) -> None:
     """Take NODE off the blocklist. It becomes a standby if its agent reports and its self-check has passed.
 

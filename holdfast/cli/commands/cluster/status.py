@@ -8,8 +8,9 @@ from typing import NoReturn
 import click
 import msgspec
 
-from holdfast.cli.connect.addresses import both_elsewhere, database_option, nats_option
-from holdfast.cli.connect.directory import as_typed, cluster_errors, directory_option
+from holdfast.cli.connect.addresses import both_elsewhere
+from holdfast.cli.connect.directory import as_typed, cluster_errors
+from holdfast.cli.connect.options import cluster_options
 from holdfast.cli.doctor.finding import Finding, Severity
 from holdfast.cli.doctor.findings import findings_of
 from holdfast.cli.doctor.reading import read_cluster
@@ -38,9 +39,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, which contains the password of the bus.")
 def status(directory: Path, nats_url: str | None, database_url: str | None, as_json: bool) -> None:
     """Show a cluster: its processes, nodes by state, jobs, open incidents, and messages that could not be handled.

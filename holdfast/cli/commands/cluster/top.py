@@ -8,9 +8,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.connect.addresses import database_option, nats_option
-from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.connect.options import json_option
+from holdfast.cli.connect.options import cluster_options, json_option
 from holdfast.cli.doctor.whereabouts import whereabouts
 from holdfast.cli.output.tables import json_text
 from holdfast.cli.top.reading import TopReader
@@ -19,9 +17,7 @@ from holdfast.cli.top.snapshot import Snapshot
 
 
 @click.command()
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 @click.option("--once", is_flag=True, help="Print it once and end, as it does where the output is no terminal.")
 @json_option
 def top(directory: Path, nats_url: str | None, database_url: str | None, once: bool, as_json: bool) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
+from holdfast.cli.connect.addresses import both_urls
 from holdfast.cli.connect.database import Connection, read
-from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.options import cluster_options
 from holdfast.cli.follow.checks_run import ChecksNotRun, ChecksOutcome, run_checks
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, printable, render
@@ -56,9 +56,7 @@ class _Node(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--limit-s", type=FiniteNumber(min=1.0), help="Time limit of each test in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results and the verdict as JSON.")
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 def diagnose(
     nodes: str | None,
     suite: str,

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
+from holdfast.cli.connect.addresses import both_urls
 from holdfast.cli.connect.ask import asked_by
-from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.options import cluster_options
 from holdfast.cli.follow.findings import find
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import cell, json_text, render
@@ -34,9 +34,7 @@ _FRAMES_SHOWN = 6
 @click.argument("job")
 @click.option("--native", is_flag=True, help="Include frames of compiled code: pauses each process for half a second.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 def hang(
     job: str, native: bool, as_json: bool, directory: Path, nats_url: str | None, database_url: str | None
 ) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
+from holdfast.cli.connect.addresses import both_urls
 from holdfast.cli.connect.ask import asked_by
-from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.options import cluster_options
 from holdfast.cli.follow.findings import find
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import cell, json_text, render
@@ -32,9 +32,7 @@ RANKS_SHOWN = 12
 @click.option("--test", is_flag=True, help="Pause training at the end of a step, and test the suspects.")
 @click.option("--stacks", is_flag=True, help="Read stacks in rounds, and name the ranks that differ from most.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 def slow(
     job: str, test: bool, stacks: bool, as_json: bool, directory: Path, nats_url: str | None, database_url: str | None
 ) -> None:

@@ -10,12 +10,11 @@ import asyncpg
 import click
 import msgspec
 
-from holdfast.cli.connect.addresses import both_urls, database_option, nats_option, reader_url
+from holdfast.cli.connect.addresses import both_urls, reader_url
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.database import Connection, read, read_rows
-from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.connect.options import reading_options
+from holdfast.cli.connect.options import cluster_options, reading_options
 from holdfast.cli.connect.settings import own_settings
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import Column, json_text, print_rows
@@ -57,9 +56,7 @@ def telemetry() -> None:
 @click.option("--job", "jobs", multiple=True, help="Learn from this job only. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Train and test, but keep the analyzer's present model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 def train(
     since: float,
     jobs: tuple[str, ...],

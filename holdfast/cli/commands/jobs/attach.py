@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.connect.addresses import both_urls, database_option, nats_option
+from holdfast.cli.connect.addresses import both_urls
 from holdfast.cli.connect.database import Connection, read
-from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.options import cluster_options
 from holdfast.cli.follow import training_job
 from holdfast.cli.follow.training_job import JobStatus
 from holdfast.cli.names import require_name
@@ -34,9 +34,7 @@ where c.key = $1
 
 @click.command()
 @click.argument("job")
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 def attach(job: str, directory: Path, nats_url: str | None, database_url: str | None) -> None:
     """Follow JOB from now on: its output, the decisions about it, and a status line.
 

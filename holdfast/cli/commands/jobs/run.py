@@ -16,8 +16,8 @@ import click
 
 from holdfast.cli.callers_world import callers_python, ranks_environment
 from holdfast.cli.code_upload import snapshot_for_script, snapshot_of
-from holdfast.cli.connect.addresses import both_elsewhere, both_urls, database_option, nats_option
-from holdfast.cli.connect.directory import directory_option
+from holdfast.cli.connect.addresses import both_elsewhere, both_urls
+from holdfast.cli.connect.options import cluster_options
 from holdfast.cli.connect.own_cluster import is_missing, own_cluster
 from holdfast.cli.follow.lost_saves import lost_saves
 from holdfast.cli.follow.training_job import follow
@@ -136,9 +136,7 @@ def _as_torchrun(option: str) -> str:
 )
 @click.option("--detach", "-d", is_flag=True, help="Submit and return; `holdfast attach` follows it.")
 @torchrun_options
-@directory_option
-@nats_option
-@database_option
+@cluster_options
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
