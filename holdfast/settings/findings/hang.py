@@ -57,7 +57,7 @@ class HangPolicy(Section, frozen=True, kw_only=True):
 
     working_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 600.0
     """Time for which a rank may compute, read or write while others wait for it without a named phase. Also the time
-    without a step while collectives go on."""
+    without a step while collectives go on. Four times as much after such a hang at the same step, and so on."""
 
     unnamed_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 30.0
     """Time for which all ranks may be idle while none waits for another: they may wait for data, or be stopped on

@@ -119,7 +119,7 @@ def test_a_job_that_goes_on_meanwhile_does_not_hang() -> None:
     assert len(scene.of(HangFound)) == 1, "the next time it does"
 
 
-def _found_in_next_generation(scene: Scene, **guilty: str) -> HangFound:
+def _found_in_next_generation(scene: Scene, **guilty: Any) -> HangFound:
     """Return what is found of a generation that gets as far as the one before."""
     scene.generation += 1
     scene.second(moves=True)
@@ -139,6 +139,15 @@ def test_a_script_that_holds_itself_up_at_the_same_step_again_gets_more_time() -
     limits = [_found_in_next_generation(scene).limit_s for _ in range(3)]
     stills = [found.still_s for found in scene.of(HangFound)[1:]]
     assert limits == [first.limit_s] * 3 and stills == [120.0, 480.0, 600.0]
+
+
+def test_so_does_one_that_works_there() -> None:
+    scene = hanging(HangPolicy(working_s=40.0))
+    scene.answer(cpu_share=0.9)
+    while not scene.of(HangFound):
+        scene.until_asked()
+        scene.answer(cpu_share=0.9)
+    assert [_found_in_next_generation(scene, cpu_share=0.9).still_s for _ in range(2)] == [160.0, 640.0]
 
 
 def test_a_rank_that_a_signal_stops_at_the_same_step_again_is_found_as_soon() -> None:

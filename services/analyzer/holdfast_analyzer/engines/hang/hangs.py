@@ -89,7 +89,7 @@ class JobHang:
         self._generation = -1
         self._has_reported = False
         self._look_again_s: float | None = None
-        self._own_step = -1
+        self._own_step: int | None = None
         self._own_hangs = 0
         """Hangs in a row that were found in the script's own code at that step, whatever the generation."""
 
@@ -195,7 +195,7 @@ class JobHang:
         patience_s = self._patience_s(judged, stall)
         if stall.still_s < patience_s:
             return HangStep(events=(traced,), ends=True, look_again_s=min(2 * stall.still_s, patience_s))
-        own_step = stall.step if _is_in_own_code(judged, stall) else None
+        own_step = stall.step if _is_of_script(judged, stall) else None
         found = self._found(tracing, stall, judged, traced, now)
         return HangStep(events=(traced, found), ends=True, found=True, own_step=own_step)
 
@@ -205,10 +205,12 @@ class JobHang:
         if stall.is_first_start and (judged.is_excused or not (some_wait or judged.is_machine)):
             # It may compile for an hour, or be a job that never makes a step.
             return math.inf
-        if judged.is_excused:
-            return self._policy.working_s
-        if self._own_hangs and stall.step == self._own_step and _is_in_own_code(judged, stall):
-            return min(self._policy.working_s, self._policy.unnamed_s * RECURRING_FACTOR**self._own_hangs)
+        is_again = stall.step == self._own_step and _is_of_script(judged, stall)
+        factor = RECURRING_FACTOR**self._own_hangs if is_again else 1.0
+        if judged.is_excused or (is_again and stall.sign == "no_step"):
+            return self._policy.working_s * factor
+        if is_again:
+            return min(self._policy.working_s, self._policy.unnamed_s * factor)
         return 0.0 if some_wait or judged.is_machine else self._policy.unnamed_s
 
     def _ask_again(self, tracing: Tracing, now: datetime) -> HangStep:
@@ -279,7 +281,9 @@ class JobHang:
         )
 
 
-def _is_in_own_code(judged: HangJudgement, stall: Stall) -> bool:
+def _is_of_script(judged: HangJudgement, stall: Stall) -> bool:
     """Return True if ranks hold the job up in the script's own code, and nothing is wrong with their processes."""
+    if stall.sign == "no_step":
+        return not (judged.is_machine or judged.is_by_signal)
     ranks = set(judged.ranks or stall.outside)
     return bool(ranks) and ranks <= judged.in_own_code & set(stall.outside)
