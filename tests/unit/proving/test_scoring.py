@@ -14,10 +14,12 @@ from click.testing import CliRunner
 
 from holdfast.cli.commands.diagnosis.simulate import simulate
 from holdfast.cli.output.scoreboard_picture import BAR_W, picture
-from holdfast.events import GenerationStarted
+from holdfast.events import GenerationStarted, JobFinished
+from holdfast.ids import named_id
 from holdfast.policy_scores import Scoreboard
 from holdfast_proving.inside.cluster import Cluster
-from holdfast_proving.judging.scoring import Interrupted, estimate, score_policies, worst_hour
+from holdfast_proving.judging.history import History
+from holdfast_proving.judging.scoring import Interrupted, ended_jobs, estimate, score_policies, worst_hour
 from holdfast_proving.policies.named import NAMED, policy_of
 from holdfast_proving.policies.oracle import INFORMED, ORACLE
 from holdfast_proving.policies.papers import BYTEROBUST
@@ -63,6 +65,15 @@ def test_what_is_known_of_a_machine_that_has_shown_nothing_yet_is_foresight() ->
         for policy in (ORACLE, INFORMED)
     ]
     assert restarts == [2, 3]
+
+
+def test_a_test_of_machines_that_cannot_be_held_is_no_job_that_ended() -> None:
+    cluster = Cluster(read_scenario(SMALL + LEMON), 1, TODAY)
+    common = {"at": cluster.agenda.now(), "source": "controller", "outcome": "failed", "reason": "no free node"}
+    for number, job in enumerate(("train-1", "retest-1")):
+        finished = JobFinished(id=named_id(cluster.agenda.now(), "end", number), job=job, exit_code=1, **common)
+        cluster.log.append((0.0, finished))
+    assert ended_jobs(History(cluster)) == 1
 
 
 def test_policies_are_compared_by_pairs() -> None:
