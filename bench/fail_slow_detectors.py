@@ -106,7 +106,6 @@ class Bocd:
         self._at = -1
         self._first = 0.0
         self._start = 0
-        self._means: dict[int, float] = {}
         self._level = 0.0
 
     def observe(self, duration_s: float) -> Said | None:

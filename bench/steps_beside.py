@@ -26,7 +26,6 @@ from statistics import median
 from beside import HERE, Side, ratio, sides
 
 MB = 1_000_000
-STATES_MB = (50, 200)
 SAVES = 4
 """In one turn."""
 WARM_UP_SAVES = 6

@@ -40,7 +40,6 @@ class _Frame(msgspec.Struct, frozen=True):
 
 class _Thread(msgspec.Struct, frozen=True):
     frames: tuple[_Frame, ...] = ()
-    thread_id: int = 0
     os_thread_id: int | None = None
     thread_name: str | None = None
     active: bool | None = None

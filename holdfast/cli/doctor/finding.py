@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 
@@ -21,3 +22,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The process, node, job or directory."""
     what: str
     cure: str
+
+
+warning = partial(Finding, severity=Severity.WARNING)

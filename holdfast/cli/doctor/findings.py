@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from holdfast.cli.doctor import job_findings
 from holdfast.cli.doctor.facts import SERVICES, Facts
-from holdfast.cli.doctor.finding import Finding, Severity
+from holdfast.cli.doctor.finding import Finding, Severity, warning
 from holdfast.subjects import FLOODS
 
 OUTBOX_S_MAX = 15.0
@@ -66,9 +66,8 @@ def _sources(facts: Facts) -> Iterator[Finding]:
 
 def _access(facts: Facts) -> Iterator[Finding]:
     if names := ", ".join(facts.database.open_databases if facts.database else ()):
-        yield Finding(
+        yield warning(
             kind="access",
-            severity=Severity.WARNING,
             about="Postgres",
             what=f"the roles of Holdfast may also connect to {names}, where nothing limits the reader",
             cure=f"as administrator `revoke connect on database {names} from public`; roles that need it get a grant",
@@ -78,9 +77,8 @@ def _access(facts: Facts) -> Iterator[Finding]:
 def _processes(facts: Facts) -> Iterator[Finding]:
     for process in facts.processes:
         if process.state == "revoked":
-            yield Finding(
+            yield warning(
                 kind="process",
-                severity=Severity.WARNING,
                 about=process.name,
                 what="it is revoked, and let in no more",
                 cure=f"`holdfast credentials restore {process.name}` once its machine can be trusted again",
@@ -95,9 +93,8 @@ def _processes(facts: Facts) -> Iterator[Finding]:
                 cure=f"{cure}; `holdfast logs {process.name}` shows what it reported",
             )
         elif process.restarts >= RESTARTS_MAX and (process.ready_s or 0.0) < NOT_READY_S_MAX:
-            yield Finding(
+            yield warning(
                 kind="process",
-                severity=Severity.WARNING,
                 about=process.name,
                 what=f"it was started again {process.restarts} times, last: {process.last_exit}",
                 cure=f"`holdfast logs {process.name}` shows why it ends",
@@ -131,9 +128,8 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
             what = f"its agent is not connected, and its state is {node.state}"
             yield Finding(kind="node", about=node.node, what=what, cure=cure)
         elif node.state in ("registered", "checked") and node.unchanged_s > NOT_READY_S_MAX:
-            yield Finding(
+            yield warning(
                 kind="node",
-                severity=Severity.WARNING,
                 about=node.node,
                 what=f"it is {node.state} and no standby for {node.unchanged_s:.0f} s: {node.reason or 'no reason'}",
                 cure=f"`holdfast inspect` on {node.node} shows which check fails",
@@ -197,9 +193,8 @@ def _streams(facts: Facts) -> Iterator[Finding]:
 
 def _lost_before(facts: Facts) -> Iterator[Finding]:
     for loss in facts.database.went_back if facts.database else ():
-        yield Finding(
+        yield warning(
             kind="stream",
-            severity=Severity.WARNING,
             about=loss.stream,
             what=f"it went back {loss.ago_s:.0f} s ago; {loss.publishers} publishers published again what it lost",
             cure="see why nats-server lost messages: its directory or its disk. This finding goes away after a day",
@@ -223,9 +218,8 @@ def _consumers(facts: Facts) -> Iterator[Finding]:
 def _dead_letters(facts: Facts) -> Iterator[Finding]:
     letters = facts.bus.dead_letters if facts.bus else None
     if letters is not None and letters.newest_s <= DEAD_LETTER_S_MAX and letters.consumer != FLOODS:
-        yield Finding(
+        yield warning(
             kind="dead_letters",
-            severity=Severity.WARNING,
             about=letters.consumer,
             what=f"{letters.count} messages could not be handled; the newest, {letters.newest_s:.0f} s ago, from "
             f"{letters.subject}: {letters.error}",
@@ -260,9 +254,8 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
     for name, ahead in ahead_s.items():
         apart_s = ahead - base_s
         if abs(apart_s) > CLOCKS_APART_S_MAX:
-            yield Finding(
+            yield warning(
                 kind="clock",
-                severity=Severity.WARNING,
                 about=name,
                 what=f"its clock is {abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} that of {reference}:"
                 " times in the record are wrong by that",
@@ -278,9 +271,8 @@ def _disks(facts: Facts) -> Iterator[Finding]:
             continue
         is_low = disk.free_bytes < FREE_SHARE_MIN * disk.total_bytes and disk.free_bytes < FREE_BYTES_PLENTY
         if disk.free_bytes < min(FREE_BYTES_MIN, disk.total_bytes // 2) or is_low:
-            yield Finding(
+            yield warning(
                 kind="disk",
-                severity=Severity.WARNING,
                 about=disk.path,
                 what=f"{disk.free_bytes / 1e9:.2f} GB of {disk.total_bytes / 1e9:.1f} GB are free",
                 cure="make room: NATS and Postgres stop to take messages and decisions when it is full",

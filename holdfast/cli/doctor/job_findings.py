@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.cli.doctor.facts import Facts, JobRow
-from holdfast.cli.doctor.finding import Finding, Severity
+from holdfast.cli.doctor.finding import Finding, Severity, warning
 
 CLAIM_S_MAX = 60.0
 PHASE_S_MAX = {"starting": 1800.0, "checking": 1800.0, "replaying": 7200.0, "waiting": 3600.0, "stopping": 120.0}
@@ -43,9 +43,8 @@ def lasting_phases(facts: Facts) -> Iterator[Finding]:
 def users_of_ranks(facts: Facts) -> Iterator[Finding]:
     for job in facts.database.jobs if facts.database else ():
         if job.root_because:
-            yield Finding(
+            yield warning(
                 kind="user",
-                severity=Severity.WARNING,
                 about=job.job,
                 what=f"its script runs as root and may do everything on its machines: {job.root_because}",
                 cure="open it to other users and submit the job again; if that is meant so, `holdfast up --run-as "
@@ -53,9 +52,8 @@ def users_of_ranks(facts: Facts) -> Iterator[Finding]:
             )
         if len(job.users) > 1:
             named = " and ".join(user or "the agent's user" for user in sorted(job.users))
-            yield Finding(
+            yield warning(
                 kind="user",
-                severity=Severity.WARNING,
                 about=job.job,
                 what=f"its ranks run as different users, {named}, and cannot write each other's checkpoints",
                 cure="give all nodes the same [jobs] run_as, start their agents with it, and `chown -R` the job's "
@@ -66,9 +64,8 @@ def users_of_ranks(facts: Facts) -> Iterator[Finding]:
 def slow_without_checkpoints(facts: Facts) -> Iterator[Finding]:
     for job in facts.database.jobs if facts.database else ():
         if job.slow_because:
-            yield Finding(
+            yield warning(
                 kind="slow",
-                severity=Severity.WARNING,
                 about=job.job,
                 what=job.slow_because,
                 cure="let the script make checkpoints (docs/checkpoints.md); or stop the job, and take the machine out",
@@ -78,9 +75,8 @@ def slow_without_checkpoints(facts: Facts) -> Iterator[Finding]:
 def shared_faults(facts: Facts) -> Iterator[Finding]:
     for job in facts.database.jobs if facts.database else ():
         for fault in job.shared_faults:
-            yield Finding(
+            yield warning(
                 kind="shared",
-                severity=Severity.WARNING,
                 about=job.job,
                 what=f"its nodes share a fault: {fault}",
                 cure="repair it; no node is evicted for it, and the job goes on if it trains "
@@ -92,9 +88,8 @@ def machines_without_copies(facts: Facts) -> Iterator[Finding]:
     for loss in facts.database.losses if facts.database else ():
         # A job on one machine has no other that could keep a copy.
         if loss.survived < loss.machines and loss.machines > 1:
-            yield Finding(
+            yield warning(
                 kind="copies",
-                severity=Severity.WARNING,
                 about=loss.job,
                 what=f"the loss of one machine, for {loss.machines - loss.survived} of {loss.machines}, would lose "
                 f"what its memory holds: {loss.reason}",
@@ -114,4 +109,4 @@ def _waits_for_nodes(job: JobRow) -> Finding:
     else:
         what = f"{since}: {job.wanted} wanted, {job.free} free"
         cure = "start more agents, or take repaired nodes off the blocklist: `holdfast nodes release`"
-    return Finding(kind="job", severity=Severity.WARNING, about=job.job, what=what, cure=cure)
+    return warning(kind="job", about=job.job, what=what, cure=cure)

@@ -20,8 +20,6 @@ class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     entered_ns: int
     exited_ns: int = 0
     """0: unknown."""
-    group_sequence: int = 0
-    """Number of the group's call, equal on all its ranks."""
 
 
 class IterationTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -45,7 +45,6 @@ def calls_of(rank: int, records: Iterable[RingRecord], groups: Sequence[GroupEnt
             entered_ns=record.entered_ns,
             # The time between the call and the wait for it is the rank's own work.
             exited_ns=record.entered_ns + waited_ns(record) if record.left_ns else 0,
-            group_sequence=record.sequence,
         )
 
 

@@ -29,9 +29,6 @@ class Racks(msgspec.Struct, frozen=True):
     def machines(self) -> tuple[str, ...]:
         return tuple(machine for machines in self.classes.values() for machine in machines)
 
-    def rack_of(self, machine: str) -> str:
-        return next(rack for rack, machines in self.racks.items() if machine in machines)
-
 
 def racks_of(scenario: Scenario) -> Racks:
     found = Racks({}, {}, {}, {}, {})

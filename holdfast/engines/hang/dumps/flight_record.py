@@ -48,7 +48,6 @@ class DumpedStatus(msgspec.Struct, frozen=True):
     """Progress of a group on this rank: last sequence numbers, -1 for none yet."""
 
     last_enqueued_collective: int = -1
-    last_started_collective: int = -1
     last_completed_collective: int = -1
 
 
@@ -67,7 +66,6 @@ class FlightRecord(msgspec.Struct, frozen=True):
     collective_seq_id: int | None = None
     seq_id: int | None = None
     p2p_seq_id: int | None = None
-    op_id: int | None = None
     input_sizes: list[list[int]] = []
     output_sizes: list[list[int]] = []
     input_dtypes: list[str] = []

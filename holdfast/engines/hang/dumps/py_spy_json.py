@@ -27,7 +27,6 @@ class _Process(msgspec.Struct):
 class _Thread(msgspec.Struct):
     frames: list[_Frame]
     pid: int | None = 0
-    thread_id: int | None = 0
     os_thread_id: int | None = 0
     thread_name: str | None = ""
     active: bool | None = None
@@ -59,7 +58,6 @@ def _process(pid: int, threads: list[_Thread]) -> DumpedProcess:
         pid=pid,
         command=info.command_line or "",
         parent_pid=info.ppid or int(parent.get("pid") or 0),
-        parent_command=str(parent.get("command_line") or ""),
         threads=tuple(_thread(thread, pid) for thread in threads if thread.frames),
     )
 

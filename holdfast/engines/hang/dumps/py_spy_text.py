@@ -12,7 +12,7 @@ from holdfast.events.parts.traces import Frame, ThreadStack
 
 _LABELLED = re.compile(r"^(?:\[([\w.:/-]+)\]:?|([\w.-]+):)(?: (.*)|)$")
 _PROCESS = re.compile(r"^(?:Process|Stack dump for \S+) +(\d+)(?::? ?(.*))?$")
-_PARENT = re.compile(r"^Parent Process (\d+)(?:: ?(.*))?$")
+_PARENT = re.compile(r"^Parent Process (\d+)(?:: ?.*)?$")
 _THREAD = re.compile(r"^Thread (0x[0-9A-Fa-f]+|\d+)(?: \(([\w+ ]+)\))?(?:: \"(.*)\")?$")
 _FRAME = re.compile(r"^(\s+)(\S.*) \(([^()]*?)(?::(\d+))?\)$")
 _VARIABLES = re.compile(r"^\s+(?:Arguments|Locals):$")
@@ -26,7 +26,6 @@ class DumpedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     pid: int = 0
     command: str = ""
     parent_pid: int = 0
-    parent_command: str = ""
     label: str = ""
     section: str = ""
     threads: tuple[ThreadStack, ...] = ()
@@ -68,9 +67,7 @@ class _Reading:
             self._headers.begin()
             self._head = self._empty(pid=int(process[1]), command=(process[2] or "").strip())
         elif (parent := _PARENT.match(line)) and self._head:
-            self._head = msgspec.structs.replace(
-                self._head, parent_pid=int(parent[1]), parent_command=(parent[2] or "").strip()
-            )
+            self._head = msgspec.structs.replace(self._head, parent_pid=int(parent[1]))
         elif thread := _THREAD.match(line):
             self._close_thread()
             is_second = thread[3] == "MainThread" and any(known.is_main for known in self._threads)
