@@ -364,3 +364,12 @@ def test_a_crash_of_another_program_does_not_hide_what_the_kernel_says_of_a_gpu(
 
 def test_killed_counts_behind_the_name_of_a_machine() -> None:
     assert of(log="n-07: step 3 loss 2.1\nn-07: Killed\n").symptom is Symptom.KILLED
+
+
+def test_an_exception_about_the_end_of_another_process_names_no_cause() -> None:
+    for error in (
+        "RuntimeError: stage 3 finished with non-zero status 2",
+        "Exception: part 0 terminated with exit code 1.",
+    ):
+        log = f'Traceback (most recent call last):\n  File "/opt/all.py", line 7, in <module>\n    wait()\n{error}\n'
+        assert of(log=log).symptom == "unknown", error
