@@ -94,6 +94,35 @@ async def attached(directory: Path) -> AsyncIterator[Scene]:
         await running
 
 
+async def test_a_zygote_that_takes_a_connection_while_it_dies_is_replaced_by_the_nursery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def born(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("holdfast_agent.companions.zygote_link.born", born)
+    monkeypatch.setattr("holdfast_agent.companions.companion.start", lambda *_: pytest.fail("it imports torch itself"))
+    reports: asyncio.Queue[Report] = asyncio.Queue()
+    link = ZygoteLink(tmp_path, "127.0.0.1", 60.0, reports.put_nowait, lambda: None)
+    with listen(tmp_path) as listener:
+        running = asyncio.create_task(link.run())
+        serves, _ = await asyncio.to_thread(listener.accept)
+        send(serves, WELCOME)
+        await reports.get()
+        serves.close()
+        # Connections of a killed process end before its listening socket.
+        late, _ = await asyncio.to_thread(listener.accept)
+    late.close()
+    waiting = asyncio.create_task(asked.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    assert asked.is_set()
+    running.cancel()
+    await asyncio.wait([running])
+
+
 async def test_plans_and_order_go_in_a_file_beside_the_command(tmp_path: Path) -> None:
     async with attached(tmp_path) as scene:
         assert await scene.welcomed(WELCOME) == WELCOME

@@ -64,9 +64,11 @@ class ZygoteLink:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
+            is_newborn = isinstance(self._process, Newborn)
             reports = await self._serve(connection)
-            # A zygote from the nursery that cannot serve is replaced by one that is not.
-            self._births_fail = not reports
+            # A zygote from the nursery that cannot serve is replaced by one that is not. That a dying one still takes a
+            # connection, before its listening socket is closed too, shows nothing of the nursery.
+            self._births_fail = not reports and (is_newborn or self._births_fail)
             # A zygote that exits before its first report is restarted after a pause, one that worked at once.
             if not reports and not self._ending:
                 await asyncio.sleep(pause_s)
