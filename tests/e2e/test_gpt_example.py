@@ -18,6 +18,8 @@ from tests.warm_python import WARM_RANKS, WarmPython
 WARM = (str(WARM_RANKS), "{ranks}")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node={ranks}")
 TRAIN = Path(__file__).parents[2] / "examples" / "gpt" / "train.py"
+SMALL = ("--layers=2", "--width=64", "--heads=2", "--tokens=32", "--lr=0.003")
+"""A model that learns as much in 30 steps as the usual one, for a third of the processor time."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -73,7 +75,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def test_it_learns_and_goes_on_bit_for_bit_after_all_ranks_were_killed(tmp_path: Path) -> None:
-    mesh = ["--mesh=pp=2,dp=2", "--steps=30", "--ckpt-every=6"]
+    mesh = ["--mesh=pp=2,dp=2", "--steps=30", "--ckpt-every=6", *SMALL]
     undisturbed = train(4, *mesh, f"--ckpt-dir={tmp_path / 'undisturbed'}")
     assert losses(undisturbed)[30] < 0.6 * losses(undisturbed)[1]
 

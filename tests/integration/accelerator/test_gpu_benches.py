@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.accelerator.build import built
 from tests.accelerator.children import on_accelerator
 from tests.warm_python import run_warm
@@ -48,6 +50,8 @@ def test_registration_and_copies() -> None:
     assert all(row["one_by_one"] > 0 and row["foreach"] > 0 for row in found["small_copies"])
 
 
+# What it measures of copies, test_device_copies.py has for one step at a time, with each wait left out as well.
+@pytest.mark.long
 def test_steps_with_checkpoints_and_without() -> None:
     found = run("steps", "modes", "restores", trains=True)
     modes = {row["mode"]: row for row in found["modes"]}
@@ -58,6 +62,8 @@ def test_steps_with_checkpoints_and_without() -> None:
     assert all(row["tensors"] and not row["differing"] for row in found["restores"])
 
 
+# test_device_kills.py kills ranks and vaults in the middle of copies, too.
+@pytest.mark.long
 def test_kills() -> None:
     found = run("kills", "ranks", "vaults", "late_writer")
     for kind in ("ranks", "vaults"):
