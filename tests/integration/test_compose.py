@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,6 +32,7 @@ from holdfast.bus import BusError
 from holdfast.bus.link import Link
 from holdfast.embedded.servers.nats import nats_server
 from holdfast.settings.network import NetworkPolicy
+from tests.warm_python import WarmHoldfast, run_warm
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -166,8 +167,20 @@ class Machine:
         """What the container's health check says."""
         kind, *words = COMPOSE[service]["healthcheck"]["test"]
         assert kind == "CMD"
-        environment = self.environment(service)
-        return subprocess.run(words, env=environment, capture_output=True, check=False).returncode == 0
+        return self.run(words, service).returncode == 0
+
+    def run(self, words: Sequence[str | Path], service: str) -> subprocess.CompletedProcess[str]:
+        """Run `holdfast` as in a service's container; forked, for there are dozens of these commands."""
+        program, *arguments = words
+        assert program == "holdfast"
+        return run_warm(
+            [sys.executable, BIN / program, *arguments],
+            cwd=self.root / "workspace",
+            env=self.environment(service),
+            timeout=DEADLINE_S,
+            check=False,
+            start=WarmHoldfast,
+        )
 
 
 def _parts(mount: str) -> tuple[str, str]:
@@ -186,7 +199,7 @@ def wait_for(condition: Callable[[], Any], what: str, machine: Machine) -> None:
         assert time.monotonic() < until, (
             what + "\n" + "\n".join(log.read_text()[-800:] for log in machine.logs.iterdir())
         )
-        # A look is a process of its own, which takes from those that start.
+        # A look takes from those that start.
         time.sleep(0.5)
 
 
@@ -319,10 +332,10 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
             for service in (*SERVICES, *AGENTS[:2])
         }
         processes["elsewhere"] = stack.enter_context(machine.running("elsewhere", *machine.agent_elsewhere()))
-        for service in (*SERVICES, *AGENTS[:2]):
-            wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
         workspace = machine.root / "workspace"
         shutil.copytree(ROOT / "examples" / "gpt", workspace / "gpt")
+        for service in (*SERVICES, *AGENTS[:2]):
+            wait_for(lambda service=service: machine.is_healthy(service), f"{service} is not healthy", machine)
         job = ["run", "--nnodes", "3", "--mesh", "dp=3", workspace / "gpt" / "train.py"]
         for agent in (*AGENTS[:2], ON_ANOTHER_MACHINE):
             logs = machine.root / "nodes" / agent.replace("agent", "node")
@@ -330,15 +343,7 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
             (logs / "logs").symlink_to(machine.root / "var" / "lib" / "holdfast" / agent / "logs")
 
         def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [BIN / "holdfast", *arguments],
-                env=machine.environment("operator"),
-                cwd=workspace,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=DEADLINE_S,
-            )
+            return machine.run(("holdfast", *arguments), "operator")
 
         done = command(*job, "--steps", "20")
         assert done.returncode == 0, done.stderr

@@ -58,8 +58,12 @@ def ratio(nodes: int, policy: RecordPolicy) -> float:
 
 def faded(log_odds: float, towards: float, age: timedelta, policy: RecordPolicy) -> float:
     """Return the odds after some time: their distance from `towards` halves with each half-life."""
-    half_lives = max(0.0, age / timedelta(days=policy.half_life_days))
-    return towards + (log_odds - towards) * math.exp2(-half_lives)
+    return towards + (log_odds - towards) * left_after(age, policy)
+
+
+def left_after(age: timedelta, policy: RecordPolicy) -> float:
+    """Return the share of a distance that is left after some time."""
+    return math.exp2(-max(0.0, age / timedelta(days=policy.half_life_days)))
 
 
 class _Rival:
@@ -72,9 +76,9 @@ class _Rival:
         self.lift = self.first
         """Level to which the first failure raises the odds."""
 
-    def fade(self, age: timedelta) -> None:
-        self.log_odds = faded(self.log_odds, self.prior, age, self.policy)
-        self.lift = faded(self.lift, self.first, age, self.policy)
+    def fade(self, left: float) -> None:
+        self.log_odds = self.prior + (self.log_odds - self.prior) * left
+        self.lift = self.first + (self.lift - self.first) * left
 
     def failed(self, factor: float) -> None:
         self.log_odds = max(self.log_odds + math.log(factor), self.lift)
@@ -125,8 +129,9 @@ class _Odds:
 
     def advance(self, to: datetime) -> None:
         if self.at is not None:
-            for rival in (self.chance, self.job):
-                rival.fade(to - self.at)
+            left = left_after(to - self.at, self.policy)
+            self.chance.fade(left)
+            self.job.fade(left)
         self.at = to
 
     def elsewhere(self) -> None:
