@@ -3,8 +3,8 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-# Three workers wait, most of the time, for processes that their tests started. The fourth begins with the tests that
-# compute, and so uses what is left of two cores (tests/file_order.py).
+# For two cores: one begins with the tests that compute, one with tests that wait most of the time for processes that
+# they started, and two with whole clusters (tests/file_order.py).
 WORKERS ?= 4
 
 # The lower end of the range in pyproject.toml; constraints.txt has the release that everything else is tested with.

@@ -1,5 +1,6 @@
 """Options shared by all tests, the order in which they begin, and the signals that they start with."""
 
+import functools
 import gc
 import os
 import signal
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.file_order import WAITING, FileOrder, collects_all, place
+from tests.warm_python import KINDS, shared, start_server
 
 E2E_LIMIT_S = 300
 ROOT = Path(__file__).parent
@@ -42,10 +44,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker whether it collects all tests. None leaves any out unless all are run, file by file."""
+    """Tell a worker whether it collects all tests, and what it forks processes from. None leaves any out unless all
+    are run, file by file.
+    """
     option, source = node.config.option, node.config.args_source
     is_split = option.dist == "loadfile" and source is pytest.Config.ArgsSource.TESTPATHS
     node.workerinput["collects_all"] = not is_split or collects_all(node.gateway.id, option.numprocesses)
+    node.workerinput["shared"] = _shared_servers() if is_split else {}
+
+
+@functools.cache
+def _shared_servers() -> dict[str, str]:
+    """Start what imports torch or Holdfast once for all workers; return the sockets by kind."""
+    # It takes the environment as it is when it is imported.
+    from tests.nursery import NURSERY, worker_nursery
+
+    return {NURSERY: str(worker_nursery()), **{kind: str(start_server(kind)) for kind in KINDS}}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    shared.update(getattr(config, "workerinput", {}).get("shared", {}))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

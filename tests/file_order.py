@@ -1,8 +1,9 @@
 """The order in which `make test` gives files of tests to its workers.
 
-Tests of processes wait most of the time, all others compute. So one worker begins with the files that compute: they
-take what the processes of the other tests leave of the cores. Once there are none left, it goes on as the others do.
-The others do not collect the tests that compute: thousands, from hundreds of files that each worker would compile.
+Tests of whole clusters take most of the processor time, tests of a few processes wait most of the time, all others
+compute. So that each of them takes what the others leave of the cores, one worker begins with the files that compute,
+two with whole clusters, the others with the tests that wait. A worker goes on with what is left of the other files.
+Only the first collects the tests that compute: thousands, from hundreds of files that each worker would compile.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from xdist.workermanage import WorkerController
 FOLDERS = ("e2e", "integration", "sim", "golden", "unit")
 WAITING = ("e2e", "integration")
 COMPUTES_FIRST = "gw0"
+CLUSTERS_FIRST = ("gw2", "gw3")
 ACCELERATOR = "tests/integration/accelerator/"
 MEASURING = ("test_slow_jobs.py",)
 """What compares the pace of a job with its pace before: not while each worker starts its first cluster."""
@@ -22,6 +24,15 @@ MEASURING = ("test_slow_jobs.py",)
 def collects_all(worker: str, workers: int) -> bool:
     """Return True for the worker that has the tests which compute too, and for one that replaces a dead worker."""
     return not 0 < int(worker.removeprefix("gw")) < workers
+
+
+def order(worker: str) -> tuple[str, ...]:
+    """Return the folders in the order in which a worker takes their files."""
+    if worker in CLUSTERS_FIRST:
+        return FOLDERS
+    # What is left of whole clusters is last: a worker starts another one for them.
+    waiting, computing = ("integration", "e2e"), ("sim", "golden", "unit")
+    return (*computing, *waiting) if worker == COMPUTES_FIRST else (*waiting, *computing)
 
 
 def folder(test: str) -> str:
@@ -64,14 +75,10 @@ class FileOrder(LoadFileScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         has_all = len(self.registered_collections[node]) == len(self.collection or ())
-        chosen = next(iter(self.workqueue))
-        if not has_all:
-            waiting = next((file for file in self.workqueue if folder(file) in WAITING), None)
-            if waiting is None:
-                node.shutdown()
-                return
-            chosen = waiting
-        elif node.gateway.id == COMPUTES_FIRST:
-            chosen = next((file for file in self.workqueue if folder(file) not in WAITING), chosen)
+        taken = [each for each in order(node.gateway.id) if has_all or each in WAITING]
+        chosen = next((file for each in taken for file in self.workqueue if folder(file) == each), None)
+        if chosen is None:
+            node.shutdown()
+            return
         self.workqueue.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)

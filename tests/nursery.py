@@ -1,4 +1,4 @@
-"""A nursery for the agents that tests start: torch is imported once per worker instead of once per zygote.
+"""A nursery for the agents that tests start: torch is imported once per run instead of once per zygote.
 
 Clusters of tests share it too. A test that is about how an agent starts its zygote itself takes `HOLDFAST_NURSERY` out
 of the environment.
@@ -23,14 +23,17 @@ from holdfast.daemon.nursery import NURSERY_VARIABLE, ROOM, ROOM_VARIABLE
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded.processes.child_process import start
 from holdfast.embedded.servers.identity import Identity
+from tests.warm_python import shared
 
-_OF_ONE_TEST = "PYTEST_CURRENT_TEST"
-"""Differs from test to test, so an agent with it differs from every nursery."""
+NURSERY = "nursery"
+_OF_TEST_OR_WORKER = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_", "COLUMNS", "LINES")
+"""Variables that differ from test to test, or between workers and what started them, to which readline gives the size
+of a terminal: an agent with them differs from every nursery."""
 
 
 def public_environment() -> dict[str, str]:
     """Return this process's environment, for agents and the nursery."""
-    return {name: value for name, value in os.environ.items() if name != _OF_ONE_TEST}
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_TEST_OR_WORKER)}
 
 
 def start_nursery(socket: Path, log: Path, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -56,7 +59,9 @@ _AT_IMPORT = public_environment()
 
 @functools.cache
 def worker_nursery() -> Path:
-    """Return the socket of the nursery of this worker, which ends with it. It is started when it is first needed."""
+    """Return the socket of the nursery of all workers. Without workers it is started here when it is first needed."""
+    if NURSERY in shared:
+        return Path(shared[NURSERY])
     place = Path(tempfile.mkdtemp(prefix="holdfast-nursery-"))
     process = start_nursery(place / "nursery.sock", place / "nursery.log", _AT_IMPORT)
     atexit.register(_end, process, place)
@@ -77,7 +82,7 @@ def environment_at_start() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Path]:
-    """The log of a nursery that all agents started by this worker ask."""
+    """The log of a nursery that all agents of tests ask."""
     socket = worker_nursery()
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(NURSERY_VARIABLE, str(socket))

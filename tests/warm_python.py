@@ -28,10 +28,25 @@ WARM_RANKS = Path(__file__).with_name("warm_ranks.py")
 SERVER = Path(__file__).with_name("warm_server.py")
 STARTS_WITHIN_S = 60.0
 
+KINDS = ("torch", "holdfast")
+shared = dict[str, str]()
+"""In a worker: by kind the socket of what the process that has the workers started for all of them."""
+
 
 @functools.cache
 def _server(kind: str) -> Path:
-    """Return the socket of the process that forks those of a kind, which ends with this one."""
+    """Return the socket of the process that forks those of a kind; without workers it is one of this process."""
+    asked = Path(shared[kind]) if kind in shared else start_server(kind)
+    until = time.monotonic() + STARTS_WITHIN_S
+    while not asked.exists():
+        log = asked.with_name("warm.log")
+        assert time.monotonic() < until, log.read_text() if log.exists() else "it was not started"
+        time.sleep(0.01)
+    return asked
+
+
+def start_server(kind: str) -> Path:
+    """Start a process that forks those of a kind and ends with this one; return the socket that it will have."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-warm-"))
     asked = place / "warm.sock"
     with (place / "warm.log").open("ab") as log:
@@ -40,10 +55,6 @@ def _server(kind: str) -> Path:
         environment["PYTHONPATH"] = str(SERVER.parents[1])
         process = child_process.start(argv, environment, place, log.fileno(), signal.SIGKILL, Identity.AS_IS)
     atexit.register(_end, process, place)
-    until = time.monotonic() + STARTS_WITHIN_S
-    while not asked.exists():
-        assert process.poll() is None and time.monotonic() < until, (place / "warm.log").read_text()
-        time.sleep(0.01)
     return asked
 
 

@@ -345,7 +345,7 @@ def test_a_job_runs_on_what_the_compose_file_starts(started: Machine) -> None:
         def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
             return machine.run(("holdfast", *arguments), "operator")
 
-        done = command(*job, "--steps", "20")
+        done = command(*job, "--steps", "20", "--layers", "2", "--width", "64", "--heads", "2", "--tokens", "32")
         assert done.returncode == 0, done.stderr
         assert "final_loss=" in done.stdout
         (name,) = [row["job"] for row in json.loads(command("jobs", "--json").stdout)]
