@@ -18,6 +18,7 @@ from holdfast.store.connections import Connection, Connections, translated
 from holdfast.store.jsonb import storable_json, storable_value
 from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
 from holdfast.store.sql import SchemaSql
+from holdfast.store.unpublished import Unpublished
 from holdfast.subjects import STREAMS
 
 ROLLBACK_TIMEOUT_S = 2.0
@@ -39,6 +40,7 @@ class PostgresStore:
         self._work = work
         self._relay = relay
         self._cache: dict[Place, Seen] = {}
+        self._unpublished = Unpublished()
 
     @classmethod
     async def connect(cls, url: Address, schema: str, *, application_name: str) -> Self:
@@ -58,7 +60,7 @@ class PostgresStore:
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[PostgresTransaction]:
         async with self._work.one() as connection:
-            transaction = PostgresTransaction(self._sql, connection, self._cache)
+            transaction = PostgresTransaction(self._sql, connection, self._cache, self._unpublished)
             try:
                 with translated():
                     await connection.execute("begin")
@@ -71,31 +73,43 @@ class PostgresStore:
                 # A commit whose answer was lost may have happened: what it touched is not known any more.
                 for place in transaction.touched:
                     self._cache.pop(place, None)
+                if transaction.emitted is not None:
+                    self._unpublished.failed()
                 await _roll_back(connection)
                 raise
+            if transaction.emitted is not None:
+                self._unpublished.committed(transaction.emitted)
             self._cache.update(transaction.touched)
             for place in transaction.deleted:
                 if transaction.touched[place].version == ABSENT:
                     del self._cache[place]
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
+        if (known := self._unpublished.first(limit)) is not None:
+            return known
+        reading = self._unpublished.reading()
         async with self._relay.one() as connection:
             with translated():
                 records = await connection.fetch(self._sql.pending, limit)
-        return [
-            (
-                position,
-                Message(id=id_, subject=subject, body=body, headers=msgspec.json.decode(headers, type=dict[str, str])),
-            )
+        found = [
+            (position, _stored(Message(id=id_, subject=subject, body=body), headers))
             for position, id_, subject, body, headers in records
         ]
+        self._unpublished.read(reading, found, limit)
+        return found
 
     async def published(self, stored: Mapping[int, StreamPosition | None]) -> None:
         streams = [None if place is None else place.stream for place in stored.values()]
         sequences = [None if place is None else place.sequence for place in stored.values()]
-        async with self._relay.one() as connection:
-            with translated():
-                await connection.execute(self._sql.published, list(stored), streams, sequences)
+        try:
+            async with self._relay.one() as connection:
+                with translated():
+                    await connection.execute(self._sql.published, list(stored), streams, sequences)
+        except BaseException:
+            # Nothing is published again and again while the database is away.
+            self._unpublished.changed()
+            raise
+        self._unpublished.published(stored)
 
     async def newest_published(self) -> list[Published]:
         return await self._published(self._sql.newest_published, [stream.name for stream in STREAMS])
@@ -110,9 +124,12 @@ class PostgresStore:
         return [Published(StreamPosition(stream, sequence), id_) for stream, sequence, id_ in records]
 
     async def publish_again(self, first: StreamPosition) -> int:
-        async with self._relay.one() as connection:
-            with translated():
-                done = await connection.execute(self._sql.publish_again, first.stream, first.sequence)
+        try:
+            async with self._relay.one() as connection:
+                with translated():
+                    done = await connection.execute(self._sql.publish_again, first.stream, first.sequence)
+        finally:
+            self._unpublished.changed()
         return int(done.removeprefix("UPDATE "))
 
     async def prune(self, now: datetime) -> None:
@@ -136,13 +153,18 @@ class PostgresStore:
 class PostgresTransaction:
     """`holdfast.store.Transaction`. What it saw and wrote is in `touched`; the store adopts that after the commit."""
 
-    def __init__(self, sql: SchemaSql, connection: Connection, cache: dict[Place, Seen]) -> None:
+    def __init__(
+        self, sql: SchemaSql, connection: Connection, cache: dict[Place, Seen], unpublished: Unpublished
+    ) -> None:
         self.touched: dict[Place, Seen] = {}
+        self.emitted: list[tuple[int, Message]] | None = None
+        """Messages with their positions; None: it did not emit."""
         self.deleted: set[Place] = set()
         self.stale = False
         self._sql = sql
         self._connection = connection
         self._cache = cache
+        self._unpublished = unpublished
 
     async def first_time(self, message_id: str, subject: str) -> bool:
         with translated():
@@ -214,14 +236,24 @@ class PostgresTransaction:
     async def emit(self, messages: list[Message]) -> None:
         if not messages:
             return
+        if self.emitted is None:
+            self.emitted = []
+            self._unpublished.emitting()
+        headers = [storable_json(message.headers) for message in messages]
         with translated():
-            await self._connection.execute(
+            records = await self._connection.fetch(
                 self._sql.emit,
                 [message.id for message in messages],
                 [message.subject for message in messages],
                 [message.body for message in messages],
-                [storable_json(message.headers) for message in messages],
+                headers,
             )
+        # Positions are given in the order of the messages.
+        positions = sorted(position for (position,) in records)
+        self.emitted += [
+            (position, _stored(message, as_json))
+            for position, message, as_json in zip(positions, messages, headers, strict=True)
+        ]
 
     def _refuse(self, place: Place, known: int | None) -> NoReturn:
         self.stale = True
@@ -235,6 +267,11 @@ class PostgresTransaction:
 def _seen(table: Table[Any], record: Any) -> Seen:
     _, version, body, changes = record
     return Seen(version, row_of(table.row_type, body, changes or ()))
+
+
+def _stored(message: Message, headers: bytes) -> Message:
+    """Return the message with its headers as they were stored."""
+    return msgspec.structs.replace(message, headers=msgspec.json.decode(headers, type=dict[str, str]))
 
 
 async def _roll_back(connection: Connection) -> None:

@@ -26,7 +26,7 @@ class SchemaSql:
         )
         self.emit = (
             f"insert into {outbox} (id, subject, body, headers) "
-            "select * from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[])"
+            "select * from unnest($1::text[], $2::text[], $3::bytea[], $4::jsonb[]) returning position"
         )
         self.pending = (
             f"select position, id, subject, body, headers from {outbox} "

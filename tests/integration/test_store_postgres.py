@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import asyncpg
@@ -12,8 +13,9 @@ import pytest
 from servers import PostgresServer
 from store_worlds import JOBS, JOBS_BY_CHANGES, PASSWORDS, Job, PostgresWorld, loaded, message, saved
 
+from holdfast.bus import Message
 from holdfast.store import DatabaseReplaced, StaleState, StoreUnavailable, Table
-from holdfast.store.connections import NotMigrated
+from holdfast.store.connections import Connection, NotMigrated
 from holdfast.store.migrate import migrate
 from holdfast.store.passwords import end_sessions, set_passwords
 from holdfast.store.postgres import PostgresStore
@@ -225,3 +227,39 @@ async def test_a_new_server_after_the_loss_of_the_old_one_is_noticed(world: Post
     finally:
         other.stop()
         await world.revive()
+
+
+async def test_what_was_emitted_is_published_without_being_read_back(world: PostgresWorld) -> None:
+    store, other = await world.store(), await world.store()
+    headers = {"why": "a\x00b"}
+    emitted = [msgspec.structs.replace(message(b"%d" % number), headers=headers) for number in range(4)]
+
+    async def emit(messages: list[Message]) -> None:
+        async with store.transaction() as tx:
+            for one in messages:
+                await tx.emit([one])
+
+    assert await store.pending(10) == []
+    statements: list[str] = []
+    read = store._relay.one
+
+    def counted() -> AbstractAsyncContextManager[Connection]:
+        statements.append("")
+        return read()
+
+    store._relay.one = counted  # type: ignore[method-assign]
+    await emit(emitted[:3])
+    known = await store.pending(10)
+    assert not statements
+    assert known == await other.pending(10), "as they are in the database"
+    await store.published({known[0][0]: None})
+    await emit(emitted[3:])
+    assert [(await store.pending(2))[0], *(await store.pending(10))[1:]] == await (await world.store()).pending(10)
+    assert len(statements) == 1
+    await world.kill()
+    with pytest.raises(StoreUnavailable):
+        await store.published({known[1][0]: None})
+    with pytest.raises(StoreUnavailable):
+        await store.pending(10)
+    await world.revive()
+    assert len(await store.pending(10)) == 3
