@@ -4,24 +4,13 @@ The names are loaded on first use, since that loads torch: the vault and the com
 which need none.
 """
 
+# ruff: noqa: F403, F405 - this package republishes what `checkpointer.py` lists
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.trainer.checkpoint.checkpointer import (
-        Checkpointer,
-        CheckpointError,
-        CheckpointMismatch,
-        DamagedCheckpoint,
-        DirectoryStorage,
-        PerRank,
-        PerShard,
-        RngState,
-        SavedCheckpoint,
-        Storage,
-        Superseded,
-    )
+    from holdfast.trainer.checkpoint.checkpointer import *
 
 __all__ = [
     "CheckpointError",

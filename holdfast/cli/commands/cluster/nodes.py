@@ -10,7 +10,7 @@ import click
 from holdfast.cli.commands.cluster.node_history import show
 from holdfast.cli.connect.addresses import both_urls, reader_url
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
-from holdfast.cli.connect.ask import ask, asked_by
+from holdfast.cli.connect.ask import asked_by, require
 from holdfast.cli.connect.bus import connected
 from holdfast.cli.connect.database import read_rows
 from holdfast.cli.connect.directory import cluster_errors, directory_option
@@ -97,9 +97,7 @@ async def _release(names: list[str], url: str) -> None:
     async with connected(url, "nodes release") as bus:
         for node in names:
             request = ReleaseNode(id=uuid7(), asked_by=asked_by(), node=node)
-            answer = await ask(bus, STANDBY_REQUESTS, request, "standby service")
-            if not answer.accepted:
-                raise click.ClickException(answer.message)
+            answer = await require(bus, request, STANDBY_REQUESTS, "standby service")
             click.echo(answer.message or f"{node} is off the blocklist; `holdfast nodes` shows its state")
 
 

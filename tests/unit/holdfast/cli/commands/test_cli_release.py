@@ -18,7 +18,7 @@ from holdfast.requests import Answer, ReleaseNode
 def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
-    async def ask(bus: Any, subject: str, request: ReleaseNode, service: str) -> Answer:
+    async def require(bus: Any, request: ReleaseNode, subject: str, service: str) -> Answer:
         names.append(request.node)
         return Answer(accepted=True)
 
@@ -26,7 +26,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     async def connected(url: str, name: str) -> AsyncIterator[None]:
         yield
 
-    monkeypatch.setattr(command, "ask", ask)
+    monkeypatch.setattr(command, "require", require)
     monkeypatch.setattr(command, "connected", connected)
     monkeypatch.setattr(command, "read_rows", lambda url, query: [{"key": "node-1"}, {"key": "node-3"}])
     return names
