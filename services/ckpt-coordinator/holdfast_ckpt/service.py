@@ -11,7 +11,7 @@ from holdfast.effects import Effect
 from holdfast.events import AnyEvent
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
-from holdfast_ckpt.plan.planner import HANDLERS, orders_in_force
+from holdfast_ckpt.plan.planner import HANDLERS, is_of_another_node, orders_in_force
 from holdfast_ckpt.plan.state import CoordinatorState
 from holdfast_ckpt.store import TABLES
 
@@ -34,7 +34,7 @@ class Coordinator(Decider):
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         handle = HANDLERS.get(type(event))
-        if handle is None or event.job is None:
+        if handle is None or event.job is None or is_of_another_node(self._state, event):
             return Effect()
         return handle(self._state, event.job, event, now)
 

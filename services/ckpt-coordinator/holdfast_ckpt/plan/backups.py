@@ -130,7 +130,7 @@ def idle_orders(plan: JobBackups, cause: str, reason: str) -> list[BackupOrder]:
             reason=reason,
             cause=cause,
         )
-        for node, node_rank in _nodes_of(plan).items()
+        for node, node_rank in nodes_of(plan).items()
     ]
 
 
@@ -193,7 +193,7 @@ def _replica(plan: JobBackups, node_rank: int) -> Replica:
     )
 
 
-def _nodes_of(plan: JobBackups) -> dict[str, int]:
+def nodes_of(plan: JobBackups) -> dict[str, int]:
     """Return the present and the remembered nodes of a job, with their last node ranks."""
     found: dict[str, int] = {}
     for layout in _past(plan):

@@ -55,11 +55,11 @@ def advance(
 
 
 def freeze(plan: JobBackups, event: KeepingInterrupted, decision: str) -> JobBackups:
-    """Return the plan with the event's step frozen, unless one of this generation is frozen already: that one all nodes
-    had, of a later one it is not known.
+    """Return the plan with the event's step frozen, unless there is none, or one of this generation is frozen already:
+    that one all nodes had, of a later one it is not known.
     """
     generation, frozen = event.generation or 0, plan.frozen
-    if generation != plan.generation or (frozen is not None and frozen.generation == generation):
+    if event.step < 0 or generation != plan.generation or (frozen is not None and frozen.generation == generation):
         return plan
     return msgspec.structs.replace(
         plan,
