@@ -23,9 +23,11 @@ _TASK = re.compile(
 """An exception of a task, as Ray raises it where the result is asked for; of those that say nothing without their
 message, which is not repeated, only the original counts."""
 _CUSTOM = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*(?=\w*[A-Z])(?=[A-Z_]?\w*[a-z])[A-Za-z_]\w*)(?:: (?P<message>.*))?$"
+    r"^(?P<type>(?:(?:[A-Za-z_]\w*\.)+(?=\w*[A-Z])(?=[A-Z_]?\w*[a-z])|(?=\w*[a-z]\w*[A-Z])|(?=[A-Z]+[a-z]+:? ?$))"
+    r"[A-Za-z_]\w*)(?:: (?P<message>.*))?$"
 )
-"""Any class below a frame; names in capitals are levels of loggers, those without any are programs."""
+"""Any class below a frame. Names in capitals are levels of loggers, those without any are programs, and a single word
+before a text is a label (`Node: `)."""
 _QUOTED = re.compile(r"^\s*(?:raise\b|return\b|assert\b|self\.|if\b|for\b|with\b|except\b|def\b|print\(|\w+ = )")
 _HEADER = "Traceback (most recent call last)"
 _CHAIN = re.compile(

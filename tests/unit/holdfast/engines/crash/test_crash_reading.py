@@ -373,3 +373,9 @@ def test_an_exception_about_the_end_of_another_process_names_no_cause() -> None:
     ):
         log = f'Traceback (most recent call last):\n  File "/opt/all.py", line 7, in <module>\n    wait()\n{error}\n'
         assert of(log=log).symptom == "unknown", error
+
+
+def test_a_label_below_a_frame_is_no_exception() -> None:
+    frame = 'Traceback (most recent call last):\n  File "/opt/all.py", line 7, in <module>\n'
+    assert of(log=f"{frame}Node: 'reduce_3/value'\n").symptom == "unknown"
+    assert of(log=f"{frame}TooFewSamples: 3\n").symptom == "user_code_error"
