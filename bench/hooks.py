@@ -1,12 +1,13 @@
 """What Holdfast's hooks add to a step of 2 ms, in the rank itself: beside the same script without them, in turns.
 
-    python bench/hooks.py            two minutes
-    python bench/hooks.py --quick    one minute
+    python bench/hooks.py            four minutes
+    python bench/hooks.py --quick    two minutes
 
 Two processes of one script are alive at once, a rank as torchrun starts it and a rank with Holdfast's hooks, ledger and
-ring of collectives. They take turns, a block of steps each, and the other one waits for its turn. Two loops:
+ring of collectives. They take turns, a block of steps each, and the other one waits for its turn. Three loops:
     ddp          DDP, which reduces gradients by itself
     collectives  ten all_reduce and a barrier, called by the script
+    many         200 all_reduce of small tensors, as where each parameter has its own
 The difference of two such processes is off by some percent, by where their memory lies: so several pairs of them are
 started. The processor's time is measured beside it: it also holds on a machine with other work. `python -m
 torch.distributed.run` itself is not there; it does nothing while a script trains.
@@ -32,7 +33,7 @@ from turns import standard_error
 BLOCK_STEPS = 100
 BLOCKS, BLOCKS_QUICK = 12, 8
 PAIRS, PAIRS_QUICK = 6, 3
-LOOPS = ("ddp", "collectives")
+LOOPS = ("ddp", "collectives", "many")
 
 SCRIPT = """
 import sys, time
@@ -50,8 +51,8 @@ x, y = torch.randn(64, 128), torch.randn(1000)
 def step():
     loss = model(x).square().mean()
     loss.backward()
-    if sys.argv[1] == "collectives":
-        for _ in range(10):
+    if sys.argv[1] != "ddp":
+        for _ in range(10 if sys.argv[1] == "collectives" else 200):
             dist.all_reduce(y)
         dist.barrier()
     optimizer.step()

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from holdfast.node.ledger.ledger_layout import (
     COLLECTIVE,
@@ -109,7 +110,7 @@ class LedgerWriter:
         self._left_ns = 0
         self._in_flight = 0
         self._collective_name = b""
-        self._depth = _Depth()
+        self.calls = Calls()
 
         self._write_state(now)
         self._write_collective()
@@ -198,26 +199,21 @@ class LedgerWriter:
 
     def enter_collective(self, name: bytes) -> None:
         """Note that a collective or a point-to-point call begins. One that is called by another is part of it."""
-        depth = self._depth
-        if depth.here:
-            depth.here += 1
+        here = self.calls.here
+        if here.depth:
+            here.depth += 1
             return
-        depth.here = 1
+        here.depth = 1
         self._entered += 1
         self._in_flight += 1
         self._collective_name = name
         self._entered_ns = _time_ns()
         self._write_collective()
 
-    @property
-    def is_in_collective(self) -> bool:
-        """True if the present thread is in one that it has noted."""
-        return self._depth.here > 0
-
     def leave_collective(self) -> None:
         """Note that the collective entered last by this thread is over."""
-        depth = self._depth
-        depth.here = left = depth.here - 1
+        here = self.calls.here
+        here.depth = left = here.depth - 1
         if not left:
             self._in_flight -= 1
             self._left_ns = _time_ns()
@@ -274,7 +270,19 @@ _NUMBERING = (Source.FRAMEWORK, Source.RESTORED)
 """Sources of numbers that continue those of earlier generations."""
 
 
-class _Depth(threading.local):
-    """Depth of the present thread in collectives that call each other."""
+class Here:
+    """What one thread is in: collectives that call each other."""
 
-    here = 0
+    __slots__ = ("begun", "depth")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.begun: Any = None
+        """What the innermost of them has begun, as the hooks note it."""
+
+
+class Calls(threading.local):
+    """`here` of the present thread. It is found faster than attributes of this object are."""
+
+    def __init__(self) -> None:
+        self.here = Here()

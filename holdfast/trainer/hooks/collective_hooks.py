@@ -28,6 +28,11 @@ LOOK_AFTER_EVERY_S = 0.5
 PENDING_MAX = 4096
 """Asynchronous operations that no thread has waited for yet; older ones count as over."""
 
+ASK_EVERY = 16
+"""A group's backend is asked for its number at every so many collectives, once C++ had begun none at as many questions.
+All ranks ask at the same ones, so they number them alike.
+"""
+
 _METHODS: dict[str, tuple[str, int]] = {
     "allreduce": ("all_reduce", 0),
     "allreduce_coalesced": ("all_reduce_coalesced", 0),
@@ -54,6 +59,9 @@ _METHODS: dict[str, tuple[str, int]] = {
 }
 """Methods of `ProcessGroup`: the operation, and the argument that has its size (the input; of a scatter the output)."""
 
+_RETURN_FUTURES = {"allreduce_coalesced", "allgather_coalesced"}
+"""Methods whose asynchronous calls give the script no `Work`."""
+
 _P2P_METHODS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
@@ -61,7 +69,7 @@ _weak = weakref.ref
 
 
 class RingGroup:
-    __slots__ = ("backend_counts_p2p", "collectives", "group", "p2p", "place", "ranks")
+    __slots__ = ("agreed", "backend_counts_p2p", "collectives", "group", "p2p", "place", "ranks", "unasked")
 
     def __init__(self, group: Any, place: int, ranks: tuple[int, ...]) -> None:
         self.group = weakref.ref(group)
@@ -70,6 +78,25 @@ class RingGroup:
         self.collectives = 0
         self.p2p = 0
         self.backend_counts_p2p: bool | None = None
+        self.unasked = 0
+        """Collectives that follow before the backend is asked again."""
+        self.agreed = 0
+        """Number of answers in a row by which C++ had begun none."""
+
+    def next_sequence(self, group: Any) -> int:
+        """Return the number of the collective that begins. C++ may have begun some meanwhile, which only the backend
+        counts.
+        """
+        self.collectives = sequence = self.collectives + 1
+        if self.unasked:
+            self.unasked -= 1
+            return sequence
+        begun = self.begun_by_backend(group)
+        self.agreed = self.agreed + 1 if begun in (-1, sequence - 1) else 0
+        self.unasked = ASK_EVERY - 1 if self.agreed >= ASK_EVERY else 0
+        if begun >= 0:
+            self.collectives = sequence = begun + 1
+        return sequence
 
     def begun_by_backend(self, group: Any) -> int:
         """Return the collectives that the backend has begun, by any caller; -1: it does not report them."""
@@ -109,7 +136,9 @@ def patch_process_groups(module: ModuleType) -> None:
     for name, (operation, payload) in _METHODS.items():
         original = getattr(process_group, name, None)
         if original is not None:
-            setattr(process_group, name, _recorded(original, OPERATIONS.index(operation), payload, ranks_of))
+            number, returns_work = OPERATIONS.index(operation), name not in _RETURN_FUTURES
+            hook = _recorded(original, number, payload, ranks_of, returns_work=returns_work)
+            setattr(process_group, name, hook)
     for name, operation in _P2P_METHODS.items():
         original = getattr(process_group, name, None)
         if original is not None:
@@ -139,8 +168,47 @@ def _group_of(group: Any, ring: RingWriter, ranks_of: Callable[[Any], list[int]]
     return known
 
 
+def recorded_call(original: Callable[..., Any], name: bytes, work_type: type) -> Callable[..., Any]:
+    """Hook a function of torch.distributed that can wait for another rank.
+
+    The one collective that it begins is over when it returns, unless it returns the `Work` of it.
+    """
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ledger = binding.ledger
+        if ledger is None:
+            return original(*args, **kwargs)
+        here = ledger.calls.here
+        before, here.begun = here.begun, None
+        ledger.enter_collective(name)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            # A wait that fails leaves its operation as it is: it has not ended.
+            here.begun = before
+            raise
+        finally:
+            ledger.leave_collective()
+        begun, here.begun = here.begun, before
+        if begun is not None:
+            ring, index, place, sequence, flags = begun
+            if isinstance(result, work_type):
+                _issued(ring, result, index, place, sequence, flags)
+            else:
+                ring.leave(index, place, sequence, flags)
+        return result
+
+    return call
+
+
 def _recorded(
-    original: Callable[..., Any], operation: int, payload: int, ranks_of: Callable[[Any], list[int]]
+    original: Callable[..., Any],
+    operation: int,
+    payload: int,
+    ranks_of: Callable[[Any], list[int]],
+    *,
+    returns_work: bool,
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -152,9 +220,7 @@ def _recorded(
         known = _groups.get(id(group))
         if known is None or known.group() is not group:
             known = _group_of(group, ring, ranks_of)
-        # C++ may have begun some meanwhile: the backend counts them all.
-        begun = known.begun_by_backend(group)
-        known.collectives = sequence = (begun if begun >= 0 else known.collectives) + 1
+        sequence = known.next_sequence(group)
         size, flags = _payload(args[payload]) if 0 <= payload < len(args) else (0, 0)
         place = known.place
         index = ring.enter(place, sequence, operation, size, -1, flags)
@@ -165,7 +231,15 @@ def _recorded(
         except BaseException:
             ring.leave(index, place, sequence, flags)
             raise
-        _called(ring, work, index, place, sequence, flags)
+        if work is None:
+            ring.leave(index, place, sequence, flags)
+            return None
+        ledger = binding.ledger
+        if returns_work and ledger is not None and (here := ledger.calls.here).depth and here.begun is None:
+            # `recorded_call` sees the end.
+            here.begun = (ring, index, place, sequence, flags)
+        else:
+            _issued(ring, work, index, place, sequence, flags)
         return work
 
     return call
@@ -199,7 +273,10 @@ def _recorded_p2p(
         try:
             work = original(group, *args, **kwargs)
         finally:
-            _called(ring, work, index, known.place, sequence, flags | IS_P2P)
+            if work is None:
+                ring.leave(index, known.place, sequence, flags | IS_P2P)
+            else:
+                _issued(ring, work, index, known.place, sequence, flags | IS_P2P)
         if known.backend_counts_p2p is None:
             known.backend_counts_p2p = known.begun_by_backend(group) > before
         return work
@@ -207,11 +284,8 @@ def _recorded_p2p(
     return call
 
 
-def _called(ring: RingWriter, work: Any, index: int, place: int, sequence: int, flags: int) -> None:
-    """Note the return of a call: with a `Work` the operation is over when that has been waited for."""
-    if work is None:
-        ring.leave(index, place, sequence, flags)
-        return
+def _issued(ring: RingWriter, work: Any, index: int, place: int, sequence: int, flags: int) -> None:
+    """Note that a call has come back with a `Work`: the operation is over when that has been waited for."""
     ring.issued(index)
     key = id(work)
     if key in _pending:
@@ -233,11 +307,14 @@ def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
         ledger, ring = binding.ledger, binding.ring
+        here = None if ledger is None else ledger.calls.here
+        if here is not None and here.begun is not None:
+            return original(work, *args, **kwargs)
         begun = None if ring is None else _pending.get(id(work))
         if ring is not None and begun is not None:
             ring.wait(begun[1])
         # An asynchronous collective blocks here, not in its call. A call that waits itself is in the ledger already.
-        if ledger is None or ledger.is_in_collective:
+        if ledger is None or here is None or here.depth:
             # A wait that fails leaves it as it is: it has not ended.
             result = original(work, *args, **kwargs)
         else:

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.node.rank_variables import MEMORY_CHECKPOINTS, STORE_PREFIX
 from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import flight_recorder, kernel_starts
-from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks
+from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks, recorded_call
 from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
 from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.log_hooks import patch_event_files
@@ -128,7 +128,7 @@ def _patch_distributed(module: ModuleType) -> None:
     for name in COLLECTIVES:
         original = getattr(module, name, None)
         if original is not None:
-            setattr(module, name, _recorded(original, name.encode()))
+            setattr(module, name, recorded_call(original, name.encode(), getattr(module, "Work", object)))
     module.init_process_group = _in_rendezvous(module.init_process_group)  # type: ignore[attr-defined]
     if hasattr(module, "Work"):
         patch_process_groups(module)
@@ -158,21 +158,6 @@ def _patch_optimizer(module: ModuleType) -> None:
     module.register_optimizer_step_post_hook(note_buckets)
     module.register_optimizer_step_post_hook(_on_optimizer_step)
     module.register_optimizer_step_post_hook(device_used.stepped)
-
-
-def _recorded(original: Callable[..., Any], name: bytes) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        ledger = binding.ledger
-        if ledger is None:
-            return original(*args, **kwargs)
-        ledger.enter_collective(name)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            ledger.leave_collective()
-
-    return call
 
 
 def _in_rendezvous(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.node.collectives.ring_reader import RingReader
+from holdfast.node.ledger.ledger_file import LedgerWriter
 from holdfast.trainer.hooks import collective_hooks
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast.trainer.phases import binding
@@ -142,3 +143,74 @@ def test_groups_that_are_gone_are_forgotten(hooked: Any) -> None:
     gc.collect()
     collective_hooks.look_after(binding.ring)  # type: ignore[arg-type]
     assert [known.group() for known in collective_hooks._groups.values()] == [hooked]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerWriter:
+    monkeypatch.setattr(binding, "ledger", LedgerWriter(tmp_path / "rank-3", rank=0, generation=1))
+    assert binding.ledger is not None
+    return binding.ledger
+
+
+def test_a_call_of_torch_distributed_is_over_when_it_returns_unless_it_returns_the_work(
+    hooked: Any, path: Path, ledger: LedgerWriter
+) -> None:
+    seen: list[bool] = []
+
+    def all_reduce(async_op: bool = False) -> _Work | None:
+        work: _Work = hooked.allreduce([])
+        seen.append(RingReader(path).trace().records[-1].is_waited_for)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    def all_gather_object() -> list[int]:
+        call()
+        call()
+        hooked.allreduce([]).wait()
+        return [1]
+
+    call = collective_hooks.recorded_call(all_reduce, b"all_reduce", _Work)
+    call()
+    work = call(async_op=True)
+    collective_hooks.recorded_call(all_gather_object, b"all_gather_object", _Work)()
+    records = RingReader(path).trace().records
+    assert [(record.state, record.is_waited_for) for record in records] == [
+        ("completed", False),
+        ("scheduled", False),
+        *[("completed", False)] * 3,
+    ]
+    work.wait()
+    assert RingReader(path).trace().completed == {"0": 5} and all(seen)
+    assert not collective_hooks._pending and ledger.calls.here.begun is None
+
+
+def test_a_wait_that_fails_leaves_its_operation_as_it_is(
+    hooked: Any, path: Path, ledger: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_reduce() -> None:
+        hooked.allreduce([])
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        collective_hooks.recorded_call(all_reduce, b"all_reduce", _Work)()
+    (record,) = RingReader(path).trace().records
+    assert record.state == "scheduled" and record.is_waited_for
+
+
+def test_where_python_alone_begins_collectives_the_backend_is_seldom_asked(hooked: Any, path: Path) -> None:
+    every, asked = collective_hooks.ASK_EVERY, []
+    count = type(hooked)._get_sequence_number_for_group
+    type(hooked)._get_sequence_number_for_group = lambda group: asked.append(group.begun) or count(group)
+    for _ in range(5 * every):
+        hooked.allreduce([]).wait()
+    assert len(asked) == every + 4
+    # DDP's buckets go past Python: they are counted at the next question, and from then on at once.
+    hooked.begun += 3
+    for _ in range(every):
+        hooked.allreduce([]).wait()
+    hooked.begun += 2
+    hooked.allreduce([]).wait()
+    assert RingReader(path).trace().records[-1].sequence == 6 * every + 6
+    assert len(RingReader(path).records()[0]) == 6 * every + 1
