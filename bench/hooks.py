@@ -132,13 +132,14 @@ def compare(root: Path, loop: str, pair: int, blocks: int) -> list[tuple[Block, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{PAIRS_QUICK} pairs of {BLOCKS_QUICK} blocks")
+    parser.add_argument("--loop", action="append", choices=LOOPS, help="only this one; may be given several times")
     args = parser.parse_args()
     pairs, blocks = (PAIRS_QUICK, BLOCKS_QUICK) if args.quick else (PAIRS, BLOCKS)
     here = machine.describe()
     tell(machine.in_words(here))
     rows, results = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        for loop in LOOPS:
+        for loop in args.loop or LOOPS:
             plain: list[Block] = []
             over: list[float] = []
             used: list[float] = []
