@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import structlog
@@ -56,10 +57,18 @@ class Relay:
         # Start of the connection on which the streams were last compared.
         self._compared_on: datetime | None = None
         self._woken = asyncio.Event()
+        self._is_done = asyncio.Event()
 
     def wake(self) -> None:
         """Publish new messages now."""
         self._woken.set()
+        self._is_done.clear()
+
+    async def until_published(self, limit_s: float) -> None:
+        """Wait until the bus has the messages of which `wake` told, or for this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._is_done.wait()
 
     async def run(self) -> None:
         """Publish until cancelled; raises BusError when the bus refuses even the dead letter of a refused message."""
@@ -75,6 +84,8 @@ class Relay:
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
             pause_s = RETRY_MIN_S
+            if not self._woken.is_set():
+                self._is_done.set()
             try:
                 async with asyncio.timeout(POLL_S):
                     await self._woken.wait()

@@ -39,6 +39,8 @@ HANDLING_TRIES_MAX = 5
 _PRUNE_EVERY_S = 3600.0
 _SIGNED_WITHIN_S = 10.0
 _LOOK_AGAIN_S = 0.05
+_ORDERS_FIRST_S = 0.05
+"""Time for which decisions wait until orders have left: nodes wait for those, and a decision holds the processor."""
 _QUEUE_MAX = 512
 _IGNORED_PER_LINE = 1000
 """A consumer that was deleted and made again receives weeks of messages."""
@@ -152,6 +154,7 @@ class ServiceShell:
         self._failures: Counter[tuple[str, str]] = Counter()
         self._forgotten_before: datetime | None = None
         self._ignored = 0
+        self._has_ordered = False
         self.loaded = asyncio.Event()
         """Set once the decider has read its state."""
 
@@ -230,6 +233,9 @@ class ServiceShell:
                     item.answer.set_result(answer)
             else:
                 await self.handle(item)
+            if self._has_ordered:
+                self._has_ordered = False
+                await self.relay.until_published(_ORDERS_FIRST_S)
 
     async def _in_turn(self, decide: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run a decision alone: a decision sees all effects of another or none."""
@@ -333,6 +339,7 @@ class ServiceShell:
             await tx.emit(messages)
         self.decider.adopt(effect)
         self.relay.wake()
+        self._has_ordered = self._has_ordered or bool(effect.orders)
         return True
 
     async def _retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
