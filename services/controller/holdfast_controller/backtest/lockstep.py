@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engines.record.records import NO_RECORDS, NodeRecords
-from holdfast.events import AnyEvent, Event
+from holdfast.events import AnyEvent, Event, NodeReleaseRequested
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_controller.backtest.inputs import Input
 from holdfast_controller.plan.draft import JobDecision, Rules
@@ -23,6 +23,7 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.members import concerns
 from holdfast_controller.plan.phase import Running
 from holdfast_controller.plan.planner import Planner
+from holdfast_controller.plan.record.keeping import released
 
 TIMES_DIFFER_S = 1.0
 """Difference of times that is no difference: the record lacks the moments of decisions that emitted no event."""
@@ -99,6 +100,10 @@ class _Lockstep:
         self.partings: list[Parting] = []
 
     def take(self, given: Input) -> None:
+        if isinstance(given.event, NodeReleaseRequested):
+            for planner in (self._recorded, self._other):
+                _release(planner, given.event)
+            return
         before = self._state
         if self._beside is not None:
             self._act_earlier(self._beside, given.at)
@@ -183,6 +188,13 @@ def _with_records(planner: Planner, records: NodeRecords = NO_RECORDS) -> Planne
 
 def _remember(planner: Planner, decision: JobDecision | None) -> None:
     planner.rules.records.update({record.node: record for record in decision.noted} if decision else {})
+
+
+def _release(planner: Planner, event: NodeReleaseRequested) -> None:
+    """Note that a person took the node off the blocklist: what it was evicted for counts no more."""
+    records = planner.rules.records
+    if (record := released(records.get(event.node or ""), event, planner.rules)) is not None:
+        records.update({record.node: record})
 
 
 def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:

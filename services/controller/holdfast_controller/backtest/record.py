@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast import events
 from holdfast.code.manifest import InvalidManifest, Manifest, decode
 from holdfast.engines.checks.checks_program import PROGRAM
-from holdfast.events import AnyEvent, UnreadableEvent
+from holdfast.events import AnyEvent, Event, NodeReleaseRequested, UnreadableEvent
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast_controller.backtest.inputs import Seen
 from holdfast_controller.plan.draft import SOURCE
@@ -17,6 +17,7 @@ from holdfast_controller.plan.planner import SUBSCRIPTIONS
 
 READ_S = 600.0
 _MARGIN = timedelta(minutes=1)
+_SEEN_KINDS: tuple[type[Event], ...] = (*SUBSCRIPTIONS, NodeReleaseRequested)
 
 _JOBS = """
 select job, min(at) as submitted_at,
@@ -92,7 +93,7 @@ class Record:
     async def read(self, job: RecordedJob, until: datetime) -> JobRecord:
         """Read all that concerns one job."""
         span = (job.submitted_at - _MARGIN, (job.finished_at or until) + _MARGIN)
-        kinds = [str(kind.__struct_config__.tag) for kind in SUBSCRIPTIONS]
+        kinds = [str(kind.__struct_config__.tag) for kind in _SEEN_KINDS]
         async with self._connections.one() as connection:
             with translated():
                 decisions = await connection.fetch(_DECISIONS, job.name, SOURCE, *span)
