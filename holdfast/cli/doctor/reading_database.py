@@ -28,7 +28,8 @@ where sequence is not null and published_at > now() - interval '12 hours' order 
 _WENT_BACK = """
 select body->>'stream' as stream, count(distinct source) as publishers,
        extract(epoch from clock_timestamp() - max(at))::float8 as ago_s
-from historian.events where type = 'bus_went_back' and at > now() - interval '1 day' group by 1 order by 1
+from historian.events where type = 'bus_went_back'
+  and at between now() - interval '1 day' and now() + interval '1 hour' group by 1 order by 1
 """
 _NODES = """
 select key as node, state, coalesce(reason, '') as reason,

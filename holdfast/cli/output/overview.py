@@ -37,7 +37,8 @@ from controller.incidents where closed_at is null order by opened_at
 """
 _WENT_BACK = """
 select body->>'stream' as stream, count(distinct source)::int as publishers, max(at) as at
-from historian.events where type = 'bus_went_back' and at > now() - interval '1 day' group by 1 order by 1
+from historian.events where type = 'bus_went_back'
+  and at between now() - interval '1 day' and now() + interval '1 hour' group by 1 order by 1
 """
 _REJECTED = "select * from historian.dead_letters order by at desc limit 5"
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from attempts.nats_wire import Received, Refused
+from attempts.nats_wire import Received, Refused, Wire
 from attempts.node_subjects import ASKED, BODIES, FORGED, HIDDEN, ORDERS, REPLIES
 from attempts.scene import SECRET, Scene
 from attempts.table import NODE, attempt, attempts
 from holdfast.bus.accounts import node_user
 from holdfast.fresh_ids import uuid7
 from holdfast.ids import derived_id, uuid7_of
+from holdfast.orders.backup import BackupOrder
 from holdfast.orders.node import NodeOrder
-from holdfast.subjects import ROOT
+from holdfast.subjects import ROOT, heartbeat_subject
 
 
 def event(scene: Scene, kind: str, **fields: Any) -> bytes:
@@ -47,6 +49,22 @@ def forged_order(scene: Scene, node: str) -> bytes:
     placement = msgspec.structs.replace(order.placement, job=spec, node_rank=0)
     high = {"epoch": order.epoch + 5, "generation": order.generation + 5}
     return msgspec.structs.replace(order, node=node, placement=placement, **high).encode()
+
+
+def received_copies(scene: Scene, wire: Wire) -> list[Received]:
+    """Subscribe a hundred times to heartbeats of the attacker's node; return what arrives, each 32 times at most."""
+    for _ in range(100):
+        wire.subscribe(heartbeat_subject(scene.outsider))
+    arrived: list[Received] = []
+
+    def something() -> bool:
+        arrived.extend(wire.flush())
+        return bool(arrived)
+
+    scene.cluster.until("a heartbeat arrives", something)
+    wire.close()
+    assert max(Counter(message.body for message in arrived).values()) <= 32
+    return arrived
 
 
 def denied(scene: Scene, subject: str, *bodies: bytes, headers: dict[str, str] | None = None) -> None:
@@ -206,6 +224,14 @@ def names_another_type(scene: Scene) -> Any:
             "evidence.order_refused",
             {"epoch": 1, "newest_epoch": 10**9, "newest_generation": 10**9, "newest_job": "victim", "generation": 1},
         ),
+        "save a checkpoint of the job that removes all others from the catalogue": (
+            "action.checkpoint_saved",
+            {"step": 10**9, "path": "/x", "checkpoint_bytes": 1, "took_s": 1.0, "steps": [10**9], "generation": 1},
+        ),
+        "have all nodes of the job keep a step that none has": (
+            "evidence.keeping_interrupted",
+            {"step": -1, "reason": "x", "generation": 1},
+        ),
     },
 )
 def speaks_for_the_job(scene: Scene, argument: tuple[str, dict[str, Any]]) -> Any:
@@ -214,6 +240,10 @@ def speaks_for_the_job(scene: Scene, argument: tuple[str, dict[str, Any]]) -> An
     scene.publish_as_outsider(f"{kind}.victim", body)
     scene.until_recorded(json.loads(body)["id"])
     scene.until_it_trains_on()
+    for node in scene.members:
+        copies = scene.operator.ask(f"$JS.API.DIRECT.GET.KV_desired.$KV.desired.{BackupOrder.key_of(node)}")
+        assert BackupOrder.decode(copies.body).frozen_step is None
+    assert not scene.sql_as_operator("select id from historian.events where cause = $1", json.loads(body)["id"])
 
 
 @attempt(NODE, "register as an agent that starts next year", "a note beside the node; it stays as it is")
@@ -270,6 +300,20 @@ def sends_headers(scene: Scene, argument: dict[str, str]) -> Any:
     assert scene.stream("EVIDENCE")["state"]["messages"] >= stored
     wire.close()
     return received
+
+
+@attempt(NODE, "send an event of 1.1 MB", "refused")
+def sends_too_long_an_event(scene: Scene) -> Any:
+    wire = scene.as_outsider()
+    answer = wire.ask(f"{ROOT}.evidence.process_exited.victim.{scene.outsider}", b"x" * 1_100_000)
+    assert b"message size exceeds" in answer.body, answer
+    wire.close()
+    return answer
+
+
+@attempt(NODE, "subscribe a hundred times to its own heartbeats", "each 32 times")
+def subscribes_often(scene: Scene) -> Any:
+    return received_copies(scene, scene.as_outsider())
 
 
 @attempt(NODE, "send a message of 9 MB", "a closed connection")

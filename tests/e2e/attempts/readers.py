@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from attempts.nats_wire import Refused
+from attempts.node import received_copies
 from attempts.node_subjects import ASKED, HIDDEN, ORDERS
 from attempts.scene import Scene
 from attempts.table import READER, SERVICE, attempt, attempts
@@ -30,6 +31,11 @@ def receives_events(scene: Scene) -> Any:
     wire.close()
     assert not [message for message in seen if ".desired." in message.subject or "deadletter" in message.subject]
     return seen
+
+
+@attempt(READER, "subscribe a hundred times to the same", "each message 32 times")
+def subscribes_often(scene: Scene) -> Any:
+    return received_copies(scene, scene.wire("reader"))
 
 
 @attempts(
