@@ -11,7 +11,7 @@ from holdfast.bus import wire_bytes
 from holdfast.bus.accounts import stored_for
 from holdfast.bus.link import Link
 from holdfast.bus.streams import message_at
-from holdfast.bus.survey import survey_consumers, survey_stream
+from holdfast.bus.survey import StreamSurvey, survey_consumers
 from holdfast.subjects import CONSUMERS, StreamSpec
 
 FIRST_LOOKS = 8
@@ -50,26 +50,28 @@ def _matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(found) and all(a in ("*", b) for a, b in zip(wanted, found, strict=True))
 
 
-async def survey_backlog(link: Link, spec: StreamSpec, messages_max: int, bytes_max: int) -> Backlog | None:
-    """Return the backlog of a stream; None if it is certain, or likely, that no node has more than these limits.
+async def survey_backlog(
+    link: Link, stream: StreamSurvey, since: int, messages_max: int, bytes_max: int
+) -> Backlog | None:
+    """Return the backlog of a stream after position `since`; None if it is certain, or likely, that no node has more
+    than these limits there.
 
     Raises BusUnavailable without an answer, BusError if refused.
     """
-    stream = await survey_stream(link, spec.name)
-    # Mostly all that is there is less than one node may have: then this is the only request.
-    if stream is None or (stream.messages <= messages_max and stream.nbytes <= bytes_max):
+    # Mostly all that is there is less than one node may have: then no other request is made.
+    if stream.messages <= messages_max and stream.nbytes <= bytes_max:
         return None
-    read = [it.acknowledged for it in await survey_consumers(link, spec.name) if it.name in CONSUMERS]
-    first = max(min(read, default=0) + 1, stream.first_sequence)
+    read = [it.acknowledged for it in await survey_consumers(link, stream.name) if it.name in CONSUMERS]
+    first = max(min(read, default=0) + 1, since + 1, stream.first_sequence)
     unread = stream.last_sequence - first + 1
     if unread <= 0:
         return None
-    positions, looks = FIRST_LOOKS, await _looks(link, spec.name, first, stream.last_sequence, FIRST_LOOKS)
+    positions, looks = FIRST_LOOKS, await _looks(link, stream.name, first, stream.last_sequence, FIRST_LOOKS)
     nbytes = sum(look.nbytes for look in looks)
     if unread <= messages_max and unread * nbytes <= bytes_max * positions:
         return None
     more = max(LOOKS_MIN, min(LOOKS, LOOKED_BYTES_MAX * positions // max(1, nbytes)))
-    looks += await _looks(link, spec.name, first, stream.last_sequence, more)
+    looks += await _looks(link, stream.name, first, stream.last_sequence, more)
     return Backlog(unread=unread, positions=positions + more, looks=tuple(looks))
 
 

@@ -83,6 +83,7 @@ async def test_what_other_nodes_and_services_published_stays_until_it_is_read(
     await other.publish_all([message(f"{ROOT}.{KINDS[stream]}.job.n2", b"{}") for _ in range(50)])
     if stream == "DECISIONS":
         await operator.publish(message(f"{ROOT}.decision.eviction.job.n1", b"{}"))
+    await guard.limit(small(stream))
     for _ in range(8):
         await flood(node, stream, 150, 20_000)  # 24 MB in all, three times what the stream holds
         await guard.limit(small(stream))
@@ -102,8 +103,6 @@ async def test_the_historian_limits_a_node_for_a_service_that_is_slower(
 ) -> None:
     monkeypatch.setattr(floods, "UNREAD_MAX", 1_000)
     await attach_consumer(link, "EVIDENCE", "controller", [f"{ROOT}.evidence.>"])  # and never reads
-    await flood(node, "EVIDENCE", 2_000, 10)
-    await other.publish(message(f"{ROOT}.evidence.process_exited.job.n2", b"{}"))
     this = Daemon(
         name="historian",
         settings=Settings(),
@@ -113,10 +112,13 @@ async def test_the_historian_limits_a_node_for_a_service_that_is_slower(
     )
     running = asyncio.create_task(serve(this))
     try:
+        await other.publish(message(f"{ROOT}.evidence.process_exited.job.n2", b"{}"))
+        sent = 0
         async with asyncio.timeout(WITHIN_S):
-            while await held(link, "EVIDENCE", "*.*.*.n1"):
+            while await held(link, "EVIDENCE", "*.*.*.n1") == sent:
                 assert not running.done()
-                await asyncio.sleep(0.05)
+                await flood(node, "EVIDENCE", 400, 10)
+                sent += 400
         assert await held(link, "EVIDENCE", "*.*.*.n2") == 1
     finally:
         running.cancel()
@@ -125,17 +127,31 @@ async def test_the_historian_limits_a_node_for_a_service_that_is_slower(
         await delete_consumer(link, "EVIDENCE", "historian")
 
 
+async def test_what_was_published_long_ago_is_no_flood_however_much_is_unread(
+    link: Link, node: NatsBus, operator: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A restored database has the historian receive the streams of weeks again.
+    monkeypatch.setattr(floods, "UNREAD_MAX", 200)
+    await flood(node, "DECISIONS", 400, 10)
+    guard = FloodGuard(operator, system_now)
+    for _ in range(2):
+        await guard.limit(small("DECISIONS"))
+    assert await held(link, "DECISIONS", "*.*.*.n1") == 400
+
+
 async def test_what_services_have_read_stays(
     link: Link, node: NatsBus, operator: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(floods, "UNREAD_MAX", 200)
+    guard = FloodGuard(operator, system_now)
+    await guard.limit(small("EVIDENCE"))
     await flood(node, "EVIDENCE", 400, 10)
     async with aclosing(operator.consume("EVIDENCE", "historian", [f"{ROOT}.evidence.>"])) as deliveries:
         await settle(await take(deliveries, 400))
         async with asyncio.timeout(WITHIN_S):
             while [it.waiting for it in await survey_consumers(link, "EVIDENCE")] != [0]:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.01)
-        await FloodGuard(operator, system_now).limit(small("EVIDENCE"))
+        await guard.limit(small("EVIDENCE"))
     assert await held(link, "EVIDENCE", "*.*.*.n1") == 400
     await operator.start_over("EVIDENCE", "historian")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
+import time
+from collections import Counter, defaultdict, deque
 from datetime import datetime, timedelta
 
 import structlog
@@ -16,15 +17,18 @@ import structlog
 from holdfast.bus import BusError
 from holdfast.bus.backlog import Backlog, remove_published, survey_backlog
 from holdfast.bus.nats import NatsBus
+from holdfast.bus.survey import survey_stream
 from holdfast.clock import Now
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
 from holdfast.subjects import FLOODS, STREAMS, StreamSpec
 
 LOOK_EVERY_S = 0.5
-UNREAD_MAX = 20_000
-"""Unread messages of one node in a stream. A node publishes 5,000 of evidence in hours."""
-UNREAD_MEASUREMENTS_MAX = 50_000
-"""A node that was cut off publishes 20,000 measurements at once when it returns."""
+WINDOW_S = 600.0
+"""Only what was published in this time counts: what services missed for hours, or a restored database receives again,
+is no flood."""
+UNREAD_MAX = 50_000
+"""Unread messages of one node in a stream. A node publishes one in two seconds, and 20,000 measurements at once when it
+was cut off."""
 SHARE = 8
 """One node's unread messages may fill this part of a stream."""
 DEVIATIONS = 3
@@ -56,6 +60,8 @@ class FloodGuard:
         self._bus = bus
         self._now = now
         self._reported: dict[tuple[str, str], datetime] = {}
+        # Ends of the streams, the oldest first.
+        self._ends: dict[str, deque[tuple[float, int]]] = defaultdict(deque)
 
     async def run(self) -> None:
         """Guard until cancelled, whenever the bus answers."""
@@ -69,16 +75,29 @@ class FloodGuard:
 
     async def limit(self, spec: StreamSpec) -> None:
         """Remove from one stream what nodes have above their share. Raises BusError, BusUnavailable."""
-        messages_max = UNREAD_MEASUREMENTS_MAX if spec.in_memory else UNREAD_MAX
         bytes_max = spec.bytes_max // SHARE
         link = self._bus.link_now()
-        backlog = await survey_backlog(link, spec, messages_max, bytes_max)
+        stream = await survey_stream(link, spec.name)
+        if stream is None:
+            return
+        since = self._end_before(spec.name, stream.last_sequence)
+        backlog = await survey_backlog(link, stream, since, UNREAD_MAX, bytes_max)
         if backlog is None:
             return
-        for node, unread in flooding(backlog, messages_max, bytes_max).items():
+        for node, unread in flooding(backlog, UNREAD_MAX, bytes_max).items():
             removed = await remove_published(link, spec, node)
             log.error("a node floods a stream", node=node, stream=spec.name, unread=unread, removed=removed)
             await self._report(spec, node, f"node {node} floods {spec.name}: {removed} of its messages were removed")
+
+    def _end_before(self, stream: str, end: int) -> int:
+        """Return where the stream ended at the beginning of the window; `end`: where it ends now."""
+        ends, now = self._ends[stream], time.monotonic()
+        if ends and end < ends[-1][1]:
+            ends.clear()  # it was made anew, or put back
+        ends.append((now, end))
+        while now - ends[0][0] > WINDOW_S:
+            ends.popleft()
+        return ends[0][1]
 
     async def _report(self, spec: StreamSpec, node: str, what: str) -> None:
         now = self._now()
