@@ -86,6 +86,8 @@ class FloodGuard:
             return
         for node, unread in flooding(backlog, UNREAD_MAX, bytes_max).items():
             removed = await remove_published(link, spec, node)
+            # Next time only what comes after this: a sample of positions that are empty now would show little.
+            self._ends[spec.name] = deque([(time.monotonic(), stream.last_sequence)])
             log.error("a node floods a stream", node=node, stream=spec.name, unread=unread, removed=removed)
             await self._report(spec, node, f"node {node} floods {spec.name}: {removed} of its messages were removed")
 
