@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from holdfast.events.parts.job import CheckResult, NodeFacts
-from holdfast.node.machine_memory import memory_of_machine
+from holdfast.node.proc.machine_memory import memory_of_machine
 from holdfast_agent.zygote.wire import Welcome
 
 DISK_FREE_BYTES_MIN = 256 * 1024 * 1024

@@ -15,7 +15,7 @@ import structlog
 from holdfast.clock import Now
 from holdfast.events import ContextAhead
 from holdfast.fresh_ids import uuid7
-from holdfast.node.machine_memory import available_bytes
+from holdfast.node.proc.machine_memory import available_bytes
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.devices.contexts import DeviceUsed, context_kind, why_never_again, why_none
 from holdfast_agent.plan.node_state import Crew

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from holdfast.node.machine import Machine, entries, text
-from holdfast.node.mount_table import mount_of, mount_table
+from holdfast.node.proc.mount_table import mount_of, mount_table
 from holdfast.pci import pci_address
 from holdfast.settings.inspections import InspectionPolicy, listed
 from holdfast_agent.inspections.attribution import NodeHardware

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from holdfast.events.parts.traces import ProcessStacks, RankTrace, ThreadStack
-from holdfast.node.processor_waits import waits_of
+from holdfast.node.proc.processor_waits import waits_of
 from holdfast_agent.tracer.memory_files import Program, program_of
 from holdfast_agent.tracer.process_tree import GONE, Process, Work, children_by_age, processes_of, state_of, work_of
 from holdfast_agent.tracer.stacks import StacksSkipped, StacksUnread, by_stacks, stacks_of

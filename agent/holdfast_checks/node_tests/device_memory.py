@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from holdfast.node.machine_memory import memory_of_machine
+from holdfast.node.proc.machine_memory import memory_of_machine
 from holdfast_checks.devices import device_of, name_of
 from holdfast_checks.result import StageResult, StageTask, failed, passed, skipped
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.node.machine import Machine
-from holdfast.node.mount_table import mount_table
+from holdfast.node.proc.mount_table import mount_table
 from holdfast.symptoms import Symptom
 from holdfast_checks.result import StageResult, StageTask, failed, passed, skipped
 

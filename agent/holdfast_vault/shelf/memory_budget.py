@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
-from holdfast.node.machine_memory import available_bytes
+from holdfast.node.proc.machine_memory import available_bytes
 from holdfast_vault.shelf.keeping import SpareMemory, given_back
 from holdfast_vault.shelf.segments import Segment, bytes_taken
 from holdfast_vault.shelf.shelf import Shelf

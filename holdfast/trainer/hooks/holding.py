@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.node.processor_waits import ProcessorWaits, own_waits
+from holdfast.node.proc.processor_waits import ProcessorWaits, own_waits
 from holdfast.trainer.phases import binding
 
 if TYPE_CHECKING:

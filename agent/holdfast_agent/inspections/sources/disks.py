@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from holdfast.node.machine import Machine, entries, text
-from holdfast.node.mount_table import Mount, mount_of, mount_table
+from holdfast.node.proc.mount_table import Mount, mount_of, mount_table
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble

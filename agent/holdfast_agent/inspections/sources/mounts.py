@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from holdfast.node.machine import Machine
-from holdfast.node.mount_table import Mount, mount_table
+from holdfast.node.proc.mount_table import Mount, mount_table
 from holdfast.settings.inspections import InspectionPolicy, listed
 from holdfast.symptoms import Symptom
 from holdfast_agent.inspections.check import Check, Reading, Trouble, unreadable

@@ -17,6 +17,7 @@ from holdfast.engines.hang.group_cover import GroupCover, SharedGroup, cover_wit
 from holdfast.engines.hang.stacks.outliers import STAGES
 from holdfast.engines.hang.stacks.process_state import ProcessState
 from holdfast.engines.hang.stacks.silent_ranks import silent_machines
+from holdfast.engines.hang.stacks.stack_words import line_of
 from holdfast.engines.wording import machines_in_words, ranks_in_words
 from holdfast.events.parts.traces import Blamed, ProcessKind, ProcessStacks
 from holdfast.topology import Mesh
@@ -41,7 +42,6 @@ _STAND_MOST = 3 / 4
 _SHARED_LEAST = 1 / 8
 """Minimum share of ranks with one stack for it to be a place where ranks hang."""
 
-_CALLS_SHOWN = 4
 _EVIDENCE_MOST = 8
 
 
@@ -256,7 +256,7 @@ class _Blamer:
         if len(machines) != 1:
             return ()
         reason = f"the checkpoint writer of {ranks_in_words(ranks)} differs from most, and every rank waits"
-        evidence = tuple(_line(member) for member in members[:_EVIDENCE_MOST])
+        evidence = tuple(line_of(member.process, member.state) for member in members[:_EVIDENCE_MOST])
         nodes = (machines[0],) if machines[0] else ()
         return (Blamed(ranks=ranks, nodes=nodes, reason=reason, confidence=0.5, evidence=evidence),)
 
@@ -304,7 +304,7 @@ class _Blamer:
                 for index, member in enumerate(one.members)
                 if member.rank in theirs and index not in one.like_most and member.process.threads
             ]
-            lines += [_line(member) for member in odd[:2]]
+            lines += [line_of(member.process, member.state) for member in odd[:2]]
         rest = sorted(set(self._readable) - set(indexes))
         return (*lines, *self._places(rest)[:1])
 
@@ -314,7 +314,8 @@ class _Blamer:
             member = self._members[index]
             by_place[member.state.lines, member.process.state, member.process.unread].append(index)
         most_first = sorted(by_place.values(), key=lambda members: -len(members))
-        return [_line(self._members[members[0]], self._named(members)) for members in most_first]
+        firsts = [(self._members[members[0]], members) for members in most_first]
+        return [line_of(first.process, first.state, self._named(members)) for first, members in firsts]
 
     def _why_nobody(self) -> str:
         if not self._readable:
@@ -374,27 +375,6 @@ def _own_reason(member: ObservedProcess) -> str:
     if member.state.activity.doing == "own":
         return f"waits for {member.state.activity.what}"
     return ""
-
-
-def _line(member: ObservedProcess, whose: str = "") -> str:
-    process = member.process
-    whose = whose or (f"rank {process.rank}" if process.rank is not None else f"process {process.pid}")
-    kind = "" if process.kind == "rank" else f", {process.kind.replace('_', ' ')} {process.pid}"
-    state = f", state {process.state}" if process.state else ""
-    if not process.threads:
-        return f"{whose}{kind}{state}: {process.unread or 'no stack'}"
-    others = (thread for thread in process.threads if thread.frames and not thread.is_main)
-    holder = next((thread for thread in others if thread.holds_gil), None)
-    held = f"; thread {holder.name} holds the interpreter lock in {holder.frames[0].function}" if holder else ""
-    return f"{whose}{kind}{state}: {_calls(member.state)}{held}"
-
-
-def _calls(state: ProcessState) -> str:
-    calls = [
-        f"{call.function} ({call.file}:{call.line})" if call.line else str(call)
-        for call in state.stack.calls[:_CALLS_SHOWN]
-    ]
-    return " < ".join(calls or state.stack.native[:_CALLS_SHOWN]) or "no calls"
 
 
 def _nodes(group: SharedGroup) -> str:

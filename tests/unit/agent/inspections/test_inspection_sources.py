@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.node.mount_table import mount_of, mount_table
+from holdfast.node.proc.mount_table import mount_of, mount_table
 from holdfast.settings.inspections import CommandCheck, InspectionPolicy
 from holdfast_agent.inspections.check import Check, Reading
 from holdfast_agent.inspections.plugins import Command, answer_of, command_checks, entry_point_checks

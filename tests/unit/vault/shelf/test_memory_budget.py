@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.machine_memory import available_bytes
+from holdfast.node.proc.machine_memory import available_bytes
 from holdfast_vault.shelf import memory_budget
 from holdfast_vault.shelf.memory_budget import MemoryBudget
 

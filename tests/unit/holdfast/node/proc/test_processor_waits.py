@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.node.machine import Machine
-from holdfast.node.processor_waits import ProcessorWaits, own_waits, waits_of
+from holdfast.node.proc.processor_waits import ProcessorWaits, own_waits, waits_of
 
 PID = 7
 

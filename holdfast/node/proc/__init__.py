@@ -1,0 +1,1 @@
+"""What /proc and control groups show of this machine: memory that is left, mounts, waits for processors."""
