@@ -18,6 +18,8 @@ from holdfast.requests import REQUEST_BYTES_MAX
 from holdfast.subjects import DEAD_LETTER_STREAM, ROOT
 
 LARGE_BYTES = 5_000_000
+LONG_EVENT_BYTES = 980_000
+"""A stream refuses what is longer than an event may be (`tests/integration/test_floods.py`)."""
 
 
 class Hostile(NamedTuple):
@@ -61,9 +63,9 @@ def stream_messages(job: str, node: str) -> Iterator[Hostile]:
             yield Hostile(subject, event("job_finished", job=job, outcome="failed", exit_code=9, reason="because"))
             yield Hostile(subject, event(kind, job=job + "\0", node=node))
             yield Hostile(subject, event(kind, job=job, node=node)[:-20])
-    yield Hostile(f"{ROOT}.evidence.progress.{job}.{node}", chance.randbytes(LARGE_BYTES))
-    yield Hostile(f"{ROOT}.decision.eviction.{job}.{node}", event("eviction", reason="x" * LARGE_BYTES, job=job))
-    yield Hostile(f"{ROOT}.metric.steps_measured.{job}.{node}", b'"' + b"a" * LARGE_BYTES + b'"')
+    yield Hostile(f"{ROOT}.evidence.progress.{job}.{node}", chance.randbytes(LONG_EVENT_BYTES))
+    yield Hostile(f"{ROOT}.decision.eviction.{job}.{node}", event("eviction", reason="x" * LONG_EVENT_BYTES, job=job))
+    yield Hostile(f"{ROOT}.metric.steps_measured.{job}.{node}", b'"' + b"a" * LONG_EVENT_BYTES + b'"')
     yield Hostile(f"{ROOT}.evidence.no_such_type.{job}.{node}", event("no_such_type"))
     yield Hostile(f"{ROOT}.evidence.progress", event("progress", ranks=[]))
     yield Hostile(f"{ROOT}.finding.{'very.' * 50}long", b"{}")

@@ -51,7 +51,7 @@ def test_on_streams_they_end_as_dead_letters_whole_and_counted(holdfast: Cluster
     rows = holdfast.query("select consumer, subject, error, body_bytes from historian.dead_letters")
     assert len(rows) - known == sum(kept.values())
     assert {row["subject"] for row in rows} >= {message.subject for message in messages}
-    assert max(row["body_bytes"] for row in rows) > hostile.LARGE_BYTES
+    assert max(row["body_bytes"] for row in rows) > hostile.LONG_EVENT_BYTES
     assert all(row["error"] for row in rows)
 
 

@@ -1,7 +1,7 @@
 """How long threads could run and did not, since others used the processors: `/proc/PID/task/*/schedstat`.
 
-A control group's own limit of processor time keeps its threads waiting too. That is no matter of others, and is not
-counted, as far as the group's `cpu.stat` tells it.
+A control group with a limit of processor time makes its threads wait for each other as well as for the limit. That is
+no matter of others: nothing is counted for a time in which a group of the process has been throttled.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ class ProcessorWaits(NamedTuple):
 
     @property
     def total_s(self) -> float | None:
-        """Seconds up to now, of which only differences mean something; None: not counted."""
-        if not self.of_threads_ns:
+        """Seconds up to now, of which only differences mean something; None: not counted, or its groups were throttled
+        at some time.
+        """
+        if not self.of_threads_ns or self.throttled_ns:
             return None
-        return (max(self.of_threads_ns.values()) - self.throttled_ns) / 1e9
+        return max(self.of_threads_ns.values()) / 1e9
 
     def since(self, before: ProcessorWaits) -> int:
-        """Return for how many ns the thread that waited longest has waited since then."""
+        """Return for how many ns the thread that waited longest has waited for others since then."""
+        if self.throttled_ns > before.throttled_ns:
+            return 0
         waited = (ns - before.of_threads_ns.get(tid, ns) for tid, ns in self.of_threads_ns.items())
-        return max(0, max(waited, default=0) - (self.throttled_ns - before.throttled_ns))
+        return max(0, max(waited, default=0))
 
 
 def own_waits(*, of_all: bool) -> ProcessorWaits:

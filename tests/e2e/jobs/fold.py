@@ -148,7 +148,7 @@ def main() -> None:
         step += 1
         misbehave(args, rank, str(step), "first" if step == first else "")
         while args.gate is not None and step > last_open(args.gate):
-            time.sleep(0.005)
+            time.sleep(args.gate_s)
         if args.shout_bytes:
             print("x" * args.shout_bytes + f" from rank {rank} at step {step}", flush=True)
         time.sleep(args.step_s if generation <= 1 else args.later_step_s or args.step_s)
@@ -242,6 +242,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--children", type=int, default=0, help="processes that each rank leaves behind")
     parser.add_argument("--pair", action="store_true")
     parser.add_argument("--gate", type=Path)
+    parser.add_argument("--gate-s", type=float, default=0.005, help="time between two looks at the gate")
     parser.add_argument("--service", type=Path, help="a file with a URL")
     parser.add_argument("--data", type=Path, help="a directory")
     parser.add_argument("--broken", type=Path)

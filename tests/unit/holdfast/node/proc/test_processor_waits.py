@@ -38,7 +38,7 @@ def test_the_longest_wait_of_a_thread_counts_since_the_reading_before() -> None:
         ("0::/pod/node", {"unified/pod/node": "throttled_usec 1"}),
     ],
 )
-def test_the_limit_of_its_own_groups_is_no_wait_for_others(
+def test_nothing_is_a_wait_for_others_while_its_own_groups_are_throttled(
     machine: Machine, groups: str, stats: dict[str, str]
 ) -> None:
     _write(machine.proc / "7/cgroup", groups)
@@ -48,7 +48,9 @@ def test_the_limit_of_its_own_groups_is_no_wait_for_others(
         _write(machine.sys / "fs/cgroup" / group / "cpu.stat", stat)
     _write(machine.proc / "7/task/7/schedstat", "1000 1650 9")
     now = waits_of(PID, machine)
-    assert now.since(before) == max(0, 1250 - (250 if "cpu" in groups else 1000))
+    assert (now.since(before), now.total_s) == (0, None)
+    _write(machine.proc / "7/task/7/schedstat", "1000 1700 9")
+    assert waits_of(PID, machine).since(now) == 50
 
 
 def test_what_the_kernel_does_not_count_is_no_wait(tmp_path: Path) -> None:
