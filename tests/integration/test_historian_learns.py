@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ from holdfast.events.parts.samples import RankTelemetry
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import ANALYZER_REQUESTS, KeepModel, decode
 from holdfast.settings.findings.telemetry import TelemetryPolicy
+from holdfast.subjects import ROOT
 from holdfast_analyzer.engines.telemetry.telemetry_engine import TelemetryEngine
 from holdfast_historian.retraining import Retraining
 from holdfast_historian.retraining_plan import is_due
@@ -31,11 +32,13 @@ pytestmark = pytest.mark.integration
 
 POLICY = TelemetryPolicy(retrain_every_s=3600, every_s=1.0)
 SLOTS = 420
+WITHIN_S = 60.0
 SAID = """select body->>'is_used' as used, body->>'reason' as reason, body->>'version' as version
 from historian.events where type = 'telemetry_model_trained' order by at"""
 
 
 urls = database("historian_learns")
+unrecorded = database("historian_learns_unrecorded")
 
 
 def measured(slots: int, first: int = 0) -> list[Event]:
@@ -125,3 +128,38 @@ async def test_it_learns_by_itself_once_and_what_is_too_little_is_said(
         await store.close()
     assert last is not None and last.is_used and last.learned_until == newest
     assert not is_due(last, newest, system_now() + timedelta(days=1), POLICY)
+
+
+async def test_it_does_not_learn_again_before_the_record_has_what_it_learned(
+    embedded_nats: str, unrecorded: dict[str, str]
+) -> None:
+    await record(unrecorded["historian"], measured(30))
+    looks = 0
+
+    def now() -> datetime:
+        nonlocal looks
+        looks += 1
+        return system_now()
+
+    published: list[bytes] = []
+
+    async def listen() -> None:
+        async for _, body in bus.listen(f"{ROOT}.action.telemetry_model_trained.>"):
+            published.append(body)
+
+    bus, store = await connect(embedded_nats, "test"), await HistorianStore.connect(unrecorded["historian"])
+    retraining = Retraining(bus, store, unrecorded["historian"], POLICY, now, look_every_s=0.02)
+    running = [asyncio.create_task(listen()), asyncio.create_task(retraining.run())]
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            while not published:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.02)
+            before = looks
+            while looks < before + 5:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.02)
+        assert len(published) == 1
+    finally:
+        for task in running:
+            task.cancel()
+        await bus.close()
+        await store.close()

@@ -25,7 +25,7 @@ from holdfast.settings.addresses import Address, current
 from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.store import StoreUnavailable
 from holdfast_historian.learner import LearningTask
-from holdfast_historian.retraining_plan import is_due
+from holdfast_historian.retraining_plan import TrainingRecord, is_due
 from holdfast_historian.store import HistorianStore
 
 LOOK_EVERY_S = 60.0
@@ -57,6 +57,8 @@ class Retraining:
         self._policy = policy
         self._now = now
         self._look_every_s = look_every_s
+        self._latest: TrainingRecord | None = None
+        """What this process published last: the record has it a little later."""
 
     async def run(self) -> None:
         """Look until cancelled. A service that is away is tried again at the next look."""
@@ -64,7 +66,7 @@ class Retraining:
             # Not at once: a process that restarts in a loop would only learn.
             await asyncio.sleep(self._look_every_s)
             try:
-                last, now = await self._store.last_training(), self._now()
+                last, now = _newer(await self._store.last_training(), self._latest), self._now()
                 # The second question costs the database some work, so it comes last.
                 if is_due(last, now, now, self._policy) and is_due(
                     last, await self._store.newest_telemetry(), now, self._policy
@@ -99,6 +101,7 @@ class Retraining:
             reason=why_not or f"version {model.version if model else ''} is in use",
         )
         await self._bus.publish(event_message(event))
+        self._latest = TrainingRecord(at=event.at, learned_until=event.learned_until, is_used=event.is_used)
         log.info("a model of telemetry was learned", version=event.version, used=event.is_used, reason=event.reason)
 
     async def _learned(self) -> Learned:
@@ -150,3 +153,7 @@ class Retraining:
 
 class LearnerFailed(Exception):
     """The learner failed; the message has the reason."""
+
+
+def _newer(one: TrainingRecord | None, other: TrainingRecord | None) -> TrainingRecord | None:
+    return max((it for it in (one, other) if it is not None), key=lambda it: it.at, default=None)
