@@ -21,8 +21,8 @@ from holdfast.engines.crash.rule_matches import RuleMatch, rule_matches
 from holdfast.engines.crash.rules import LineFilter, Rule, RuleBook, rule_book
 from holdfast.engines.crash.scan import Lines, LogScan, ScannedLog
 from holdfast.engines.crash.verdict import CascadeRank, Diagnosis, EvidenceLine, unknown
-from holdfast.engines.crash.words.likely import CONFIDENCE, Likely, likely
-from holdfast.symptoms import Root, Symptom
+from holdfast.engines.crash.words.likely import Likely, likely
+from holdfast.symptoms import Symptom
 
 _BY_EXIT = {
     -4: "exit_illegal_instruction",
@@ -58,7 +58,7 @@ def diagnose(
     by_words: bool = False,
 ) -> Diagnosis:
     """Return the symptom of a job's end. `exit_codes`: by rank, negative for signals. `by_words`: where no rule knows
-    the end, return what the words of its last error point to (`words/`), which proves nothing."""
+    the end, it stays unknown, and `likely` is what the words of its last error point to (`words/`)."""
     book = book or rule_book()
     found = _by_rules(scans, exit_codes, book)
     if not by_words or found.symptom is not Symptom.UNKNOWN or (guess := likely(book, scans, exit_codes)) is None:
@@ -327,17 +327,12 @@ def _diagnosis(decided: FirstFailure, codes: Mapping[int, int], first: Sequence[
 def _by_words(guess: Likely, found: Diagnosis) -> Diagnosis:
     topic, line = guess.topic, guess.line
     proof = EvidenceLine(rank=line.rank, file=guess.file, line=line.number, text=_short(line.text))
-    return Diagnosis(
-        symptom=topic.symptom,
-        table_one=topic.symptom.row or None,
-        root=Root.UNKNOWN,
-        first_rank=None,
-        confidence=CONFIDENCE,
-        rule=topic.name,
-        summary=f"{_short(line.text.strip())} (no rule knows this line: only its words point to that)",
+    return msgspec.structs.replace(
+        found,
+        likely=topic.symptom,
+        summary=f"{_short(line.text.strip())} (no rule knows this line; its words point to {topic.symptom})",
         advice=topic.advice,
         evidence=(proof, *(one for one in found.evidence if one != proof))[:EVIDENCE_LINES_MAX],
-        others=found.others,
     )
 
 

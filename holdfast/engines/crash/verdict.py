@@ -38,6 +38,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """0 for unknown, at most 1."""
     rule: str
     """The deciding rule."""
+    likely: Symptom | None = None
+    """Of an unknown end: the symptom that the words of its last error point to, which prove nothing."""
     summary: str
     advice: str
     evidence: tuple[EvidenceLine, ...] = ()

@@ -35,8 +35,7 @@ def classify(paths: tuple[str, ...], exit_codes: str | None, as_text: bool) -> N
 
     LOG is a file (.gz is unpacked), a directory of logs, or - for standard input. Give the logs of all ranks, in one
     file or one for each (rank-3.err, torchrun's attempt_0/3/stderr.log), and those of the kernel and the scheduler if
-    you have them. Without proof, the answer is unknown, or what the words of the last error point to: its rule begins
-    with words_, its confidence is 0.35.
+    you have them. Without proof, the answer is unknown; what the words of the last error point to is `likely`.
 
     \b
     Examples:
@@ -48,10 +47,11 @@ def classify(paths: tuple[str, ...], exit_codes: str | None, as_text: bool) -> N
     \b
     Printed: symptom, table_one (its row of ByteRobust's Table 1), root (infrastructure, user_code, unknown), first_rank
     (null: no evidence names one), first_local_rank (if a log numbers ranks within a node only), confidence (0 to 1),
-    rule, summary, advice, evidence (rank, file, line, text), others (ranks that only lost a partner).
+    rule, likely (of an unknown end, a hint that is often wrong), summary, advice, evidence (rank, file, line, text),
+    others (ranks that only lost a partner).
 
     \b
-    Exit codes: 0 a symptom was found or guessed; 3 unknown; 2 wrong arguments, or a log could not be read.
+    Exit codes: 0 a symptom was found; 3 unknown; 2 wrong arguments, or a log could not be read.
     """
     if not paths and not exit_codes:
         raise click.UsageError("give a log, a directory of logs, or - for standard input; or give --exit-codes")
@@ -114,6 +114,7 @@ def in_words(diagnosis: Diagnosis) -> list[str]:
         f"root        {diagnosis.root}",
         f"first rank  {rank}",
         f"confidence  {diagnosis.confidence:.2f}",
+        *((f"likely      {diagnosis.likely}",) if diagnosis.likely else ()),
         f"summary     {printable(diagnosis.summary)}",
         f"advice      {diagnosis.advice}",
     ]
