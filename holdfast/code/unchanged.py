@@ -12,7 +12,9 @@ import io
 import os
 import struct
 from collections.abc import Collection
-from pathlib import Path
+
+from holdfast.node.machine import Machine
+from holdfast.node.proc.mount_table import mount_table
 
 FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})
 """File systems that only this machine changes, and that have one number for all of a mount's files."""
@@ -113,11 +115,8 @@ def _place(path: str) -> tuple[int, int]:
 
 def _file_system(device: int) -> str:
     number = f"{os.major(device)}:{os.minor(device)}"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split()
-        if fields[2] == number:
-            return fields[fields.index("-") + 1]
-    return ""
+    mounts = (mount_table(Machine()) or {}).values()
+    return next((mount.kind for mount in mounts if mount.number == number), "")
 
 
 def _checked(result: int) -> int:

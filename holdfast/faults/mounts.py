@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.faults.target import TargetProcess
+from holdfast.node.machine import Machine
+from holdfast.node.proc.mount_table import mount_table
 
 RDONLY, NOSUID, NODEV = 1, 2, 4
 _FORCE, _DETACH = 1, 2
@@ -103,13 +105,8 @@ def _seeing(mark: str) -> Iterable[int]:
 
 def _source_of_top(target: Path) -> str | None:
     """Return the source of the last mount on this path."""
-    source = None
-    escaped = "".join(f"\\{ord(character):03o}" if character in " \t\n\\" else character for character in str(target))
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split()[4] == escaped:
-            source = after.split()[1]
-    return source
+    top = (mount_table(Machine()) or {}).get(str(target))
+    return None if top is None else top.source
 
 
 def _check(result: int, what: str) -> None:

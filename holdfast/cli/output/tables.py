@@ -69,16 +69,18 @@ def _fitted(headers: Sequence[str], cells: list[list[str]], is_number: list[bool
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    laid_out = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for place, header in enumerate(headers):
-        table.add_column(Text(header), justify="right" if is_number[place] else "left", no_wrap=not is_prose[place])
+        laid_out.add_column(Text(header), justify="right" if is_number[place] else "left", no_wrap=not is_prose[place])
     for row in cells:
-        table.add_row(*map(Text, row))
+        laid_out.add_row(*map(Text, row))
     # On a terminal that is called dumb, rich takes a width only beside a height.
     console = Console(force_terminal=True, height=25)
-    console.width = max(console.width, console.measure(table, options=console.options.update(width=_UNLIMITED)).minimum)
+    console.width = max(
+        console.width, console.measure(laid_out, options=console.options.update(width=_UNLIMITED)).minimum
+    )
     with console.capture() as captured:
-        console.print(table)
+        console.print(laid_out)
     return captured.get().rstrip("\n")
 
 

@@ -37,7 +37,7 @@ class ProcessorWaits(NamedTuple):
         if self.throttled_ns > before.throttled_ns:
             return 0
         waited = (ns - before.of_threads_ns.get(tid, ns) for tid, ns in self.of_threads_ns.items())
-        return max(0, max(waited, default=0))
+        return max(waited, default=0)
 
 
 def own_waits(*, of_all: bool) -> ProcessorWaits:

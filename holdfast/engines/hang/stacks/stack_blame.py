@@ -344,8 +344,9 @@ class _Blamer:
         return ", ".join(f"process {self._members[index].process.pid}" for index in indexes[:_EVIDENCE_MOST])
 
     def _has_calls(self, index: int) -> bool:
-        """Whether Python's calls are known. Compiled code alone, as gdb shows it, differs between ranks that wait for
-        one thing."""
+        """Return True if Python's calls are known. Compiled code alone, as gdb shows it, differs between ranks that
+        wait for one thing.
+        """
         return bool(self._members[index].state.stack.calls)
 
     def _machine(self, index: int) -> str:

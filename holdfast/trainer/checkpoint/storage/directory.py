@@ -223,8 +223,8 @@ class DirectoryStorage:
         with self._workplace.in_use():
             for step in outdated(sizes(self, retention), retention):
                 self._workplace.drop(self._published(step))
-            newest_first = sorted(self._matches(_SET_ASIDE), key=lambda match: (int(match[1]), match[0]), reverse=True)
-            for match in newest_first[SET_ASIDE_MAX:]:
+            set_aside = sorted(self._matches(_SET_ASIDE), key=lambda match: (int(match[1]), match[0]), reverse=True)
+            for match in set_aside[SET_ASIDE_MAX:]:
                 self._workplace.drop(self.root / match[0])
             self._workplace.sweep()
 
