@@ -26,10 +26,13 @@ _OTHER_LOSS = re.compile(
 """Text that is not the loss of a step: loss scales, and losses of evaluations, which are NaN before the first one."""
 _LINE_CHARS_MAX = 2000
 
+_WARNED = "NaN or Inf found in input tensor"
+"""What TensorBoard's writer says of a number that it is given; the number may be another one than the loss."""
+
 STEPS = 3
 """Steps with such numbers, one after another, before they count."""
 
-Step = Literal["finite", "overflow", "bad", "none"]
+Step = Literal["finite", "overflow", "bad", "warned", "none"]
 
 
 def bad_steps(lines: Sequence[str]) -> tuple[int, ...]:
@@ -43,7 +46,8 @@ def bad_steps(lines: Sequence[str]) -> tuple[int, ...]:
         if kind != "none":
             found.insert(0, place)
             kinds.insert(0, kind)
-    return tuple(found) if len(found) >= STEPS and kinds[-2:] == ["bad", "bad"] else ()
+    stayed_so = "bad" in kinds and set(kinds[-2:]) <= {"bad", "warned"}
+    return tuple(found) if len(found) >= STEPS and stayed_so else ()
 
 
 def _step(line: str) -> Step:
@@ -57,7 +61,7 @@ def _step(line: str) -> Step:
     if scale:
         return "bad" if _is_lost(line, scale) else "overflow"
     if not losses and not norms:
-        return "none"
+        return "warned" if _WARNED in text else "none"
     if all(map(_is_finite, norms)):
         return "finite"
     return "bad" if all(float(loss) == 0.0 for loss in losses) else "overflow"

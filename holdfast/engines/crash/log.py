@@ -33,6 +33,9 @@ class LogLine(NamedTuple):
 _ANSI = re.compile(r"(?:\x1b|#033|\\033|\\x1b)\[[0-9;?]*[A-Za-z]")
 """Colours, also with the escape as syslog and JSON spell it."""
 
+_TYPOGRAPHIC = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
+"""Quotation marks as forums print them."""
+
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (re.compile(r"\[(?:rank|RANK|Rank)[ :=]{0,2}(\d{1,6})\]:? ?"), False),
     (re.compile(r"\[\d+,(?:mpirank:)?(\d{1,6})(?:,[\w-]{1,40})?\]<std(?:out|err|diag)>: ?"), False),
@@ -66,7 +69,7 @@ _HOST = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b:)"
 )
 """Host prefixes: pdsh, dsh, operators that follow several pods. Error codes of Ascend look like hosts."""
-_BEFORE_RANK = re.compile(r"(?:[^\s\[]{0,60}\[[^\][]{0,60}\][: ]*|[\w.:/-]{1,60} ){1,4}(?=\[rank\d{1,6}\]:)")
+_BEFORE_RANK = re.compile(r" {0,5}(?:[^\s\[]{0,60}\[[^\][]{0,60}\][: ]*|[\w.:/-]{1,60} ){1,4}(?=\[rank\d{1,6}\]:)")
 """Whatever a collector writes before torch's own prefix: numbers of lines, names of tasks."""
 _DRAWN = re.compile(r"[^\n]{0,40}\d{1,3}%\|[^\n]{0,800}?\](?=\[rank\d{1,6}\]:|Traceback \(most recent call last\))")
 """A progress bar that a line was written behind."""
@@ -111,6 +114,8 @@ def dissect(raw: str, number: int) -> LogLine:
     text = raw[: LINE_CHARS_MAX + END_CHARS + len(GAP)].rstrip()
     if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
         text = _ANSI.sub("", text)
+    if not text.isascii():
+        text = text.translate(_TYPOGRAPHIC)
     at = moment(text)
     level = ""
     rank: int | None = None

@@ -20,7 +20,8 @@ _FAR_LINES = 60
 _MESSAGE_LINES = 8
 """Lines after an exception that can belong to its message."""
 
-_QUOTED = re.compile(r'"[^"]{20,}(?:"|$)')
+_QUOTED = re.compile(r'("[^"]{0,19}")|"[^"]{20,}(?:"|$)')
+"""A name in quotation marks, or a text."""
 
 _RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
 """Keys of a log record in JSON; samples of a data set have others."""
@@ -38,6 +39,8 @@ _LOST_CONNECTIONS = frozenset({"launcher_summary", "peer_lost", "connect_timeout
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
 _CLIENTS = frozenset({"urllib3", "requests", "httpx", "httpcore", "aiohttp", "huggingface_hub", "fsspec", "datasets"})
 """Packages that talk to services outside of the cluster."""
+_ANSWERS_TO_SIGNALS = frozenset({"sigkill_handler", "_terminate_process_handler"})
+"""Functions of launchers that stop their ranks when somebody stops the launcher; what fails in them ended nothing."""
 _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pickle.py"})
 
 
@@ -83,6 +86,8 @@ def rule_matches(
             met = book.named(instead)
         if met.rule.generic and not one.has_traceback and one.line.text[:1].isspace():
             continue
+        if met.rule.generic and _ANSWERS_TO_SIGNALS & set(one.functions[-1:]):
+            continue
         proof = (one.line, one.frame) if one.frame else (one.line,)
         found.append(_match(met, file, rank, local, proof, is_exception=True, is_aside=one.is_aside, block=one.block))
     for line in rest:
@@ -98,7 +103,7 @@ def _unquoted(text: str) -> str:
     """Return a line without quoted text, which may be a sample of a data set. JSON records and messages of native
     code are kept as they are."""
     is_record = (text.lstrip()[:1] in ("{", '"') and _RECORD.search(text) is not None) or _NATIVE.search(text)
-    return text if is_record else _QUOTED.sub('""', text)
+    return text if is_record else _QUOTED.sub(lambda quoted: quoted[1] or '""', text)
 
 
 def _by_stack(rule: str, raised: LoggedException) -> str | None:

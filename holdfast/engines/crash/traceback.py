@@ -16,6 +16,8 @@ _EXCEPTION = re.compile(
     r"UnrecoverableError|ExceptionGroup|BaseExceptionGroup|MissingMandatoryValue|OutOfResources|HTTPException))"
     r"(?:: ?(?P<message>.*))?$"
 )
+_EMPHASIS = re.compile(r"^[ _]{0,4}[*#`][*#`_ ]{0,8}(?=(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b)")
+"""Marks of a text processor before an exception: people print it bold."""
 _TASK = re.compile(
     r"^[\s|+]{0,16}(?:ray\.)?(?:exceptions\.)?RayTaskError\("
     r"(?!RuntimeError|OSError|IOError|Exception|\w*(?:Actor|Worker|Node|Raylet|Object|Timeout|Connection))(\w{1,80})\)(?=:|$)"
@@ -111,7 +113,7 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
         if line.number == last_frame + 1 and _INDENTED.match(text):
             # The source line of the frame above.
             continue
-        text = _TASK.sub(r"\1", text)
+        text = _TASK.sub(r"\1", _EMPHASIS.sub("", text))
         match = _EXCEPTION.match(text)
         is_below = line.number <= last_frame + _BELOW_FRAME
         if match is None and is_below and not text[:1].isspace():
