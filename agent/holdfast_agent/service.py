@@ -14,7 +14,7 @@ import structlog
 
 from holdfast.bus import Bus, KeyUpdate
 from holdfast.clock import Now, system_now
-from holdfast.daemon.service_shell import answer_pings
+from holdfast.daemon.pings import answer_pings
 from holdfast.events.parts.job import CheckResult
 from holdfast.fresh_ids import uuid7
 from holdfast.orders.backup import BackupOrder

@@ -56,7 +56,7 @@ READER = "reader"
 _SERVICES = "SERVICES"
 _ASKS = {"historian": ("analyzer",)}
 """Services that make requests to others: the historian brings the analyzer new models."""
-_ACTIONS: tuple[type[Action], ...] = (
+ACTIONS_OF_NODES: tuple[type[Action], ...] = (
     CheckpointSaved,
     CodeInPlace,
     RanksFinished,
@@ -140,7 +140,7 @@ def stored_for(node: str) -> list[str]:
     return [
         f"{ROOT}.evidence.*.*.{node}",
         f"{ROOT}.metric.*.*.{node}",
-        *(f"{ROOT}.action.{action.__struct_config__.tag}.*.{node}" for action in _ACTIONS),
+        *(f"{ROOT}.action.{action.__struct_config__.tag}.*.{node}" for action in ACTIONS_OF_NODES),
         f"{DEAD_LETTER_ROOT}.*.{node}",
     ]
 

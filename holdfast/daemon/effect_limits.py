@@ -1,18 +1,32 @@
-"""Limits of the messages of a decision. Pure.
+"""The messages of a decision, and their limits. Pure.
 
-Checked before the commit: afterwards the message would be durable and block the outbox.
+Limits are checked before the commit: afterwards the message would be durable and block the outbox.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
-from holdfast.bus import Message
+from holdfast.bus import Message, event_message
+from holdfast.effects import Effect
 from holdfast.events import BODY_BYTES_MAX
+from holdfast.orders.signatures import OrderSigner
+from holdfast.subjects import kv_subject
 
 
 class EffectTooLarge(Exception):
     """A message of a decision is too long; the error has its subject, size and limit."""
+
+
+def messages_of(effect: Effect, signer: OrderSigner | None, now: datetime) -> list[Message]:
+    """Return the messages of an effect, events before the orders that follow from them. Orders need a signer."""
+    messages = [event_message(event) for event in effect.events]
+    for order in effect.orders:
+        assert signer is not None, "a service that writes orders has a key to sign them"
+        subject = kv_subject(order.bucket(), order.key)
+        messages.append(Message(id=order.message_id, subject=subject, body=signer.sign(order, now)))
+    return messages
 
 
 def require_sendable(messages: Iterable[Message], message_bytes_max: int) -> None:

@@ -18,20 +18,22 @@ import msgspec
 import structlog
 
 from holdfast import events, requests
-from holdfast.bus import Bus, BusUnavailable, Delivery, Message, event_message
+from holdfast.bus import Bus, BusUnavailable, Delivery
 from holdfast.clock import Now, system_now
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
-from holdfast.daemon.effect_limits import EffectTooLarge, require_sendable
+from holdfast.daemon.effect_limits import EffectTooLarge, messages_of, require_sendable
+from holdfast.daemon.jobs.admission import Admission
 from holdfast.daemon.liveness import TICK_S, BusLiveness
+from holdfast.daemon.pings import answer_pings
 from holdfast.daemon.ready import announce_ready
 from holdfast.daemon.relay import Relay
 from holdfast.daemon.retrying import until_available
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event
 from holdfast.orders.signatures import OrderSigner
-from holdfast.requests import REGISTER, SIGN_AGAIN, Answer, AnyRequest
+from holdfast.requests import Answer, AnyRequest
 from holdfast.store import DatabaseReplaced, StaleState, Store, StoreUnavailable, Table
-from holdfast.subjects import event_subject, kv_subject, ping_subject, stream_of, type_filter
+from holdfast.subjects import event_subject, stream_of, type_filter
 
 HANDLING_TRIES_MAX = 5
 """A message whose handling fails this often in one life of the process goes to the dead letters."""
@@ -52,16 +54,6 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-def messages_of(effect: Effect, signer: OrderSigner | None, now: datetime) -> list[Message]:
-    """Return the messages of an effect, events before the orders that follow from them. Orders need a signer."""
-    messages = [event_message(event) for event in effect.events]
-    for order in effect.orders:
-        assert signer is not None, "a service that writes orders has a key to sign them"
-        subject = kv_subject(order.bucket(), order.key)
-        messages.append(Message(id=order.message_id, subject=subject, body=signer.sign(order, now)))
-    return messages
-
-
 class Decider(ABC):
     """The decisions of one service. The three `on_…` methods change nothing; `adopt` follows a commit.
 
@@ -72,6 +64,8 @@ class Decider(ABC):
     handles: tuple[type[Event], ...]
     tables: tuple[Table[Any], ...] = ()
     requests_subject: str | None = None
+    knows_nodes = False
+    """True: it decides from what a job's own nodes publish about the job; see `jobs.job_nodes`."""
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:  # noqa: B027 - many services store no state
         """Replace the state by the stored one: table name -> key -> row."""
@@ -92,24 +86,6 @@ class Decider(ABC):
 
     def adopt(self, effect: Effect) -> None:  # noqa: B027 - many services store no state
         """Apply a committed effect to the state."""
-
-
-async def answer_pings(
-    bus: Bus,
-    process: str,
-    register: Callable[[], None] | None = None,
-    sign_again: Callable[[], Awaitable[bytes]] | None = None,
-) -> None:
-    """Answer pings to this process until cancelled; `register` and `sign_again` are called when one asks for that."""
-
-    async def ready(body: bytes) -> bytes:
-        if body == REGISTER and register is not None:
-            register()
-        if body == SIGN_AGAIN and sign_again is not None:
-            return await sign_again()
-        return b"ready"
-
-    await bus.serve(ping_subject(process), ready)
 
 
 _DONE_BEFORE = Answer(accepted=True, message="done before")
@@ -155,8 +131,14 @@ class ServiceShell:
         self._forgotten_before: datetime | None = None
         self._ignored = 0
         self._has_ordered = False
+        self._admission = Admission(decider.knows_nodes)
         self.loaded = asyncio.Event()
         """Set once the decider has read its state."""
+
+    @property
+    def subscriptions(self) -> tuple[type[Event], ...]:
+        """The types of event that the service receives."""
+        return tuple(dict.fromkeys((*self.decider.handles, *self._admission.learns_from)))
 
     async def run(self) -> None:
         await self.load()
@@ -170,7 +152,7 @@ class ServiceShell:
                 group.create_task(self._keep_time(), name="time")
             group.create_task(self._prune(), name="prune")
             filters: dict[str, list[str]] = defaultdict(list)
-            for event_type in self.decider.handles:
+            for event_type in self.subscriptions:
                 filters[stream_of(event_type)].append(type_filter(event_type))
             for stream, subjects in filters.items():
                 group.create_task(self._receive(stream, subjects), name=f"receive {stream}")
@@ -182,12 +164,15 @@ class ServiceShell:
     async def load(self) -> None:
         """Read the state from the store, however long that takes."""
 
-        async def read() -> dict[str, dict[str, Any]]:
-            async with self.store.transaction() as tx:
-                return {table.name: await tx.load_all(table) for table in self.decider.tables}
-
-        self.decider.load(await self._retrying(read))
+        await self._retrying(self._read)
         self._forgotten_before = await self._retrying(self.store.forgotten_before)
+
+    async def _read(self) -> None:
+        async with self.store.transaction() as tx:
+            tables = (*self.decider.tables, *self._admission.tables)
+            rows = {table.name: await tx.load_all(table) for table in tables}
+        self.decider.load(rows)
+        self._admission.load(rows)
 
     async def ask(self, request: AnyRequest) -> Answer:
         """Handle one request; refuse it on any error, which must not end the service."""
@@ -253,6 +238,9 @@ class ServiceShell:
         except events.UnreadableEvent as error:
             await self._reject(delivery, str(error))
             return
+        if not self._admission.admits(event, delivery, self.now()):
+            await delivery.ack()
+            return
         try:
             await self._in_turn(self._decide_event, event)
         except DatabaseReplaced:
@@ -268,6 +256,18 @@ class ServiceShell:
         else:
             await delivery.ack()
         self._failures.pop((event.id, delivery.subject), None)
+        for held in self._admission.released(event):
+            await self._handle_early(held.event, held.delivery)
+
+    async def _handle_early(self, event: AnyEvent, delivery: Delivery) -> None:
+        """Handle an event whose delivery is settled already."""
+        try:
+            await self._in_turn(self._decide_event, event)
+        except DatabaseReplaced:
+            raise
+        except Exception as error:
+            log.exception("handling failed", type=event.type, id=event.id)
+            await self._to_dead_letters(delivery, f"{type(error).__name__}: {error}")
 
     def _may_be_forgotten(self, delivery: Delivery) -> bool:
         """Return True if this message may have been handled before the inbox forgot it: it must not act again."""
@@ -285,7 +285,7 @@ class ServiceShell:
 
     async def _decide_event(self, event: AnyEvent) -> None:
         async def attempt() -> None:
-            effect = self.decider.on_event(event, self.now())
+            effect = self.decider.on_event(event, self.now()).together(self._admission.learned(event))
             if not effect.is_nothing:
                 await self._commit(effect, (event.id, event_subject(event)))
 
@@ -338,6 +338,7 @@ class ServiceShell:
                     await tx.save(row.table, row.key, row.row)
             await tx.emit(messages)
         self.decider.adopt(effect)
+        self._admission.adopt(effect)
         self.relay.wake()
         self._has_ordered = self._has_ordered or bool(effect.orders)
         return True
@@ -349,13 +350,16 @@ class ServiceShell:
             self._liveness.interrupt()
             # A commit that seemed to fail may have succeeded, with messages in the outbox.
             self.relay.wake()
-            async with self.store.transaction() as tx:
-                self.decider.load({table.name: await tx.load_all(table) for table in self.decider.tables})
+            await self._read()
             return await attempt()
 
         return await until_available(attempt, (StoreUnavailable, StaleState), "store", again)
 
     async def _reject(self, delivery: Delivery, error: str) -> None:
+        await self._to_dead_letters(delivery, error)
+        await delivery.drop()
+
+    async def _to_dead_letters(self, delivery: Delivery, error: str) -> None:
         log.error("message rejected", subject=delivery.subject, error=error)
         unhandled = UnhandledMessage(
             consumer=self.decider.name,
@@ -373,7 +377,6 @@ class ServiceShell:
             self.relay.wake()
 
         await self._in_turn(self._retrying, attempt)
-        await delivery.drop()
 
     async def _answer(self, body: bytes) -> bytes:
         try:

@@ -61,7 +61,7 @@ class SimService:
 
     @property
     def handles(self) -> tuple[type[Event], ...]:
-        return self.shell.decider.handles
+        return self.shell.subscriptions
 
     async def receive(self, delivery: SimDelivery) -> None:
         world, chaos = self.cluster.world, self.cluster.chaos

@@ -63,7 +63,7 @@ class Service:
         self._bus = bus
         self._signer = signer
         self._begin(bus)
-        for kind in decider.handles:
+        for kind in self.shell.subscriptions:
             bus.receivers.setdefault(kind, []).append(self.receive)
         agenda.after(PRUNED_EVERY_S, self._prune)
         if every_tick:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from holdfast.daemon.finished_jobs import FinishedJobs
+from holdfast.daemon.jobs.finished_jobs import FinishedJobs
 from holdfast.daemon.service_shell import Decider
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event, JobFinished
@@ -20,6 +20,7 @@ class Analyzer(Decider):
 
     name = "analyzer"
     requests_subject = ANALYZER_REQUESTS
+    knows_nodes = True
 
     def __init__(self, engines: Iterable[Engine]) -> None:
         self._engines = tuple(engines)

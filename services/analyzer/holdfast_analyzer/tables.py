@@ -24,3 +24,5 @@ state_table(
     Column("precision", Float),
     Column("recall", Float),
 )
+
+state_table(METADATA, "job_nodes", Column("generation", BigInteger, nullable=False))

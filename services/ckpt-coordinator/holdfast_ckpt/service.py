@@ -11,7 +11,7 @@ from holdfast.effects import Effect
 from holdfast.events import AnyEvent
 from holdfast.orders.backup import BackupOrder
 from holdfast.settings.checkpoint import CheckpointPolicy
-from holdfast_ckpt.plan.planner import HANDLERS, is_of_another_node, orders_in_force
+from holdfast_ckpt.plan.planner import HANDLERS, orders_in_force
 from holdfast_ckpt.plan.state import CoordinatorState
 from holdfast_ckpt.store import TABLES
 
@@ -25,6 +25,7 @@ class Coordinator(Decider):
     name = "ckpt-coordinator"
     tables = TABLES
     handles = tuple(HANDLERS)
+    knows_nodes = True
 
     def __init__(self, policy: CheckpointPolicy | None = None) -> None:
         self._state = CoordinatorState(policy or CheckpointPolicy())
@@ -34,7 +35,7 @@ class Coordinator(Decider):
 
     def on_event(self, event: AnyEvent, now: datetime) -> Effect:
         handle = HANDLERS.get(type(event))
-        if handle is None or event.job is None or is_of_another_node(self._state, event):
+        if handle is None or event.job is None:
             return Effect()
         return handle(self._state, event.job, event, now)
 

@@ -54,3 +54,5 @@ state_table(
     Column("step", BigInteger, nullable=False),
     moment("certified_at"),
 )
+
+state_table(METADATA, "job_nodes", Column("generation", BigInteger, nullable=False))

@@ -8,9 +8,9 @@ from holdfast.bus import Bus
 from holdfast.bus.nats import connect
 from holdfast.clock import Now, system_now
 from holdfast.daemon import process
+from holdfast.daemon.pings import answer_pings
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.ready import announce_ready
-from holdfast.daemon.service_shell import answer_pings
 from holdfast.settings.addresses import Address
 from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast_historian.floods import FloodGuard

@@ -170,18 +170,6 @@ HANDLERS: dict[type[Event], Handler] = {
 }
 
 
-OF_NODES = (CheckpointSaved, CopiesMeasured, KeepingInterrupted, ShardsFetched)
-"""Events that agents publish."""
-
-
-def is_of_another_node(state: CoordinatorState, event: Event) -> bool:
-    """Return True for an event of a node that the event's job neither has nor had: a node may name any job in what it
-    publishes.
-    """
-    plan = state.plans.get(event.job or "")
-    return isinstance(event, OF_NODES) and plan is not None and event.node not in backups.nodes_of(plan)
-
-
 def orders_in_force(state: CoordinatorState) -> list[BackupOrder]:
     """Return the present order of every node of a job that is not finished."""
     job_of = backups.job_of_node(state.plans.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.daemon.finished_jobs import FinishedJobs
+from holdfast.daemon.jobs.finished_jobs import FinishedJobs
 from holdfast.effects import Effect, RowWrite
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast_ckpt.plan.cadence import Pace
@@ -64,7 +64,7 @@ class CoordinatorState:
                 self._adopt_plan(row.key, row.row)
             elif row.table is CERTIFIED:
                 self._adopt_certified(row.key, row.row)
-            else:
+            elif row.table is STEPS:
                 self._adopt_step(row.key, row.row)
 
     def _adopt_step(self, key: str, row: msgspec.Struct | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast.daemon.finished_jobs import FinishedJobs
+from holdfast.daemon.jobs.finished_jobs import FinishedJobs
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, CheckpointSaved, JobFinished, StepRestorable, StepsMeasured
 from holdfast.events.parts.samples import StepSample

@@ -2,58 +2,51 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from holdfast.events import AnyEvent, CheckpointSaved, GenerationStarted, KeepingInterrupted
-from holdfast.fresh_ids import uuid7
+from holdfast.events import AnyEvent, CheckpointSaved, KeepingInterrupted, StepRestorable
 from holdfast.orders.backup import BackupOrder
 from holdfast_ckpt.service import Coordinator
+from tests.scenes.fed_service import NOW, FedService, begun, of
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def coordinator() -> Coordinator:
-    made = Coordinator()
-    nodes = ("a", "b")
-    started = GenerationStarted(
-        id=uuid7(),
-        at=NOW,
-        source="controller",
-        job="job",
-        generation=2,
-        reason="test",
-        nodes=nodes,
-        world_size=2,
-        nproc_per_node=1,
-        submitted_at=NOW,
-        vaults=("a:1", "b:1"),
-    )
-    made.adopt(made.on_event(started, NOW))
-    return made
-
-
-def of(node: str, kind: type[AnyEvent], **fields: Any) -> Any:
-    common = {"id": uuid7(), "at": NOW, "source": f"agent/{node}", "job": "job", "generation": 2, "node": node}
-    return kind(**common, **fields)
-
-
-FROM = {
+FROM: dict[type[AnyEvent], dict[str, Any]] = {
     CheckpointSaved: {"step": 9, "path": "/p", "checkpoint_bytes": 1, "took_s": 1.0, "steps": (9,)},
     KeepingInterrupted: {"step": 9, "reason": "its vault is lost"},
 }
 
 
+@pytest.fixture
+async def service() -> FedService:
+    made = FedService(Coordinator)
+    await made.start()
+    return made
+
+
 @pytest.mark.parametrize("kind", FROM)
-def test_only_nodes_of_the_job_change_what_is_kept_of_it(coordinator: Coordinator, kind: type[AnyEvent]) -> None:
-    assert coordinator.on_event(of("c", kind, **FROM[kind]), NOW).is_nothing
-    assert not coordinator.on_event(of("a", kind, **FROM[kind]), NOW).is_nothing
+async def test_only_nodes_of_the_job_change_what_is_kept_of_it(service: FedService, kind: type[AnyEvent]) -> None:
+    await service.feed(begun(2, "ab"))
+    assert not await service.feed(of("c", kind, 2, **FROM[kind]))
+    assert await service.feed(of("a", kind, 2, **FROM[kind]))
 
 
-def test_no_order_names_a_step_that_was_never_made(coordinator: Coordinator) -> None:
-    coordinator.adopt(coordinator.on_event(of("a", KeepingInterrupted, step=-1, reason="r"), NOW))
+async def test_no_node_saves_a_step_for_a_job_that_has_not_begun(service: FedService) -> None:
+    """The ranks of a job that has saved steps may not start from scratch."""
+    assert not await service.feed(of("c", CheckpointSaved, 1, **FROM[CheckpointSaved]))
+    assert not any(isinstance(made, StepRestorable) for made in await service.feed(begun(1, "ab")))
+
+
+@pytest.mark.parametrize("kind", FROM)
+async def test_an_event_may_arrive_before_its_generation(service: FedService, kind: type[AnyEvent]) -> None:
+    await service.feed(begun(1, "ab"))
+    assert not await service.feed(of("c", kind, 2, **FROM[kind]))
+    assert len(await service.feed(begun(2, "ac"))) > 3  # a plan and two orders
+
+
+def test_no_order_names_a_step_that_was_never_made() -> None:
+    coordinator = Coordinator()
+    for event in (begun(2, "ab"), of("a", KeepingInterrupted, 2, step=-1, reason="r")):
+        coordinator.adopt(coordinator.on_event(event, NOW))
     for order in coordinator.orders_in_force():
         assert BackupOrder.decode(order.encode()) == order

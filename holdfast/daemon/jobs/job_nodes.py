@@ -1,0 +1,120 @@
+"""The nodes that each generation of a job has: a service takes what nodes publish about a job from these only.
+
+The bus proves which node has published an event, but a node may name any job and any generation in it. The decisions
+that begin a generation name its nodes. Streams have no order with each other, so an event may arrive before the
+decision that begins its generation, and long after the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from holdfast.bus.accounts import ACTIONS_OF_NODES
+from holdfast.effects import Effect, RowWrite
+from holdfast.events import (
+    ChecksStarted,
+    Event,
+    EventClass,
+    GenerationStarted,
+    JobFinished,
+    ReplayStarted,
+)
+from holdfast.store import Table
+
+GENERATIONS_KEPT = 8
+"""Generations of a job whose nodes are known. Nothing follows from what arrives of an older one."""
+
+FINISHED_KEPT = 200
+"""Finished jobs whose nodes are known, in memory: their last events may still arrive."""
+
+BEGINNINGS: tuple[type[Event], ...] = (GenerationStarted, ChecksStarted, ReplayStarted)
+"""Decisions that begin a generation."""
+
+
+class Membership(Enum):
+    MEMBER = "member"
+    """The node belongs to the generation, or the event is not about a job."""
+    EARLY = "early"
+    """Nothing has arrived that begins this generation."""
+    STRANGER = "stranger"
+    """The node does not belong to the generation."""
+
+
+class JobNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a job by generation, the newest generations only."""
+
+    job: str
+    generations: dict[int, tuple[str, ...]]
+
+    @property
+    def newest(self) -> int:
+        return max(self.generations)
+
+
+JOB_NODES = Table(name="job_nodes", row_type=JobNodes, columns=lambda row: {"generation": row.newest})
+
+
+class KnownNodes:
+    """The nodes of all jobs that a service has learned of."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobNodes] = {}
+        self._finished: dict[str, JobNodes] = {}
+
+    def load(self, rows: Mapping[str, Any]) -> None:
+        """Replace what is stored."""
+        self._jobs = dict(rows)
+
+    def learned(self, event: Event) -> Effect:
+        """Return what a decision about a job changes in what is stored."""
+        job = event.job
+        if job is None:
+            return Effect()
+        known = self._jobs.get(job)
+        if isinstance(event, JobFinished):
+            return Effect(rows=(RowWrite(table=JOB_NODES, key=job, row=None),)) if known else Effect()
+        if not isinstance(event, BEGINNINGS) or event.generation is None or job in self._finished:
+            return Effect()
+        generations = (known.generations if known else {}) | {event.generation: _nodes_of(event)}
+        newest = dict(sorted(generations.items())[-GENERATIONS_KEPT:])
+        return Effect(rows=(RowWrite(table=JOB_NODES, key=job, row=JobNodes(job=job, generations=newest)),))
+
+    def adopt(self, effect: Effect) -> None:
+        """Take over the rows of a committed effect."""
+        for row in effect.rows:
+            if row.table is not JOB_NODES:
+                continue
+            if isinstance(row.row, JobNodes):
+                self._jobs[row.key] = row.row
+            elif row.key in self._jobs:
+                self._finished[row.key] = self._jobs.pop(row.key)
+                if len(self._finished) > FINISHED_KEPT:
+                    del self._finished[next(iter(self._finished))]
+
+    def membership(self, event: Event) -> Membership:
+        """Return whether the node that has published `event` belongs to the generation that it names."""
+        if not _is_of_node(event):
+            return Membership.MEMBER
+        job, generation = event.job or "", event.generation or 0
+        known = self._jobs.get(job) or self._finished.get(job)
+        if known is None or (generation > known.newest and job not in self._finished):
+            return Membership.EARLY
+        return Membership.MEMBER if event.node in known.generations.get(generation, ()) else Membership.STRANGER
+
+
+def _is_of_node(event: Event) -> bool:
+    """Return True for an event that only a node publishes, about a job."""
+    if event.job is None or event.node is None:
+        return False
+    return event.event_class in (EventClass.EVIDENCE, EventClass.METRIC) or isinstance(event, ACTIONS_OF_NODES)
+
+
+def _nodes_of(event: Event) -> tuple[str, ...]:
+    if isinstance(event, ReplayStarted):
+        return tuple(node for group in event.groups for node in group)
+    assert isinstance(event, GenerationStarted | ChecksStarted)
+    return event.nodes
