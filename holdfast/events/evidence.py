@@ -16,6 +16,7 @@ from holdfast.events.checkpoint_evidence import (
 from holdfast.events.parts.devices import NodeActivity
 from holdfast.events.parts.job import AgentPlace, CheckResult, NodeFacts, Purpose
 from holdfast.events.parts.ranks import FoldedResult, RankException, RankProgress, RankReplay
+from holdfast.events.parts.samples import require_ranks
 from holdfast.events.parts.scalars import Code, Count, Id, Moment, Name, Step
 from holdfast.events.parts.step_source import StepSource
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
@@ -149,6 +150,9 @@ class Progress(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     nproc_per_node: Count = 0
     """Ranks on each node; 0: not known."""
     mesh: str | None = None
+
+    def __post_init__(self) -> None:
+        require_ranks(self.world_size, self.ranks)
 
     @property
     def step(self) -> int:

@@ -8,7 +8,7 @@ from holdfast.events.base import Finding
 from holdfast.events.parts.devices import IdleDevice
 from holdfast.events.parts.ranks import HangSuspect, StandingPlace, Suspect
 from holdfast.events.parts.samples import FlaggedGroup, GroupPace, RankPace, SlowCause, StackRound
-from holdfast.events.parts.scalars import Count, Id, Moment, Name, Step
+from holdfast.events.parts.scalars import Count, Id, Integer, Moment, Name, Step, StepSeconds
 
 
 class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,8 +26,8 @@ class NodeLost(Finding, frozen=True, kw_only=True, omit_defaults=True):
 class StepTimeMeasured(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """The duration of a step of this job now, by the analyzer; limits adapt to it."""
 
-    median_s: float
-    p99_s: float
+    median_s: StepSeconds
+    p99_s: StepSeconds
     samples: Count
     """Steps that were measured."""
 
@@ -207,7 +207,7 @@ class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """The training log with the number; "": the script reported it. A log may be some steps late."""
     tag: str = ""
     """Tag in that log."""
-    logged_step: int | None = None
+    logged_step: Integer | None = None
     """Step in that log."""
 
 

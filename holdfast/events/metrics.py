@@ -6,8 +6,8 @@ from typing import Literal
 
 from holdfast.events.base import Metric
 from holdfast.events.parts.devices import DeviceActivity, PortActivity
-from holdfast.events.parts.samples import IterationSample, LoggedSample, RankTelemetry, StepSample
-from holdfast.events.parts.scalars import Count, Name, Step
+from holdfast.events.parts.samples import IterationSample, LoggedSample, RankTelemetry, StepSample, require_ranks
+from holdfast.events.parts.scalars import Count, Name, Seconds, Step
 
 
 class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,6 +28,9 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     iterations: tuple[IterationSample, ...] = ()
     """Iterations of the node's first rank, found in its collectives."""
 
+    def __post_init__(self) -> None:
+        require_ranks(self.world_size, (*self.samples, *self.iterations))
+
 
 class NumbersLogged(Metric, frozen=True, kw_only=True, omit_defaults=True):
     """Numbers that ranks of a node wrote into a training log since the last such event; published by its agent."""
@@ -45,7 +48,7 @@ class TelemetryMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     """Resources that the ranks of a node used in the last `interval_s`, measured by its agent from outside."""
 
     ranks: tuple[RankTelemetry, ...]
-    interval_s: float
+    interval_s: Seconds
     devices: tuple[DeviceActivity, ...] = ()
     """GPUs of the node, also those that no rank uses."""
     ports: tuple[PortActivity, ...] = ()
@@ -61,7 +64,7 @@ class CopiesMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     """The other node."""
     backup_bytes: Count
     """Bytes of this step that this node sent."""
-    took_s: float
+    took_s: Seconds
     skipped: Count = 0
     """Steps since the last event that were due and not sent."""
     replicated_bytes: Count = 0

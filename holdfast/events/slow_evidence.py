@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.events.base import Evidence
 from holdfast.events.parts.job import Endpoint
 from holdfast.events.parts.samples import RankProfile, SlowStage
-from holdfast.events.parts.scalars import Count, Id
+from holdfast.events.parts.scalars import Count, Id, Seconds
 
 
 class CollectivesProfiled(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,16 +36,16 @@ class SlownessTested(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     stage: SlowStage = "hold"
     held: tuple[Count, ...] = ()
     """Ranks of the node that were held."""
-    compute_s: tuple[tuple[Count, float], ...] = ()
+    compute_s: tuple[tuple[Count, Seconds], ...] = ()
     """(rank, median seconds of a matrix product)."""
-    compute_turns_s: tuple[tuple[Count, tuple[float, ...]], ...] = ()
+    compute_turns_s: tuple[tuple[Count, tuple[Seconds, ...]], ...] = ()
     """(rank, seconds of each matrix product)."""
-    compute_waited_s: tuple[tuple[Count, tuple[float, ...]], ...] = ()
+    compute_waited_s: tuple[tuple[Count, tuple[Seconds, ...]], ...] = ()
     """(rank, seconds of each matrix product for which it waited for a processor that other processes used)."""
-    transfers: tuple[tuple[Count, Count, float], ...] = ()
+    transfers: tuple[tuple[Count, Count, Seconds], ...] = ()
     """(node rank of the sender, node rank of the receiver, seconds) of each transfer that this node sent."""
     unread: tuple[str, ...] = ()
     """Measurements that failed, and why."""
-    took_s: float = 0.0
-    held_s: float = 0.0
+    took_s: Seconds = 0.0
+    held_s: Seconds = 0.0
     """Time for which all its ranks have been held."""

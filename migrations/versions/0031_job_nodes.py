@@ -23,7 +23,8 @@ select job, 1,
 from (
     select distinct on (e.job, e.generation) e.job, e.generation, coalesce(e.body->'nodes', (
                select jsonb_agg(names.name)
-               from jsonb_array_elements(e.body->'groups') as groups(names), jsonb_array_elements(groups.names) as names(name)
+               from jsonb_array_elements(e.body->'groups') as groups(names),
+                    jsonb_array_elements(groups.names) as names(name)
            ), '[]') as nodes
     from historian.events e
     where e.type in ('generation_started', 'checks_started', 'replay_started')

@@ -14,6 +14,7 @@ from holdfast.bus import Message, event_message
 from holdfast.clock import Now
 from holdfast.events import Event, StepsMeasured
 from holdfast.events.parts.samples import IterationSample, StepSample
+from holdfast.events.parts.scalars import INTEGER_MAX
 from holdfast.fresh_ids import uuid7
 from holdfast.node.ledger.ledger_layout import RING_STEPS
 from holdfast_agent.files.directories import Directories
@@ -249,8 +250,8 @@ class Watcher:
                 id=uuid7(),
                 **common,
                 samples=tuple(batch),
-                missed=self._missed,
-                before=max(0, before),
+                missed=min(self._missed, INTEGER_MAX),
+                before=max(0, min(before, INTEGER_MAX)),
                 world_size=order.placement.job.nnodes * order.placement.job.nproc_per_node if order.placement else 0,
                 flops_per_token=self._model.flops_per_token if self._model else None,
                 peak_flops=self._model.peak_flops if self._model else None,

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.events.parts.traces import RankTrace
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_MAX_NS = (1 << 63) - 1
 _TIMES = ("created_ns", "started_ns", "ended_ns")
 
 
@@ -37,7 +38,16 @@ def _times(trace: RankTrace) -> list[int]:
 
 def _shifted(trace: RankTrace, by_ns: int) -> RankTrace:
     records = tuple(
-        msgspec.structs.replace(record, **{name: time + by_ns for name in _TIMES if (time := getattr(record, name))})
+        msgspec.structs.replace(
+            record, **{name: _within(time + by_ns) for name in _TIMES if (time := getattr(record, name))}
+        )
         for record in trace.records
     )
-    return msgspec.structs.replace(trace, records=records, taken_ns=trace.taken_ns + by_ns if trace.taken_ns else 0)
+    return msgspec.structs.replace(
+        trace, records=records, taken_ns=_within(trace.taken_ns + by_ns) if trace.taken_ns else 0
+    )
+
+
+def _within(time_ns: int) -> int:
+    # A rank may have written any number in place of a time.
+    return max(-_TIME_MAX_NS, min(time_ns, _TIME_MAX_NS))

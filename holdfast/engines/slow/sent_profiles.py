@@ -14,6 +14,7 @@ from holdfast.engines.slow.calls import CollectiveCall, IterationTime
 from holdfast.engines.slow.period import IterationClock
 from holdfast.engines.slow.slow_findings import GroupTime, RankWork
 from holdfast.events.parts.samples import ProfiledCalls, RankProfile
+from holdfast.events.parts.scalars import INTEGER_MAX, SECONDS_MAX
 from holdfast.node.collectives.ring_layout import GroupEntry, RingRecord, ranks_of
 from holdfast.node.ledger.ledger_layout import StepRecord
 from holdfast.topology import Mesh
@@ -115,7 +116,7 @@ def profile_of(
     calls.sort(key=lambda profiled: (-profiled.total_s, profiled.group, profiled.operation, profiled.bytes))
     return RankProfile(
         rank=rank,
-        step=steps[-1].step if steps else -1,
+        step=max(-1, min(steps[-1].step, INTEGER_MAX)) if steps else -1,
         iterations_s=tuple(found.duration_s for found in now),
         in_calls_s=tuple(found.in_calls_s or 0.0 for found in now),
         healthy_work_s=_usual([found.work_s or 0.0 for found in alike[:-last]]),
@@ -134,13 +135,13 @@ def _profiled(
         description=group.description,
         runs=group.runs,
         operation=operation,
-        bytes=size,
+        bytes=max(0, min(size, INTEGER_MAX)),
         sequences=tuple(record.sequence for record in now[-OCCURRENCES_MAX:]),
         seconds=tuple(waited_ns(record) / 1e9 for record in now[-OCCURRENCES_MAX:]),
         before=tuple(record.sequence for record in before),
         before_s=tuple(waited_ns(record) / 1e9 for record in before),
         count=len(now),
-        total_s=sum(map(waited_ns, now)) / 1e9,
+        total_s=min(sum(map(waited_ns, now)) / 1e9, SECONDS_MAX),
     )
 
 
@@ -170,7 +171,7 @@ def group_times(profiles: Sequence[RankProfile], mesh: Mesh | None = None) -> li
                 kind=kind_of(ranks, mesh) or by_rank[ranks[0]].description,
                 ranks=ranks,
                 operation=operation,
-                bytes=size,
+                bytes=max(0, min(size, INTEGER_MAX)),
                 transfer_s=statistics.median(least.values()),
                 waiting_s=tuple(statistics.median(row[at] - least[at] for at in least) for row in rows),
                 occurrences=len(least),

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.events.parts.scalars import Count, Moment, Name, Step
+from holdfast.events.parts.scalars import Count, Moment, Name, Seconds, Step
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,9 +79,9 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     phase: str
     phase_since: Moment | None = None
     steps_done: Count = 0
-    since_change_s: float = 0.0
+    since_change_s: Seconds = 0.0
     """Seconds without any step, phase or collective, by the clock of its node."""
-    since_step_s: float = 0.0
+    since_step_s: Seconds = 0.0
     """Seconds without a step, by the clock of its node."""
     collectives: Count = 0
     """Collectives that it has entered."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from holdfast.events.parts.scalars import INTEGER_MAX, Count, Moment, Name, Step
+from holdfast.events.parts.scalars import INTEGER_MAX, Count, Integer, Moment, Name, Seconds, Step
+
+_Word = Annotated[str, msgspec.Meta(max_length=16)]
+NotFinite = Annotated[dict[_Word, _Word], msgspec.Meta(max_length=8)]
 
 
 class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -15,11 +19,11 @@ class StepSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: Count
     step: Step
     ended_at: Moment
-    duration_s: float
+    duration_s: Seconds
     loss: float | None = None
     grad_norm: float | None = None
     tokens: Count | None = None
-    not_finite: dict[str, str] = {}
+    not_finite: NotFinite = {}
     """`loss` or `grad_norm` -> "nan", "inf" or "-inf", which JSON numbers cannot express."""
 
 
@@ -29,10 +33,10 @@ class IterationSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     rank: Count
     iteration: Count
     """Number of the iteration on this rank and in this generation."""
-    duration_s: float
+    duration_s: Seconds
     pattern: Count = 0
     """Number of the repeated pattern: training and evaluation repeat different ones."""
-    in_calls_s: float | None = None
+    in_calls_s: Seconds | None = None
     """Seconds that the rank waited in collectives; None: not known."""
 
 
@@ -41,21 +45,21 @@ class ProfiledCalls(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     group: str
     description: str
-    runs: tuple[tuple[Count, Count, int], ...]
+    runs: tuple[tuple[Count, Count, Integer], ...]
     """Ranks of the group as runs of (first, count, stride)."""
     operation: str
     bytes: Count
     sequences: tuple[Count, ...]
     """Sequence numbers in the group, the same on all its ranks."""
-    seconds: tuple[float, ...]
+    seconds: tuple[Seconds, ...]
     """Seconds that the rank waited in each."""
     before: tuple[Count, ...] = ()
     """Sequence numbers before the iterations that were asked for."""
-    before_s: tuple[float, ...] = ()
+    before_s: tuple[Seconds, ...] = ()
     """Seconds that the rank waited in each of those."""
     count: Count = 0
     """Number of calls in these iterations."""
-    total_s: float = 0.0
+    total_s: Seconds = 0.0
     """Seconds of all calls in these iterations."""
 
 
@@ -64,13 +68,13 @@ class RankProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     rank: Count
     step: Step = -1
-    iterations_s: tuple[float, ...] = ()
+    iterations_s: tuple[Seconds, ...] = ()
     """Seconds of each iteration."""
-    in_calls_s: tuple[float, ...] = ()
+    in_calls_s: tuple[Seconds, ...] = ()
     """Seconds in collectives, of each iteration."""
-    healthy_s: float = 0.0
+    healthy_s: Seconds = 0.0
     """Seconds of an iteration before these; 0: not known."""
-    healthy_work_s: float = 0.0
+    healthy_work_s: Seconds = 0.0
     """Part of it outside of collectives; 0: not known."""
     calls: tuple[ProfiledCalls, ...] = ()
     """The kinds of collectives in which the rank waited longest."""
@@ -158,5 +162,17 @@ class LoggedSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     mfu: float | None = None
     """From 0 to 1."""
     learning_rate: float | None = None
-    not_finite: dict[str, str] = {}
+    not_finite: NotFinite = {}
     """As in `StepSample`."""
+
+
+class _OfRank(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+
+def require_ranks(world_size: int, of_ranks: Iterable[_OfRank]) -> None:
+    """Raise ValueError if a rank is not one of `world_size`; 0: that is not known."""
+    highest = max((it.rank for it in of_ranks), default=0)
+    if world_size and highest >= world_size:
+        raise ValueError(f"rank {highest} in a job of {world_size}")

@@ -23,6 +23,10 @@ INTEGER_MAX = (1 << 53) - 1
 """Integers beyond this are not exact in every JSON reader, and no real count comes near it."""
 
 
+Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A number that something else has counted in 64 bits. JSON has larger ones, which no float can hold."""
+
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 """A number of things, or an index from 0."""
 
@@ -37,3 +41,15 @@ Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 """A TCP port."""
+
+
+SECONDS_MAX = 1e11
+"""Longer than any difference of two times in 64 bits of nanoseconds."""
+
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
+"""A duration that a node has measured."""
+
+
+StepSeconds = Annotated[float, msgspec.Meta(gt=0, le=SECONDS_MAX)]
+"""The duration of a usual step: what is divided by it stays finite."""

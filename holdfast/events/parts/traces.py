@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.events.parts.scalars import Integer
+
 ProcessKind = Literal["rank", "data_loader", "checkpoint", "other"]
 
 RecordState = Literal["scheduled", "started", "completed"]
@@ -17,7 +19,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     function: str
     file: str = ""
-    line: int = 0
+    line: Integer = 0
     """0: not known."""
 
 
@@ -35,10 +37,10 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The threads of one process."""
 
     kind: ProcessKind = "rank"
-    rank: int | None = None
+    rank: Integer | None = None
     """The rank that it is or belongs to; None: not known."""
     node: str = ""
-    pid: int = 0
+    pid: Integer = 0
     threads: tuple[ThreadStack, ...] = ()
     state: str = ""
     """The kernel's letter (`T`: stopped, `D`: waits for a device or file system); "": not known."""
@@ -58,7 +60,7 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Bytes that it read and wrote; None: not known."""
     wakes_per_s: float | None = None
     """How often its main thread waited and went on; None: not known."""
-    child: int | None = None
+    child: Integer | None = None
     """Its place among the children of its parent, by age from 0; None: a rank itself, or not known."""
 
 
@@ -68,7 +70,7 @@ class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     name: str
     """The same on all its ranks."""
     description: str = ""
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[Integer, ...] = ()
     """Global ranks, in the order of their rank in the group."""
 
 
@@ -79,21 +81,21 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """
 
     group: str
-    sequence: int
+    sequence: Integer
     """Number of the operation in its group, on this rank; point-to-point operations count apart."""
     operation: str
     state: RecordState = "scheduled"
     is_p2p: bool = False
-    peer: int | None = None
+    peer: Integer | None = None
     """Global rank at the other end of a point-to-point operation."""
-    input_sizes: tuple[tuple[int, ...], ...] = ()
-    output_sizes: tuple[tuple[int, ...], ...] = ()
+    input_sizes: tuple[tuple[Integer, ...], ...] = ()
+    output_sizes: tuple[tuple[Integer, ...], ...] = ()
     dtype: str = ""
-    bytes: int = 0
-    created_ns: int = 0
-    started_ns: int = 0
-    ended_ns: int = 0
-    took_ns: int = 0
+    bytes: Integer = 0
+    created_ns: Integer = 0
+    started_ns: Integer = 0
+    ended_ns: Integer = 0
+    took_ns: Integer = 0
     """Duration on the device, by its clock; 0: not known."""
     is_waited_for: bool = False
     """A thread of the rank is in it."""
@@ -103,15 +105,15 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Recent collectives of one rank, oldest first."""
 
-    rank: int
+    rank: Integer
     node: str = ""
     groups: tuple[ProcessGroup, ...] = ()
     records: tuple[CollectiveRecord, ...] = ()
-    entered: dict[str, int] = {}
+    entered: dict[str, Integer] = {}
     """Group -> sequence of the last collective begun; reaches further back than `records`."""
-    completed: dict[str, int] = {}
+    completed: dict[str, Integer] = {}
     """Group -> sequence of the last collective that ended."""
-    taken_ns: int = 0
+    taken_ns: Integer = 0
     unread: str = ""
     """Reason why there are no records."""
 
@@ -126,12 +128,12 @@ class SilentPeer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Address of the other end."""
     address: str = ""
     """Address of this end."""
-    rank: int | None = None
-    bytes: int = 0
+    rank: Integer | None = None
+    bytes: Integer = 0
     """Bytes not acknowledged."""
-    retries: int = 0
+    retries: Integer = 0
     """Most retransmissions on one connection."""
-    connections: int = 1
+    connections: Integer = 1
 
 
 class NodeLinks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,7 +143,7 @@ class NodeLinks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     addresses: tuple[str, ...] = ()
     """Addresses at which connections of its ranks end."""
     silent_peers: tuple[SilentPeer, ...] = ()
-    ports: dict[str, dict[str, int]] = {}
+    ports: dict[str, dict[str, Integer]] = {}
     """Port of an InfiniBand or RoCE card -> counter of missing acknowledgements -> its growth."""
     unread: str = ""
     """Unreadable parts, and why."""
@@ -150,7 +152,7 @@ class NodeLinks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Blamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ranks that one piece of analysis considers at fault."""
 
-    ranks: tuple[int, ...]
+    ranks: tuple[Integer, ...]
     nodes: tuple[str, ...] = ()
     reason: str
     confidence: float

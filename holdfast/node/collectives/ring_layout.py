@@ -36,6 +36,7 @@ not there yet.
 from __future__ import annotations
 
 import struct
+from typing import Annotated
 
 import msgspec
 
@@ -99,7 +100,8 @@ OPERATIONS = (
 )
 """Numbered by their place; only added to."""
 
-Run = tuple[int, int, int]
+_Ranks = Annotated[int, msgspec.Meta(ge=0, le=RANKS_MAX)]
+Run = tuple[_Ranks, _Ranks, Annotated[int, msgspec.Meta(ge=-RANKS_MAX, le=RANKS_MAX)]]
 """First, count, stride."""
 
 
@@ -166,5 +168,4 @@ def ranks_of(runs: tuple[Run, ...]) -> tuple[int, ...]:
 
 def members_of(runs: tuple[Run, ...]) -> int:
     """Return the number of ranks in these runs."""
-    # A negative count, which only a hostile rank writes, must not make up for one that is too large.
-    return sum(abs(count) for _, count, _ in runs)
+    return sum(count for _, count, _ in runs)

@@ -110,7 +110,7 @@ class LedgerReader:
                 StepRecord(
                     step=step,
                     ended_ns=ended,
-                    duration_ns=duration,
+                    duration_ns=max(0, duration),
                     loss=loss if flags & HAS_LOSS else None,
                     grad_norm=grad_norm if flags & HAS_GRAD_NORM else None,
                     tokens=tokens if flags & HAS_TOKENS else None,

@@ -11,14 +11,14 @@
    0.5 < generation_started [gpu-0 gpu-1 gpu-2 gpu-16 gpu-4 gpu-5 gpu-6 gpu-17 gpu-8 gpu-9 gpu-10 gpu-18 gpu-12 gpu-13 gpu-14 gpu-19] because gpu-15, gpu-3, gpu-7, gpu-11 left the job: no progress for 51.0 s after step 350; ...; one of gpu-15, gpu-3, gpu-7, gpu-11 blocks the others
    0.5 < job_submitted because asked by the controller: gpu-15, gpu-3, gpu-7, gpu-11 left train-1 because one of them is at fault
    0.5 < nodes_requested [4] only gpu-15 gpu-3 gpu-7 gpu-11 because the tests need the nodes
-   0.5 < nodes_granted to retest-035f51f8aaf9: gpu-3@2 gpu-7@2 gpu-11@2 gpu-15@2
+   0.5 < nodes_granted to retest-87305201ba5b: gpu-3@2 gpu-7@2 gpu-11@2 gpu-15@2
    0.5 < generation_started [gpu-3 gpu-7 gpu-11 gpu-15] because gpu-3, gpu-7, gpu-11, gpu-15 joined; all 4 nodes are present
   29.9 < incident_closed [recovered] because step 351 completed, past step 350 at which the job had failed
-  51.4 < job_finished [completed] because the checks have finished on every remaining node
-  51.4 < suspects_tested because gpu-15 is at fault: gemm failed: differs (silent_stall); may come back: gpu-3, gpu-7, gpu-11; 3 of 4 nodes were evicted without a fault, for 51 s; the pool lacked 153 node-seconds
-  51.4 < eviction_revoked gpu-3 because it passed the tests that followed its eviction (retest-035f51f8aaf9)
-  51.4 < eviction_revoked gpu-7 because it passed the tests that followed its eviction (retest-035f51f8aaf9)
-  51.4 < eviction_revoked gpu-11 because it passed the tests that followed its eviction (retest-035f51f8aaf9)
+  60.7 < job_finished [completed] because the checks have finished on every remaining node
+  60.7 < suspects_tested because gpu-15 is at fault: gemm failed: differs (silent_stall); may come back: gpu-3, gpu-7, gpu-11; 3 of 4 nodes were evicted without a fault, for 60 s; the pool lacked 180 node-seconds
+  60.7 < eviction_revoked gpu-3 because it passed the tests that followed its eviction (retest-87305201ba5b)
+  60.7 < eviction_revoked gpu-7 because it passed the tests that followed its eviction (retest-87305201ba5b)
+  60.7 < eviction_revoked gpu-11 because it passed the tests that followed its eviction (retest-87305201ba5b)
 = gpu-15: evicted
 = gpu-3: standby
 = gpu-7: standby

@@ -13,15 +13,15 @@
    0.5 < generation_started [gpu-0 gpu-1 gpu-2 gpu-3 gpu-4 gpu-48 gpu-6 gpu-7 gpu-8 gpu-9 gpu-10 gpu-11 gpu-12 gpu-49 gpu-14 gpu-15 gpu-16 gpu-17 gpu-18 gpu-19 gpu-20 gpu-50 gpu-22 gpu-23 gpu-24 gpu-25 gpu-26 gpu-27 gpu-28 gpu-51 gpu-30 gpu-31 gpu-32 gpu-33 gpu-34 gpu-35 gpu-36 gpu-52 gpu-38 gpu-39 gpu-40 gpu-41 gpu-42 gpu-43 gpu-44 gpu-53 gpu-46 gpu-47] because gpu-13, gpu-21, gpu-29, gpu-37, gpu-5, gpu-45 left the job: no progress for 51.0 s after step 350; ...; one of gpu-13, gpu-21, gpu-29, gpu-37, gpu-5, gpu-45 blocks the others
    0.5 < job_submitted because asked by the controller: gpu-13, gpu-21, gpu-29, gpu-37, gpu-5, gpu-45 left train-1 because one of them is at fault
    0.5 < nodes_requested [6] only gpu-13 gpu-21 gpu-29 gpu-37 gpu-5 gpu-45 because the tests need the nodes
-   0.5 < nodes_granted to retest-a9cc5a5797fc: gpu-5@2 gpu-13@2 gpu-21@2 gpu-29@2 gpu-37@2 gpu-45@2
+   0.5 < nodes_granted to retest-25185fbaa5a5: gpu-5@2 gpu-13@2 gpu-21@2 gpu-29@2 gpu-37@2 gpu-45@2
    0.5 < generation_started [gpu-5 gpu-13 gpu-21 gpu-29 gpu-37 gpu-45] because gpu-5, gpu-13, gpu-21, gpu-29, gpu-37, gpu-45 joined; all 6 nodes are present
   29.9 < incident_closed [recovered] because step 351 completed, past step 350 at which the job had failed
-  60.5 < job_finished [completed] because the checks have finished on every remaining node
-  60.5 < suspects_tested because gpu-21 is at fault: gemm failed: differs (defective_cores); gpu-29 is at fault: gemm failed: differs (defective_cores); may come back: gpu-13, gpu-37, gpu-5, gpu-45; 4 of 6 nodes were evicted without a fault, for 60 s; the pool lacked 240 node-seconds
-  60.5 < eviction_revoked gpu-13 because it passed the tests that followed its eviction (retest-a9cc5a5797fc)
-  60.5 < eviction_revoked gpu-37 because it passed the tests that followed its eviction (retest-a9cc5a5797fc)
-  60.5 < eviction_revoked gpu-5 because it passed the tests that followed its eviction (retest-a9cc5a5797fc)
-  60.5 < eviction_revoked gpu-45 because it passed the tests that followed its eviction (retest-a9cc5a5797fc)
+  44.4 < job_finished [completed] because the checks have finished on every remaining node
+  44.4 < suspects_tested because gpu-21 is at fault: gemm failed: differs (defective_cores); gpu-29 is at fault: gemm failed: differs (defective_cores); may come back: gpu-13, gpu-37, gpu-5, gpu-45; 4 of 6 nodes were evicted without a fault, for 44 s; the pool lacked 176 node-seconds
+  44.4 < eviction_revoked gpu-13 because it passed the tests that followed its eviction (retest-25185fbaa5a5)
+  44.4 < eviction_revoked gpu-37 because it passed the tests that followed its eviction (retest-25185fbaa5a5)
+  44.4 < eviction_revoked gpu-5 because it passed the tests that followed its eviction (retest-25185fbaa5a5)
+  44.4 < eviction_revoked gpu-45 because it passed the tests that followed its eviction (retest-25185fbaa5a5)
 = gpu-13: standby
 = gpu-21: evicted
 = gpu-29: evicted

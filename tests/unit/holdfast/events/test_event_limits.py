@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import inspect
 
 from holdfast import events
 from holdfast.events.parts.scalars import INTEGER_MAX
@@ -82,3 +84,61 @@ def test_a_script_that_counts_strangely_is_reported_within_the_limits(tmp_path: 
     assert [sample.step for sample in samples] == [reported]
     book.close()
     writer.close()
+
+
+def bounds_missing(kind: inspect.Type, path: str, seen: set[type]) -> Iterator[str]:
+    """Yield the integers and the measured seconds of an event that no limit bounds."""
+    match kind:
+        case inspect.StructType(cls=cls, fields=fields) if cls not in seen:
+            seen.add(cls)
+            for field in fields:
+                yield from bounds_missing(field.type, f"{cls.__name__}.{field.name}", seen)
+        case inspect.UnionType(types=types) | inspect.TupleType(item_types=types):
+            for inner in types:
+                yield from bounds_missing(inner, path, seen)
+        case inspect.VarTupleType(item_type=inner):
+            yield from bounds_missing(inner, path, seen)
+        case inspect.DictType(value_type=inner):
+            yield from bounds_missing(inner, path, seen)
+        case inspect.IntType(ge=least, le=most) if least is None or most is None:
+            yield path
+        case inspect.FloatType(ge=None, gt=None) if path in MEASURED:
+            yield path
+
+
+MEASURED = {
+    *("StepSample.duration_s", "IterationSample.duration_s", "IterationSample.in_calls_s", "CopiesMeasured.took_s"),
+    *("RankProgress.since_change_s", "RankProgress.since_step_s", "RankProfile.iterations_s", "ProfiledCalls.seconds"),
+    *("SlownessTested.compute_s", "SlownessTested.transfers", "StepTimeMeasured.median_s", "StepTimeMeasured.p99_s"),
+}
+"""Durations that decisions follow from."""
+
+
+def test_every_number_that_decisions_follow_from_has_bounds() -> None:
+    seen: set[type] = set()
+    kinds = events.EVENT_TYPES.values()
+    assert not [path for kind in kinds for path in bounds_missing(inspect.type_info(kind), kind.__name__, seen)]
+    assert {path.partition(".")[0] for path in MEASURED} <= {cls.__name__ for cls in seen}
+
+
+SAMPLE = {"rank": 0, "step": 1, "ended_at": NOW, "duration_s": 1.0}
+MEASURED_STEPS = {"type": "steps_measured", "job": "j", "node": "n", "world_size": 2, "samples": [SAMPLE]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes"),
+    [
+        ({"type": "step_time_measured", "job": "j", "median_s": 0.0, "p99_s": 1.0, "samples": 5}, {}),
+        ({"type": "step_time_measured", "job": "j", "median_s": -1.0, "p99_s": 1.0, "samples": 5}, {}),
+        (MEASURED_STEPS, {"samples": [SAMPLE | {"duration_s": -1.0}]}),
+        (MEASURED_STEPS, {"samples": [SAMPLE | {"duration_s": 1e300}]}),
+        (MEASURED_STEPS, {"samples": [SAMPLE | {"rank": 2}]}),
+        (MEASURED_STEPS, {"samples": [SAMPLE | {"not_finite": {"loss": "x" * 1000}}]}),
+        (MEASURED_STEPS, {"iterations": [[2, 1, 1.0]]}),
+        (PROGRESS | {"world_size": 2}, {"ranks": [{"rank": 2, "step": 1, "phase": "forward"}]}),
+        (PROGRESS, {"ranks": [{"rank": 0, "step": 1, "phase": "forward", "since_change_s": -5.0}]}),
+    ],
+)
+def test_figures_that_no_node_measures_are_refused(fields: dict[str, Any], changes: dict[str, Any]) -> None:
+    with pytest.raises(events.UnreadableEvent):
+        decode(fields, **changes)
