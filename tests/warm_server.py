@@ -2,11 +2,14 @@
 
 KIND is what has been imported: `torch`, or `holdfast`, the command line, the agent and the vault.
 
-A fork does what `python ARGUMENT...` would do, in its own environment and directory, and ends as an interpreter ends.
+A fork does what `python ARGUMENT...` would do, in its own environment and directory. It ends as an interpreter ends,
+but leaves its objects to the kernel: to take them apart copies every page that it shares, which takes longer than most
+commands.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -18,9 +21,10 @@ import select
 import signal
 import socket
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.daemon.quick_imports import quick_imports
 from holdfast.node import kernel
@@ -91,6 +95,31 @@ def run(arguments: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
+def run_and_end(arguments: list[str]) -> NoReturn:
+    """Run them, and end with the exit code that `python` would have."""
+    code: Any = 0
+    try:
+        run(arguments)
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:  # noqa: BLE001 - whatever it is ends the process
+        interrupted = isinstance(error, KeyboardInterrupt)
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = -signal.SIGINT if interrupted else 1
+    if not (code is None or isinstance(code, int)):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit((code or 0) & 0xFF)
+
+
 def serve(listener: socket.socket) -> Asked:
     """Fork for whoever asks; return in each fork, with what it is to be."""
     woken, wakes = os.pipe()
@@ -155,4 +184,4 @@ if __name__ == "__main__":
     KINDS[sys.argv[2]]()
     gc.collect()
     gc.freeze()
-    run(serve(listening).arguments)
+    run_and_end(serve(listening).arguments)
