@@ -19,17 +19,13 @@ depends_on = None
 _OF_PRESENT_JOBS = """
 insert into {schema}.job_nodes (key, version, body, generation)
 select job, 1,
-       jsonb_build_object('job', job, 'generations', jsonb_object_agg(generation::text, nodes)), max(generation)
+       jsonb_build_object('job', job, 'generation', max(newest), 'nodes', jsonb_object_agg(node, newest)), max(newest)
 from (
-    select distinct on (e.job, e.generation) e.job, e.generation, coalesce(e.body->'nodes', (
-               select jsonb_agg(names.name)
-               from jsonb_array_elements(e.body->'groups') as groups(names),
-                    jsonb_array_elements(groups.names) as names(name)
-           ), '[]') as nodes
-    from historian.events e
-    where e.type in ('generation_started', 'checks_started', 'replay_started')
-      and e.job is not null and e.generation is not null
+    select e.job, n.node, max(e.generation) as newest
+    from historian.events e, jsonb_array_elements_text(e.body->'nodes') as n(node)
+    where e.type in ('generation_started', 'checks_started') and e.job is not null and e.generation is not null
       and not exists (select from historian.events f where f.type = 'job_finished' and f.job = e.job)
+    group by e.job, n.node
 ) begun
 group by job
 """

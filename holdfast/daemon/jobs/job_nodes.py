@@ -1,13 +1,14 @@
-"""The nodes that each generation of a job has: a service takes what nodes publish about a job from these only.
+"""The nodes of each job: a service takes what nodes publish about a job from these only.
 
 The bus proves which node has published an event, but a node may name any job and any generation in it. The decisions
-that begin a generation name its nodes. Streams have no order with each other, so an event may arrive before the
-decision that begins its generation, and long after the next one.
+that begin a generation name its nodes. A node may publish about the generations up to the newest that it belongs to:
+one that has joined keeps shards of earlier generations, one that has left knows nothing of later ones. Streams have no
+order with each other, so an event may arrive before the decision that begins its generation, and long after the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -25,8 +26,8 @@ from holdfast.events import (
 )
 from holdfast.store import Table
 
-GENERATIONS_KEPT = 8
-"""Generations of a job whose nodes are known. Nothing follows from what arrives of an older one."""
+GENERATIONS_KEPT = 50
+"""Generations after which a node that has left is forgotten. Nothing follows from what it may still publish."""
 
 FINISHED_KEPT = 200
 """Finished jobs whose nodes are known, in memory: their last events may still arrive."""
@@ -37,25 +38,22 @@ BEGINNINGS: tuple[type[Event], ...] = (GenerationStarted, ChecksStarted, ReplayS
 
 class Membership(Enum):
     MEMBER = "member"
-    """The node belongs to the generation, or the event is not about a job."""
+    """The node belongs to the generation or a later one, or the event is not about a job."""
     EARLY = "early"
     """Nothing has arrived that begins this generation."""
     STRANGER = "stranger"
-    """The node does not belong to the generation."""
+    """The node belongs neither to the generation nor to a later one."""
 
 
 class JobNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes of a job by generation, the newest generations only."""
+    """The nodes of a job, each with the newest generation that it belongs to."""
 
     job: str
-    generations: dict[int, tuple[str, ...]]
-
-    @property
-    def newest(self) -> int:
-        return max(self.generations)
+    generation: int
+    nodes: dict[str, int]
 
 
-JOB_NODES = Table(name="job_nodes", row_type=JobNodes, columns=lambda row: {"generation": row.newest})
+JOB_NODES = Table(name="job_nodes", row_type=JobNodes, columns=lambda row: {"generation": row.generation})
 
 
 class KnownNodes:
@@ -79,9 +77,8 @@ class KnownNodes:
             return Effect(rows=(RowWrite(table=JOB_NODES, key=job, row=None),)) if known else Effect()
         if not isinstance(event, BEGINNINGS) or event.generation is None or job in self._finished:
             return Effect()
-        generations = (known.generations if known else {}) | {event.generation: _nodes_of(event)}
-        newest = dict(sorted(generations.items())[-GENERATIONS_KEPT:])
-        return Effect(rows=(RowWrite(table=JOB_NODES, key=job, row=JobNodes(job=job, generations=newest)),))
+        begun = _with_generation(known or JobNodes(job=job, generation=0, nodes={}), event.generation, _nodes_of(event))
+        return Effect(rows=(RowWrite(table=JOB_NODES, key=job, row=begun),))
 
     def adopt(self, effect: Effect) -> None:
         """Take over the rows of a committed effect."""
@@ -101,9 +98,18 @@ class KnownNodes:
             return Membership.MEMBER
         job, generation = event.job or "", event.generation or 0
         known = self._jobs.get(job) or self._finished.get(job)
-        if known is None or (generation > known.newest and job not in self._finished):
+        if known is None or (generation > known.generation and job not in self._finished):
             return Membership.EARLY
-        return Membership.MEMBER if event.node in known.generations.get(generation, ()) else Membership.STRANGER
+        newest = known.nodes.get(event.node or "")
+        return Membership.MEMBER if newest is not None and generation <= newest else Membership.STRANGER
+
+
+def _with_generation(known: JobNodes, generation: int, nodes: Iterable[str]) -> JobNodes:
+    """Return `known` with a generation of these nodes, which may have arrived after a later one."""
+    newest = {node: max(generation, known.nodes.get(node, 0)) for node in nodes}
+    last = max(generation, known.generation)
+    kept = {node: of for node, of in (known.nodes | newest).items() if of > last - GENERATIONS_KEPT}
+    return JobNodes(job=known.job, generation=last, nodes=kept)
 
 
 def _is_of_node(event: Event) -> bool:

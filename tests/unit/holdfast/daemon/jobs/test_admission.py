@@ -109,10 +109,20 @@ async def test_a_service_that_starts_again_knows_the_nodes(scene: Scene) -> None
     assert await scene.given(line("c"), line("b", name="of b")) == ["of b"]
 
 
-async def test_generations_that_nothing_follows_from_are_forgotten(scene: Scene) -> None:
+async def test_a_node_that_has_joined_may_keep_shards_of_earlier_generations(scene: Scene) -> None:
+    await scene.given(begun(1, "ab"), begun(2, "ac"))
+    assert await scene.given(line("c", 1, "fetched"), line("d", 1, "forged")) == ["fetched"]
+
+
+async def test_nodes_that_have_left_long_ago_are_forgotten(scene: Scene) -> None:
     for generation in range(1, GENERATIONS_KEPT + 2):
-        await scene.given(begun(generation, "ab"))
-    assert await scene.given(line("a", 1, "old"), line("a", 2, "kept")) == ["kept"]
+        await scene.given(begun(generation, "ab" if generation == 1 else "ac"))
+    assert await scene.given(line("b", 1, "of b"), line("a", 1, "of a")) == ["of a"]
+
+
+async def test_generations_may_arrive_in_another_order(scene: Scene) -> None:
+    await scene.given(begun(2, "ac"), begun(1, "ab"))
+    assert await scene.given(line("a", 2, "of a"), line("b", 1, "of b"), line("b", 2, "forged")) == ["of a", "of b"]
 
 
 async def test_the_last_events_of_a_finished_job_are_taken(scene: Scene) -> None:
