@@ -82,6 +82,16 @@ class MachineLoss(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class ForeignEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has published lately about a job that it does not belong to."""
+
+    node: str
+    job: str
+    count: int
+    type: str
+    """One of their types."""
+
+
 class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     ahead_s: float
     """Its clock, compared with that of this machine."""
@@ -93,6 +103,7 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     losses: tuple[MachineLoss, ...] = ()
     checkpoint_paths: tuple[str, ...] = ()
     """The newest checkpoint on the disk of each job."""
+    foreign: tuple[ForeignEvents, ...] = ()
     open_databases: tuple[str, ...] = ()
     """Other databases of the server to which any of its roles may connect, quoted as in SQL."""
 

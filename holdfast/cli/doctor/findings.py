@@ -242,6 +242,20 @@ def _floods(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _foreign_events(facts: Facts) -> Iterator[Finding]:
+    for foreign in facts.database.foreign if facts.database else ():
+        yield Finding(
+            kind="foreign_events",
+            severity=Severity.ERROR,
+            about=foreign.node,
+            what=f"it has published {foreign.count} events within a day about {foreign.job}, a job that it does not "
+            f"belong to (such as {foreign.type}): they are ignored",
+            cure='`holdfast sql "select * from historian.foreign_events"` shows them. An agent publishes none: another '
+            f"program has its password, and `holdfast credentials revoke {foreign.node}` cuts it off. This finding "
+            "goes away after a day",
+        )
+
+
 def _clocks(facts: Facts) -> Iterator[Finding]:
     """Compare all clocks with that of the database, or of this machine if that is away."""
     reference, base_s = ("this machine", 0.0)
@@ -312,6 +326,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     job_findings.machines_without_copies,
     _dead_letters,
     _floods,
+    _foreign_events,
     _disks,
     _certificates,
     _clocks,

@@ -10,7 +10,16 @@ import asyncpg
 import msgspec
 
 from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading
-from holdfast.cli.doctor.facts import DatabaseFacts, JobRow, MachineLoss, NodeRow, Outbox, PublishedMessage, WentBack
+from holdfast.cli.doctor.facts import (
+    DatabaseFacts,
+    ForeignEvents,
+    JobRow,
+    MachineLoss,
+    NodeRow,
+    Outbox,
+    PublishedMessage,
+    WentBack,
+)
 from holdfast.clock import Now
 
 DATABASE_S_MAX = 10.0
@@ -81,6 +90,11 @@ _OPEN_DATABASES = """
 select quote_ident(datname) as name from pg_database
 where datname <> current_database() and datallowconn and has_database_privilege('public', oid, 'connect') order by 1
 """
+# What came before the start of its generation is with the other events by then.
+_FOREIGN = """
+select node, job, count(*) as count, min(type) as type from historian.foreign_events
+where recorded_at > now() - interval '1 day' group by node, job order by count(*) desc, node limit 20
+"""
 _CHECKPOINTS = "select distinct on (job) path from ckpt.steps order by job, step desc"
 
 
@@ -118,6 +132,7 @@ async def _read(connection: Connection, now: Now) -> DatabaseFacts:
         jobs=tuple([msgspec.convert(dict(row), JobRow) for row in await connection.fetch(_JOBS)]),
         losses=tuple([msgspec.convert(dict(row), MachineLoss) for row in await connection.fetch(_LOSSES)]),
         checkpoint_paths=tuple([row["path"] for row in await connection.fetch(_CHECKPOINTS)]),
+        foreign=tuple([msgspec.convert(dict(row), ForeignEvents) for row in await connection.fetch(_FOREIGN)]),
         open_databases=tuple([row["name"] for row in await connection.fetch(_OPEN_DATABASES)]),
     )
 

@@ -31,6 +31,9 @@ STREAM_CLASSES = {
 }
 HOUSEKEEPING_S = 600.0
 
+FOREIGN_KEPT = timedelta(days=30)
+"""Time for which events of nodes that do not belong to their job are kept."""
+
 READS_CHECKED_S = 5.0
 READ_TRANSACTION_MAX = timedelta(seconds=60)
 """Twice the reader's own `statement_timeout`, which it can lift."""
@@ -82,6 +85,7 @@ class Historian:
             await self._patiently(partial(self._store.drop_partition, day))
             self._days -= {day}
             log.info("partition dropped", day=day.isoformat(), keep_days=self._policy.keep_days)
+        await self._patiently(partial(self._store.prune_foreign_events, self._now() - FOREIGN_KEPT))
         oldest = oldest_kept(self._now(), self._policy)
         if oldest is not None:
             await self._patiently(partial(self._store.prune_default_partition, oldest))

@@ -11,23 +11,22 @@ import asyncpg
 
 from holdfast.settings.addresses import Address
 from holdfast.store.connections import Connection, Connections, translated
+from holdfast_historian.foreign_events import write
 from holdfast_historian.partitions import day_of, partition_name
 from holdfast_historian.retraining_plan import TrainingRecord
 from holdfast_historian.rows import EventRow
-
-_INSERT = """
-insert into historian.events
-       (id, at, class, type, source, job, generation, node, cause, incident, body,
-        summary)
-select * from unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
-                     $8::text[], $9::uuid[], $10::uuid[], $11::jsonb[], $12::text[])
-on conflict do nothing
-"""
 
 _PARTITIONS = """
 select child.relname, pg_get_expr(child.relpartbound, child.oid) = 'DEFAULT' as is_default
 from pg_inherits join pg_class child on child.oid = inhrelid
 where inhparent = to_regclass('historian.events')
+"""
+
+_HAS = """
+select exists (select from historian.events
+               where id = $1 and at = $2 and type = $3 and node is not distinct from $4)
+    or exists (select from historian.foreign_events
+               where id = $1 and at = $2 and type = $3 and node is not distinct from $4)
 """
 
 _LAST_TRAINING = """
@@ -75,19 +74,13 @@ class HistorianStore:
 
     async def record(self, rows: Sequence[EventRow]) -> None:
         """Write rows in one transaction; existing ones are left alone. Raise RowsRefused if one is never valid."""
-        columns = list(zip(*rows, strict=True))
-        async with self._connection() as connection:
-            await connection.execute(_INSERT, *columns)
+        async with self._connection() as connection, connection.transaction():
+            await write(connection, [*rows])
 
     async def has(self, row: EventRow) -> bool:
         """Return True if this event is recorded."""
         async with self._connection() as connection:
-            found = await connection.fetchval(
-                "select true from historian.events where id = $1 and at = $2 and type = $3 "
-                "and node is not distinct from $4",
-                *(row.id, row.at, row.type, row.node),
-            )
-        return found is not None
+            return bool(await connection.fetchval(_HAS, row.id, row.at, row.type, row.node))
 
     async def partitions(self) -> frozenset[date]:
         """Return the days that have a partition."""
@@ -133,6 +126,11 @@ class HistorianStore:
         """Drop events recorded before this moment from the default partition, where `at` means nothing."""
         async with self._connection() as connection:
             await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
+
+    async def prune_foreign_events(self, recorded_before: datetime) -> None:
+        """Drop what was recorded before this moment of nodes that do not belong to their job."""
+        async with self._connection() as connection:
+            await connection.execute("delete from historian.foreign_events where recorded_at < $1", recorded_before)
 
     async def end_long_reads(self, transaction_max: timedelta, idle_max: timedelta) -> int:
         """End the reader's sessions that exceed a limit or hold an advisory lock; return their number."""

@@ -57,3 +57,28 @@ Index(
     EVENTS.c.at,
     postgresql_where=text("type = 'steps_measured'"),
 )
+
+Table(
+    "job_nodes",
+    METADATA,
+    Column("job", Text, primary_key=True),
+    Column("node", Text, primary_key=True),
+    Column("generation", BigInteger, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False),
+    comment="the nodes of each job, each with the newest generation that it belongs to",
+)
+
+FOREIGN_EVENTS = Table(
+    "foreign_events",
+    METADATA,
+    *(Column(it.name, it.type, nullable=it.nullable, server_default=it.server_default) for it in EVENTS.columns),
+    comment="events about a job from nodes that do not belong to it; no view has them",
+)
+Index(
+    "foreign_events_once",
+    *(FOREIGN_EVENTS.c[name] for name in ("id", "at", "type", "node")),
+    unique=True,
+    postgresql_nulls_not_distinct=True,
+)
+Index("foreign_events_job", FOREIGN_EVENTS.c.job)
+Index("foreign_events_recorded_at", FOREIGN_EVENTS.c.recorded_at)
