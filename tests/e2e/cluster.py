@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ COMMAND_LIMIT_S = 90.0
 UP_LIMIT_S = 200.0
 """Every node of it imports torch."""
 LOG_LINES_SHOWN = 4
+RANK = re.compile(r"rank-\d")
 
 T = TypeVar("T")
 
@@ -187,7 +189,13 @@ class Cluster:
             lines = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line or "rror" in line]
             parts += [f"--- {log.name}", *(line[:200] for line in lines[-LOG_LINES_SHOWN:])]
         parts += [f"--- {job.name}\n{job.output()[-1500:]}\n{job.errors()[-1500:]}" for job in self.jobs[-2:]]
+        parts += [_stacks(pid) for pid in self._ranks()]
         return "\n".join(parts)
+
+    def _ranks(self) -> list[int]:
+        """Ranks that run on any node."""
+        started = set[int]().union(*(node_processes(self.layout.node(node), None) for node in self.info.nodes))
+        return [pid for pid in sorted(started) if RANK.match(_name(pid))]
 
     def until(self, what: str, condition: Callable[[], T], within_s: float = DEADLINE_S) -> T:
         """Wait for a condition; a failure shows the cluster."""
@@ -295,3 +303,18 @@ def cluster(
 def alive(pid: int) -> bool:
     """Whether a process of this id runs, as anything but a zombie."""
     return started_ticks(pid) is not None
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text()
+    return ""
+
+
+def _stacks(pid: int) -> str:
+    """The stacks of a rank that does not end, with what it does in C++: it may hold the interpreter's lock there."""
+    words = [str(Path(sys.executable).with_name("py-spy")), "dump", "--native", "--pid", str(pid)]
+    with contextlib.suppress(subprocess.SubprocessError):
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S)
+        return f"--- stacks of {pid}\n{done.stdout[-6000:]}{done.stderr[-500:]}"
+    return f"--- no stacks of {pid}"
