@@ -39,6 +39,17 @@ def exited() -> dict[str, Any]:
     return {"rank": 0, "local_rank": 0, "exit_code": 1, "exited_at": datetime.now(UTC).isoformat(), "generation": 1}
 
 
+def measured(generation: int, not_finite: dict[str, str] | None = None) -> dict[str, Any]:
+    """The fields of an event with steps that the job has not made."""
+    samples = [
+        {"rank": rank, "step": 10**6 + step, "ended_at": datetime.now(UTC).isoformat(), "duration_s": 100.0}
+        | {"not_finite": not_finite or {}}
+        for step in range(20)
+        for rank in (0, 1)
+    ]
+    return {"samples": samples, "world_size": 2, "generation": generation}
+
+
 def forged_order(scene: Scene, node: str) -> bytes:
     """An order that would run a script of the attacker, above the node's present one."""
     order = NodeOrder.decode(scene.order(scene.members[0]))
@@ -212,7 +223,7 @@ def names_another_type(scene: Scene) -> Any:
 
 @attempts(
     NODE,
-    "recorded as its own; no service acts on it",
+    "kept apart; no service acts on it, and no view has it",
     {
         "publish the end of a rank of a job that it does not run": ("evidence.process_exited", exited()),
         "publish that the job has finished": ("action.ranks_finished", {"ranks": [0, 1], "generation": 1}),
@@ -232,6 +243,21 @@ def names_another_type(scene: Scene) -> Any:
             "evidence.keeping_interrupted",
             {"step": -1, "reason": "x", "generation": 1},
         ),
+        "publish steps of the job a hundred times as long": ("metric.steps_measured", measured(1)),
+        "publish steps of a generation that the job has not begun": ("metric.steps_measured", measured(7)),
+        "publish a loss of the job that is not finite": ("metric.steps_measured", measured(1, {"loss": "nan"})),
+        "publish that the job's ranks make no progress": (
+            "evidence.progress",
+            {"ranks": [{"rank": 0, "step": 1, "phase": "train", "since_change_s": 1e6}], "generation": 1},
+        ),
+        "publish use of resources by the job's ranks": (
+            "metric.telemetry_measured",
+            {"ranks": [{"rank": 0, "cpu_cores": 0.0}], "interval_s": 5.0, "generation": 1},
+        ),
+        "publish lines of the job that show a broken device": (
+            "evidence.log_signature",
+            {"rank": 0, "signature": "x", "stream": "err", "lines": ["x"], "count": 10**6, "generation": 1},
+        ),
     },
 )
 def speaks_for_the_job(scene: Scene, argument: tuple[str, dict[str, Any]]) -> Any:
@@ -239,6 +265,9 @@ def speaks_for_the_job(scene: Scene, argument: tuple[str, dict[str, Any]]) -> An
     body = event(scene, kind.split(".")[1], job="victim", **fields)
     scene.publish_as_outsider(f"{kind}.victim", body)
     scene.until_recorded(json.loads(body)["id"])
+    if not kind.endswith("order_refused"):  # the order may be older than the job
+        shown = "select from historian.events where id = $1::text::uuid"
+        assert not scene.cluster.query(shown, json.loads(body)["id"])
     scene.until_it_trains_on()
     for node in scene.members:
         copies = scene.operator.ask(f"$JS.API.DIRECT.GET.KV_desired.$KV.desired.{BackupOrder.key_of(node)}")

@@ -126,7 +126,8 @@ class Scene:
 
     def until_recorded(self, event: str) -> None:
         """Wait until the historian has this event: every service has it, or will in order."""
-        sql = "select 1 from historian.events where id = $1::text::uuid"
+        sql = """select from historian.events where id = $1::text::uuid
+                 union all select from historian.foreign_events where id = $1::text::uuid"""
         self.cluster.until(f"{event} is recorded", lambda: self.cluster.query(sql, event))
 
     def until_dead_letter(self, error: str) -> None:
