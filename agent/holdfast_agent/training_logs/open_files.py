@@ -30,7 +30,7 @@ class FileKey(msgspec.Struct, frozen=True):
 
 
 class FoundLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A training log. `way` is the path to open, `path` its name; `rank` writes it."""
+    """A training log. `way` is the path to open, `path` its name as text; `rank` writes it."""
 
     key: FileKey
     rank: int
@@ -56,7 +56,7 @@ def logs_at(paths: Mapping[str, int]) -> list[FoundLog]:
     found: list[FoundLog] = []
     for path, rank in paths.items():
         if kind_of(path) and (status := _stat(path)) is not None:
-            found.append(FoundLog(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=path, path=path))
+            found.append(_found(status, rank, path, path))
     return found
 
 
@@ -76,7 +76,13 @@ def _of_rank(rank: int, pid: int) -> Iterator[FoundLog]:
         waiting += _children(here)
         for way, path in _open_files(here):
             if kind_of(path) and (status := _stat(way)) is not None and _is_written(here, way):
-                yield FoundLog(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=way, path=path)
+                yield _found(status, rank, way, path)
+
+
+def _found(status: os.stat_result, rank: int, way: str, path: str) -> FoundLog:
+    # Names are bytes. What is not UTF-8 in them cannot be sent.
+    name = os.fsencode(path).decode(errors="replace")
+    return FoundLog(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=way, path=name)
 
 
 def _children(pid: int) -> list[int]:

@@ -14,6 +14,7 @@ import structlog
 from holdfast.decoding import UNREADABLE
 from holdfast.events import CheckpointRestored, CheckpointSaved, DiagnosticResult, Event, ReplayResult, StepsKept
 from holdfast.events.parts.ranks import RankReplay
+from holdfast.events.parts.scalars import Count, Step
 from holdfast.fresh_ids import uuid7
 from holdfast.orders.node import NodeOrder
 from holdfast.trainer.report import (
@@ -53,19 +54,19 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     at_ns: int
-    rank: int
-    generation: int
+    rank: Count
+    generation: Count
     fields: dict[str, str | int | float | bool | list[int | str | dict[str, Any]] | None] = {}
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of the report `checkpoint_saved`."""
 
-    step: int
-    path: str
-    bytes: int
+    step: Step
+    path: Annotated[str, msgspec.Meta(max_length=PATH_CHARS_MAX)]
+    bytes: Count
     took_s: float
-    steps: tuple[int, ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +100,17 @@ class ReportFile:
                 data = file.read(READ_BYTES_MAX)
         except FileNotFoundError:
             return []
+        if len(data) == READ_BYTES_MAX and b"\n" not in data:
+            # No report is that long. It would be read again for ever, and hide what follows.
+            self.offset += len(data)
+            return []
         found: list[RankReport] = []
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             if line.strip():
                 if self._may_take < 1:
                     break
                 self._may_take -= 1
-                if (report := _parse(line)) is not None:
+                if (report := parse(line)) is not None:
                     found.append(report)
             self.offset += len(line)
         return found
@@ -178,7 +183,8 @@ def training_log(report: RankReport) -> str | None:
     return path if isinstance(path, str) and len(path) <= PATH_CHARS_MAX else None
 
 
-def _parse(line: bytes) -> RankReport | None:
+def parse(line: bytes) -> RankReport | None:
+    """Return the report in a line; None if it is none."""
     try:
         return msgspec.json.decode(line, type=RankReport)
     except UNREADABLE as error:
