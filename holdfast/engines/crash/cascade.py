@@ -276,6 +276,11 @@ def _is_echo(finding: RuleMatch, found: Mapping[Key, Sequence[RuleMatch]]) -> bo
             for matches in found.values()
             for one in matches
         )
+    if finding.rule.where == "code" and finding.rule.symptom is Symptom.ABORTED and finding.lines:
+        # A watchdog aborts each rank; an earlier abort would have ended the launcher before any collective timed out.
+        waited = (one for matches in found.values() for one in matches if one.rule.symptom is Symptom.NCCL_TIMEOUT)
+        if any(one.file == finding.file and one.lines and one.number < finding.number for one in waited):
+            return True
     is_general = finding.rule.symptom is Symptom.NCCL_ERROR
     return any(
         one.hand == "cascade" and one.rank == finding.rank and (one.rule.excuses or not is_general)

@@ -117,7 +117,7 @@ def _by_rules(scans: Sequence[ScannedLog], exit_codes: Mapping[int, int] | None,
     bad = next((scan for scan in scans if scan.bad_steps), None)
     if bad is not None and (decided is None or decided.finding.rule.symptom in _FROM_OUTSIDE):
         decided = _with_bad_numbers(book, bad, decided)
-    if decided is None or _only_stopped(decided, ends):
+    if decided is None or _only_stopped(decided, ends, stopped):
         return _nothing(scans, codes)
     if decided.rank is None and decided.local_rank is not None:
         decided = msgspec.structs.replace(decided, rank=_global(decided.local_rank, ends))
@@ -193,16 +193,16 @@ def _with_bad_numbers(book: RuleBook, scan: ScannedLog, ended: FirstFailure | No
     )
 
 
-def _only_stopped(decided: FirstFailure, ends: Sequence[RankEnd]) -> bool:
+def _only_stopped(decided: FirstFailure, ends: Sequence[RankEnd], stopped: Sequence[RankEnd]) -> bool:
     """Return True if ranks are only known to be stopped, after another one that the launcher saw end by itself."""
     if decided.finding.hand != "cascade" or decided.finding.rule.symptom is not Symptom.TERMINATED:
         return False
-    if any(ended.is_first and ended.code != ENDED_BY_LAUNCHER for ended in ends):
+    if stopped or any(ended.is_first and ended.code != ENDED_BY_LAUNCHER for ended in ends):
         return True
     # srun and mpirun report in the order of time, without naming a first.
     failed = min((ended.line.number for ended in ends if 0 < ended.code < _SIGNALLED), default=None)
-    stopped = [ended.line for ended in ends if ended.code == ENDED_BY_LAUNCHER]
-    return failed is not None and decided.finding.number > failed and decided.finding.lines[0] in stopped
+    asked = [ended.line for ended in ends if ended.code == ENDED_BY_LAUNCHER]
+    return failed is not None and decided.finding.number > failed and decided.finding.lines[0] in asked
 
 
 def _without_answers_of_slurm(

@@ -104,8 +104,11 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
 
 
 def stopped_by_launcher(ends: Sequence[RankEnd]) -> list[RankEnd]:
-    """Return the ends that follow another rank's: the launcher sends SIGTERM, and SIGKILL to ranks that ignore it."""
-    first = next((end for end in ends if end.is_first and end.code not in (ENDED_BY_LAUNCHER, _KILLED)), None)
+    """Return the ends that follow another rank's: the launcher sends SIGTERM, and SIGKILL to ranks that ignore it.
+    Without the launcher's word on the first, as in a report that is cut, the earliest time tells it."""
+    named = [end for end in ends if end.is_first]
+    known = named or sorted((end for end in ends if end.at is not None), key=lambda end: end.at or 0.0)[:1]
+    first = next((end for end in known if end.code not in (ENDED_BY_LAUNCHER, _KILLED)), None)
     if first is None or first.at is None:
         return []
     return [
