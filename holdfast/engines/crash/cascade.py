@@ -73,7 +73,7 @@ def find_first_failure(
         return _of_vague(vague, hints, cascade, observed_first)
     if cascade:
         return _of_cascade(cascade, hints, ranks)
-    alone = [hint for hint in hints if hint.rule.alone]
+    alone = [hint for hint in hints if hint.rule.alone and not hint.has_passed]
     return _of_hint(alone[-1]) if alone else None
 
 

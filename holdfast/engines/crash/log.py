@@ -35,6 +35,7 @@ _ANSI = re.compile(r"(?:\x1b|#033|\\033|\\x1b)\[[0-9;?]*[A-Za-z]")
 
 _TYPOGRAPHIC = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
 """Quotation marks as forums print them."""
+_UNPAIRED = _TYPOGRAPHIC | {0x201C: None, 0x201D: None}
 
 _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (re.compile(r"\[(?:rank|RANK|Rank)[ :=]{0,2}(\d{1,6})\]:? ?"), False),
@@ -115,7 +116,9 @@ def dissect(raw: str, number: int) -> LogLine:
     if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
         text = _ANSI.sub("", text)
     if not text.isascii():
-        text = text.translate(_TYPOGRAPHIC)
+        # One alone opens or closes a quoted log, not a text within the line.
+        is_paired = text.count("\u201c") == text.count("\u201d")
+        text = text.translate(_TYPOGRAPHIC if is_paired else _UNPAIRED)
     at = moment(text)
     level = ""
     rank: int | None = None

@@ -46,7 +46,7 @@ _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pick
 
 class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
     """A rule and the lines that prove it, the decisive one first; exit codes have none. `place`: the rule's position in
-    the order. `is_exception`: a Python exception matched."""
+    the order. `is_exception`: a Python exception matched. `has_passed`: a later line of the log tells that it passed."""
 
     rule: Rule
     place: int
@@ -56,6 +56,7 @@ class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[LogLine, ...]
     is_exception: bool = False
     is_aside: bool = False
+    has_passed: bool = False
     block: int = 0
 
     @property
@@ -95,7 +96,9 @@ def rule_matches(
         if met is not None:
             if instead := _by_holders(met.rule.name, line.text):
                 met = book.named(instead)
-            found.append(_match(met, file, rank, local, (line,)))
+            undone = met.undone
+            passed = undone is not None and any(one.number > line.number and undone.search(one.text) for one in rest)
+            found.append(_match(met, file, rank, local, (line,), has_passed=passed))
     return sorted(found, key=lambda finding: finding.number)
 
 
@@ -139,6 +142,7 @@ def _match(
     *,
     is_exception: bool = False,
     is_aside: bool = False,
+    has_passed: bool = False,
     block: int = 0,
 ) -> RuleMatch:
     return RuleMatch(
@@ -150,6 +154,7 @@ def _match(
         lines=lines,
         is_exception=is_exception,
         is_aside=is_aside,
+        has_passed=has_passed,
         block=block,
     )
 

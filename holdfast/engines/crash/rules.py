@@ -37,6 +37,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     types: tuple[str, ...] = ()
     """Exception types that match alone or, with patterns, are required in addition."""
     unless: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
+    """Regular expressions for later lines of the same log which tell that it passed: then it no longer counts alone."""
     where: Literal["any", "line", "exception", "code"] = "any"
     """`code`: matches no line; the code names it for an exit code or a circumstance."""
     levels: Literal["loud", "nccl", "any"] = "loud"
@@ -65,6 +67,7 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
     place: int
     pattern: re.Pattern[str] | None
     unless: re.Pattern[str] | None
+    undone: re.Pattern[str] | None
     types: frozenset[str]
 
     def finds_in_line(self, text: str, level: str) -> bool:
@@ -151,11 +154,15 @@ def _compiled(rule: Rule, place: int) -> CompiledRule:
     if not 0 < rule.confidence <= 1:
         raise RulesRefused(f"rule {rule.name}: confidence is {rule.confidence}, use 0 to 1")
     try:
-        pattern = re.compile("|".join(f"(?:{one})" for one in rule.patterns)) if rule.patterns else None
-        unless = re.compile("|".join(f"(?:{one})" for one in rule.unless)) if rule.unless else None
+        pattern, unless, undone = map(_any_of, (rule.patterns, rule.unless, rule.undone))
     except re.error as error:
         raise RulesRefused(f"rule {rule.name}: {error}") from error
-    return CompiledRule(rule=rule, place=place, pattern=pattern, unless=unless, types=frozenset(rule.types))
+    types = frozenset(rule.types)
+    return CompiledRule(rule=rule, place=place, pattern=pattern, unless=unless, undone=undone, types=types)
+
+
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
+    return re.compile("|".join(f"(?:{one})" for one in patterns)) if patterns else None
 
 
 def parsed(text: str) -> RuleBook:
