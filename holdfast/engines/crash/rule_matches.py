@@ -46,7 +46,7 @@ _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pick
 
 class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
     """A rule and the lines that prove it, the decisive one first; exit codes have none. `place`: the rule's position in
-    the order. `is_exception`: a Python exception matched. `has_passed`: a later line of the log tells that it passed."""
+    the order. `is_exception`: a Python exception matched. `has_passed`: a later line of the log tells so."""
 
     rule: Rule
     place: int
