@@ -14,7 +14,8 @@ from holdfast.node.ranks_file import open_ranks_file
 from holdfast_agent.zygote.copy_file import CopyFile
 from holdfast_agent.zygote.wire import ERROR_COPY, RankSlot
 
-_EXCEPTION_BYTES_MAX = 1 << 20
+_EXCEPTION_BYTES_MAX = 512 << 10
+"""More than `holdfast.trainer.rank` writes, and less than makes the event of the rank's end too long to be read."""
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.events import BODY_BYTES_MAX
 from holdfast.events.parts.ranks import RankException
+from holdfast.trainer.rank import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX
 from holdfast_agent.zygote.exception_files import read_exception
 
 
@@ -27,3 +29,11 @@ def test_a_pipe_a_link_and_a_directory_are_no_records(tmp_path: Path) -> None:
 def test_a_record_that_is_no_text_or_nested_without_end_is_none(tmp_path: Path, record: bytes) -> None:
     (tmp_path / "record").write_bytes(record)
     assert read_exception(tmp_path / "record") is None
+
+
+def test_no_exception_makes_the_end_of_its_rank_too_long_to_be_read(tmp_path: Path) -> None:
+    for chars in (MESSAGE_CHARS_MAX + TRACEBACK_CHARS_MAX, BODY_BYTES_MAX // 6):
+        long = RankException(type="T", message="", traceback="\x01" * chars)
+        (tmp_path / "record").write_bytes(msgspec.json.encode(long))
+        read = read_exception(tmp_path / "record")
+        assert (read is not None) == (chars <= MESSAGE_CHARS_MAX + TRACEBACK_CHARS_MAX)
