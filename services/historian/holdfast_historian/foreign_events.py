@@ -38,12 +38,7 @@ _IS_OF_NODE = f"""
     e.job is not null and e.node is not null
     and (e.class in ('evidence', 'metric') or e.type in ({_tags(ACTIONS_OF_NODES)})) and e.type not in ({_OF_ANY_NODE})
 """
-_IS_FOREIGN = f"""
-    ({_IS_OF_NODE}
-     and exists (select from historian.job_nodes n where n.job = e.job)
-     and not exists (select from historian.job_nodes n
-                     where n.job = e.job and n.node = e.node and coalesce(e.generation, 0) <= n.generation))
-"""
+_IS_MEMBER = "n.job = e.job and n.node = e.node and coalesce(e.generation, 0) <= n.generation"
 
 _COLUMNS = "id, at, class, type, source, job, generation, node, cause, incident, body, summary"
 
@@ -52,7 +47,11 @@ with given as (
     select * from unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
                          $8::text[], $9::uuid[], $10::uuid[], $11::jsonb[], $12::text[]) as e({_COLUMNS})
 ), judged as (
-    select e.*, {_IS_FOREIGN} as is_foreign from given e
+    -- Joins: a subquery would read all nodes of the job for each row.
+    select e.*, {_IS_OF_NODE} and j.job is not null and n.job is null as is_foreign
+    from given e
+    left join historian.job_nodes n on {_IS_MEMBER}
+    left join (select distinct job from historian.job_nodes where job = any($6::text[])) j on j.job = e.job
 ), apart as (
     insert into historian.foreign_events ({_COLUMNS})
     select {_COLUMNS} from judged where is_foreign on conflict do nothing
@@ -79,7 +78,8 @@ _KNOWN = "select distinct job from historian.job_nodes where job = any($1::text[
 
 _BACK = f"""
 with moved as (
-    delete from historian.foreign_events e where e.job = any($1::text[]) and not {_IS_FOREIGN} returning *
+    delete from historian.foreign_events e using historian.job_nodes n
+    where e.job = any($1::text[]) and {_IS_MEMBER} returning e.*
 )
 insert into historian.events select * from moved on conflict do nothing
 """
@@ -90,7 +90,9 @@ _SAMPLED = (Progress, StepsMeasured)
 _AWAY = f"""
 with moved as (
     delete from historian.events e
-    where e.job = any($1::text[]) and {{which}} and {_IS_FOREIGN} returning *
+    where e.job = any($1::text[]) and {{which}} and {_IS_OF_NODE}
+      and not exists (select from historian.job_nodes n where {_IS_MEMBER})
+    returning *
 )
 insert into historian.foreign_events select * from moved on conflict do nothing
 """
