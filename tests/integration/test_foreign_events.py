@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from holdfast.cli.doctor.reading_database import read_database
 from holdfast.clock import system_now
 from holdfast.events import Event, FirstStep, GenerationStarted, JobSubmitted, ProcessExited, ReplayStarted
+from holdfast_historian.store import HistorianStore
 from tests.integration.historian_scene import Story, database, one, query, record
 
 pytestmark = pytest.mark.integration
@@ -70,6 +72,21 @@ async def test_a_node_that_joins_may_publish_about_earlier_generations(urls: dic
     late.say(FirstStep, 10.5, node="n4", step=1, completed_at=late.at(10.5))
     await record(urls["historian"], [*decisions, *own, *late.events])
     assert not await query(urls["reader"], APART, "joined")
+
+
+async def test_what_is_old_is_dropped(urls: dict[str, str]) -> None:
+    decisions, own, forged = told("old")
+    await record(urls["historian"], [*decisions, *own, *forged])
+    store = await HistorianStore.connect(urls["historian"])
+    try:
+        for past, rows in ((system_now() - timedelta(hours=1), True), (system_now() + timedelta(hours=1), False)):
+            await store.prune_foreign_events(past)
+            await store.prune_job_nodes(past)
+            for table in ("foreign_events", "job_nodes"):
+                kept = await query(urls["reader"], f"select from historian.{table} where job = 'old'")
+                assert bool(kept) == rows
+    finally:
+        await store.close()
 
 
 async def test_doctor_names_the_node(urls: dict[str, str]) -> None:

@@ -89,6 +89,7 @@ class Historian:
         oldest = oldest_kept(self._now(), self._policy)
         if oldest is not None:
             await self._patiently(partial(self._store.prune_default_partition, oldest))
+            await self._patiently(partial(self._store.prune_job_nodes, oldest))
 
     async def _keep_house(self) -> None:
         while True:

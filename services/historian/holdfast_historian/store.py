@@ -132,6 +132,11 @@ class HistorianStore:
         async with self._connection() as connection:
             await connection.execute("delete from historian.foreign_events where recorded_at < $1", recorded_before)
 
+    async def prune_job_nodes(self, begun_before: datetime) -> None:
+        """Forget the nodes of generations that began before this moment: their events are dropped too."""
+        async with self._connection() as connection:
+            await connection.execute("delete from historian.job_nodes where at < $1", begun_before)
+
     async def end_long_reads(self, transaction_max: timedelta, idle_max: timedelta) -> int:
         """End the reader's sessions that exceed a limit or hold an advisory lock; return their number."""
         async with self._connection() as connection:
