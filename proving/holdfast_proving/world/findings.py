@@ -31,7 +31,7 @@ CERTIFIED_AFTER = 10
 """Sound steps that must follow before a step is certified, as `[corruption] certified_after_steps`."""
 CERTIFIED_EVERY_S = 2.0
 SLOW_AFTER_STEPS = 5
-"""Slow steps until slowness is found, and fast ones until it is found over."""
+"""Slow steps until slowness is found, and fast ones until it is found over. Before that nothing is located."""
 ANOMALY_AFTER_S = 120.0
 """Time until a drift is found, as the analyzer judges the last two minutes."""
 
@@ -128,8 +128,9 @@ class Findings:
                     detected_after=SLOW_AFTER_STEPS,
                 )
 
-        self._agenda.after(SLOW_AFTER_STEPS * pace_s, began)
-        self._agenda.after(fault.kind.found_after_s * chance.uniform(0.8, 1.2), located)
+        onset_s = SLOW_AFTER_STEPS * pace_s
+        self._agenda.after(onset_s, began)
+        self._agenda.after(max(onset_s, fault.kind.found_after_s * chance.uniform(0.8, 1.2)), located)
 
     def relief(self, training: Training, run: Run, fault: Fault) -> None:
         """Find that the job is back at its pace."""

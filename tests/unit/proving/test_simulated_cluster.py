@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.events import Event, IncidentOpened
+from holdfast.events import Event, FailSlowLocated, FailSlowOnset, IncidentOpened
 from holdfast_proving.inside.cluster import Cluster
 from holdfast_proving.scenario.load import load_scenario, read_scenario
 from tests.scenes.small_scenario import SMALL
@@ -46,3 +46,12 @@ def test_a_job_completes() -> None:
     cluster = Cluster(scenario, 1).run()
     assert [training.is_complete for training in cluster.trainings] == [True]
     assert any(isinstance(event, IncidentOpened) for _, event in cluster.log)
+
+
+def test_no_machine_is_named_before_it_is_known_that_the_job_is_slow() -> None:
+    slow = '[[faults]]\nname = "x"\neffect = "slow"\nlasts = "repair"\nslowdown = 2.0\n'
+    strike = '[[strikes]]\nkind = "x"\nat_h = 0.5\nplace = "gpu-1"\n'
+    cluster = Cluster(read_scenario(SMALL.replace("nodes = 4", "nodes = 4, step_s = 15.0") + slow + strike), 1).run(0.1)
+    kinds = FailSlowOnset | FailSlowLocated
+    found = {type(event): at_s for at_s, event in reversed(cluster.log) if isinstance(event, kinds)}
+    assert 1800.0 + 5 * 30.0 <= found[FailSlowOnset] <= found[FailSlowLocated]
