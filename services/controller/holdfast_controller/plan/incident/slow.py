@@ -1,9 +1,9 @@
 """The decision about a machine that slows its job down, or about a few of which one does.
 
 A restart costs time as well, and slowness may pass by itself: the machine is replaced once it has cost as much as a
-restart would cost this job. At worst the job loses twice the minimum, however long the slowness lasts. A job that has
-shown no way to resume would lose everything: its slowness is only reported. Evicted machines are tested beside training
-(`checks/suspect_test.py`).
+restart would cost this job, since the first slow iteration (GREYHOUND's Algorithm 1). At worst the job loses twice the
+minimum, however long the slowness lasts. A job that has shown no way to resume would lose everything: its slowness is
+only reported. Evicted machines are tested beside training (`checks/suspect_test.py`).
 
 Before tests or stacks name a machine, hints may: if one node of the slow job has a reason to be slow, such as heat, it
 is the suspect (ByteRobust §8.1.1). In a job that is slow from its start, it is the one that tests found slow last, here
@@ -35,7 +35,7 @@ NO_WAY_TO_RESUME = "no_way_to_resume"
 """Mechanism that withholds a restart that can be avoided: the job would start from scratch."""
 
 FROM_THE_START, FROM_THE_START_STEPS = timedelta(minutes=5), 20
-"""A job that is found to be slow within this time of its start, or within as many steps, was slow from the start."""
+"""A job that gets slow within this time of its start, or within as many steps, is slow from the start."""
 
 NEVER_RESUMED = "the job has made no checkpoint that is known, and no restart of it went on from an earlier step"
 
@@ -52,12 +52,19 @@ def slowed_down(draft: JobDraft, event: FailSlowOnset | MfuDeclined) -> None:
     if left < 1.0:
         known = draft.state.slowdown
         is_same = known is not None and known.generation == event.generation and isinstance(event, MfuDeclined)
-        since = known.since if known is not None and is_same else event.at
+        since = known.since if known is not None and is_same else _began_at(event)
         slowdown = Slowdown(
             generation=draft.state.generation, since=since, lost_share=1.0 - left, text=pace, event=event.id
         )
         draft.update(slowdown=slowdown)
         suspect_hinted(draft)
+
+
+def _began_at(event: FailSlowOnset | MfuDeclined) -> datetime:
+    """Return when the first slow iteration began. A decline little by little has no such beginning."""
+    if isinstance(event, MfuDeclined):
+        return event.at
+    return event.at - timedelta(seconds=event.detected_after * event.after_s)
 
 
 def inspected(draft: JobDraft) -> None:
@@ -91,6 +98,7 @@ def suspect_hinted(draft: JobDraft) -> None:
         generation=state.generation,
         node=node,
         is_tested=False,
+        # Tests follow the onset, and overrule a hint: they get their time first.
         since=draft.now,
         lost_share=slowdown.lost_share,
         text=f"{node} makes the job slow: {slowdown.text}; {reason}",
@@ -146,7 +154,8 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
     known = state.slow if state.slow and state.slow.generation == state.generation else None
     if known and (known.suspects == suspects or known.is_tested > event.is_validated):
         if known.is_tested < event.is_validated:
-            draft.update(slow=msgspec.structs.replace(known, is_tested=True, text=f"{known.text}; {event.summary}"))
+            since, text = _slow_since(state, event), f"{known.text}; {event.summary}"
+            draft.update(slow=msgspec.structs.replace(known, is_tested=True, since=min(known.since, since), text=text))
         return
     alone = suspects[0] if len(suspects) == 1 else ""
     subject = alone or f"one of {', '.join(suspects)}"
@@ -155,13 +164,21 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
         node=alone,
         one_of=() if alone else suspects,
         is_tested=event.is_validated,
-        since=event.at,
+        since=_slow_since(state, event),
         lost_share=lost_share,
         text=f"{subject} makes the job slow: "
         f"an iteration takes {event.pace_s:.3g} s instead of {event.healthy_s:.3g} s; {event.summary}",
         event=event.id,
     )
     draft.state = state.update(slow=slow)
+
+
+def _slow_since(state: JobState, event: FailSlowLocated) -> datetime:
+    """Return since when the named nodes cost time: since the job got slow, unless tests found that this had passed."""
+    slowdown = state.slowdown
+    if slowdown is None or slowdown.generation != state.generation or slowdown.is_refuted:
+        return event.at
+    return min(event.at, slowdown.since)
 
 
 def _refute(draft: JobDraft) -> None:

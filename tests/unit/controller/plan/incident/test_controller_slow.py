@@ -99,6 +99,7 @@ class Scene:
 
 def located(**changes: Any) -> FailSlowLocated:
     fields: dict[str, Any] = {
+        "at": NOW,
         "generation": 2,
         "nodes": ("node-1",),
         "ranks": (1,),
@@ -109,7 +110,7 @@ def located(**changes: Any) -> FailSlowLocated:
         "fault": "computation",
         "summary": "rank 1 computes slowly",
     }
-    return FailSlowLocated(id=uuid7(), at=NOW, source="analyzer", job="job", asked=uuid7(), **(fields | changes))
+    return FailSlowLocated(id=uuid7(), source="analyzer", job="job", asked=uuid7(), **(fields | changes))
 
 
 def incident() -> Incident:
@@ -285,6 +286,23 @@ def onset(after_s: float = 0.0) -> FailSlowOnset:
     at = NOW + timedelta(seconds=after_s)
     fields = {"before_s": 1.0, "after_s": 2.0, "healthy_s": 1.0, "iteration": 50, "detected_after": 5}
     return FailSlowOnset(id=uuid7(), at=at, source="analyzer", job="job", generation=2, **fields)
+
+
+def test_slowness_costs_since_its_first_slow_iteration() -> None:
+    """Half of the time is lost, and a minute's worth takes two, whenever it is known why."""
+    scene = Scene()
+    scene.receive(onset(after_s=10.0))
+    scene.receive(located(at=NOW + timedelta(seconds=60)))
+    assert scene.at(119).is_nothing
+    assert any(isinstance(event, Eviction) for event in scene.replaced_at(120))
+
+
+def test_slowness_that_tests_found_over_costs_since_it_is_located_again() -> None:
+    scene = Scene()
+    scene.receive(onset(after_s=10.0))
+    scene.receive(located(nodes=(), ranks=(), fault="unknown", summary="all compute as fast"))
+    scene.receive(located(at=NOW + timedelta(seconds=60)))
+    assert scene.at(179).is_nothing and scene.at(180).events
 
 
 @pytest.mark.parametrize(
