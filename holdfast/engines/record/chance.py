@@ -21,6 +21,8 @@ KILL_WEIGHT = 0.5
 """Weight of a kill: people, supervisors and the kernel kill processes, broken devices do not."""
 KILLS_BELOW = 0.05
 """Logarithm of the ratio by which the odds that kills lead to stay below those of an eviction."""
+SHARE_WEIGHT = 2.0
+"""Weight of the expected share of a job's failures, in failures."""
 FLOOR_RATIO = 100.0
 """The odds never fall further below the prior than this, so that a fault that begins later is found in time."""
 
@@ -47,13 +49,6 @@ def logit(chance: float) -> float:
 
 def chance_of(log_odds: float) -> float:
     return 1.0 / (1.0 + math.exp(-log_odds))
-
-
-def ratio(nodes: int, policy: RecordPolicy) -> float:
-    """Return the likelihood of a failure on one of `nodes` machines if that has a lasting fault, divided by the
-    likelihood if the job fails on any of them."""
-    share = policy.culprit_share
-    return share * nodes + 1.0 - share
 
 
 def faded(log_odds: float, towards: float, age: timedelta, policy: RecordPolicy) -> float:
@@ -100,14 +95,31 @@ class _Rival:
 
 
 class _Job(_Rival):
-    """Against the job, which fails on any of its machines alike: only their comparison tells the two apart."""
+    """Against the job, which fails on any of its machines alike: only their comparison tells the two apart.
+
+    The share of the job's failures that a machine with a lasting fault has is `culprit_share`, or less if several have
+    one: it is learned from the failures so far (the mean of a beta distribution).
+    """
 
     def __init__(self, policy: RecordPolicy) -> None:
         super().__init__(policy)
         self.floor = self.prior - math.log(FLOOR_RATIO)
+        self.here, self.there = SHARE_WEIGHT * policy.culprit_share, SHARE_WEIGHT * (1.0 - policy.culprit_share)
+
+    @property
+    def share(self) -> float:
+        return min(self.policy.culprit_share, self.here / (self.here + self.there))
+
+    def ratio(self, nodes: int) -> float:
+        """Return the likelihood of one more failure on the machine if it has a lasting fault, divided by the likelihood
+        if the job fails on any of `nodes` machines."""
+        share = self.share
+        self.here += 1.0
+        return share * nodes + 1.0 - share
 
     def elsewhere(self) -> None:
-        step = math.log(1.0 - self.policy.culprit_share)
+        step = math.log(1.0 - self.share)
+        self.there += 1.0
         self.log_odds = max(self.floor, self.log_odds + step)
         self.lift = max(self.floor, self.lift + step)
 
@@ -164,13 +176,13 @@ class _Odds:
         if mark.kind is MarkKind.KILLED:
             self.chance.killed(self.policy.ratio_max)
             # A job of one node cannot be compared, and counts as the smallest that can.
-            self.job.killed(ratio(max(mark.nodes, 2), self.policy))
+            self.job.killed(self.job.ratio(max(mark.nodes, 2)))
         elif mark.kind in SURE:
             self.chance.proved()
             self.job.proved()
         elif mark.kind in COMPARED or is_printed:
             self.chance.failed(self.policy.ratio_max)
-            self.job.failed(ratio(mark.nodes, self.policy))
+            self.job.failed(self.job.ratio(mark.nodes))
         else:
             self.chance.failed(self.policy.ratio_max)
             self.job.failed(self.policy.ratio_max)

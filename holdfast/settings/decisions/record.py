@@ -25,8 +25,8 @@ class RecordPolicy(Section, frozen=True, kw_only=True):
     as others between half a day and a day after a repair."""
 
     culprit_share: Annotated[float, _SHARE] = 0.8
-    """Share of a job's unexplained failures that happen on a machine with a lasting fault, if the job has one. The
-    others happen on any of its machines."""
+    """Share of a job's unexplained failures that happen on a machine with a lasting fault, if the job has one, and if
+    its failures so far do not show that it is less. The others happen on any of its machines."""
 
     missed_by_checks: Annotated[float, _SHARE] = 0.25
     """Share of lasting faults that stop-time checks do not find."""
@@ -37,6 +37,10 @@ class RecordPolicy(Section, frozen=True, kw_only=True):
 
     check_min: Annotated[float, _SHARE] = 0.25
     """Chance of a lasting fault from which a failure of the machine leads to stop-time checks."""
+
+    exchange_min: Annotated[float, _SHARE] = 0.5
+    """Chance from which a failing node leaves for a free one, and is tested beside training: it is more likely broken
+    than not. Where no other node is free, all are tested."""
 
     evict_min: Annotated[float, _SHARE] = 0.7
     """Chance from which a failure of a machine that checks have found nothing wrong with evicts it."""
@@ -52,5 +56,6 @@ class RecordPolicy(Section, frozen=True, kw_only=True):
     """Probability that chance alone has so many nodes of one rack fail, below which jobs get nodes of the rack only if
     no others are free."""
 
-    avoid_min: Annotated[float, _SHARE] = 0.5
-    """Chance from which a job gets the machine only if no other one is free."""
+    avoid_min: Annotated[float, _SHARE] = 0.01
+    """Chance from which a job gets the machine only if no other one is free: twice the prior. Nothing is lost by
+    that, and the least suspect ones come first."""

@@ -15,6 +15,7 @@ from holdfast.engines.checks.suites import suite_for
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan import draft
 from holdfast_controller.plan.checks import suspect_test
 from holdfast_controller.plan.doubt import shared_faults
 from holdfast_controller.plan.incident import alerts, breaker, recovery, slow
@@ -65,6 +66,8 @@ UNCOMPARED = (
     Patch(alerts, "trains_well", _never),
 )
 """No paper compares what several nodes report, and an alert that may pass evicts from a job that trains."""
+TAKES_ANY = Patch(draft, "avoided", lambda *_: lambda *_: ())
+"""A scheduler has no records of machines: a job gets any that are free."""
 
 # --- ByteRobust, Fig. 5, as printed -----------------------------------------------------------------
 
@@ -155,7 +158,7 @@ REQUEUE = Policy(
     name="requeue",
     about="every failure requeues the whole job, and no machine is checked",
     conditions=_requeued,
-    patches=(_choosing(_requeue), Patch(alerts, "failure", _nothing), Patch(slow, "is_due", _never)),
+    patches=(_choosing(_requeue), TAKES_ANY, Patch(alerts, "failure", _nothing), Patch(slow, "is_due", _never)),
 )
 CHECKED_REQUEUE = Policy(
     name="requeue_checked",
@@ -163,6 +166,7 @@ CHECKED_REQUEUE = Policy(
     conditions=_requeued,
     patches=(
         _choosing(_checked_requeue),
+        TAKES_ANY,
         Patch(alerts, "failure", _nothing),
         Patch(slow, "is_due", _never),
         Patch(suspect_test, "follow_up", _nothing),
@@ -195,6 +199,7 @@ TORCHRUN = Policy(
     conditions=lambda scenario: _noticed_by_watchdog(_slower_by(scenario, TORCHRUN_START_S)),
     patches=(
         _choosing(_torchrun),
+        TAKES_ANY,
         Patch(recovery, "within_limits", _max_restarts),
         Patch(alerts, "failure", _nothing),
         Patch(slow, "is_due", _never),

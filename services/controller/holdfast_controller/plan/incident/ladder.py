@@ -24,7 +24,7 @@ crash or hang without a culprit               -> restart in place; again -> stop
 hang, and an earlier one named the same node  -> stop-time checks, though each was over
 once more after such checks, and others are free -> it leaves, and is tested beside training
 the record of its node calls for it           -> stop-time checks; if they found nothing before, evict it
-it calls for an eviction, and others are free -> evict it, and test it beside training; it comes back if it passes
+it is likely broken, and others are free      -> evict it, and test it beside training; it comes back if it passes
 evicted for its record, and tests missed it   -> it stays on the blocklist: they would miss it again
 evicted for what its ranks did, as another's do -> it comes back; few nodes of a job may be out for that at once
 checks found nothing, and the code is new     -> restart in place, then roll back, whichever nodes failed
@@ -319,7 +319,10 @@ def _by_record(
     can_ask = failure.proof is Proof.NOTHING and not (failure.is_irreplaceable or options.has_accused_enough)
     # It prints the same again, and no other node does: tests miss it.
     is_odd_one = failure.proof is Proof.CLAIMED and record.is_accused_alone and record.was_cleared
-    is_due = is_odd_one or (record.calls_for_eviction and (was_checked or can_ask))
+    # It leaves for a test before the odds call for its eviction, as the first answer of an incident: where something
+    # has failed before, more than that node may be wrong.
+    is_suspect = record.calls_for_exchange and not (was_checked or incident.restarts)
+    is_due = is_odd_one or (is_suspect and can_ask) or (record.calls_for_eviction and (was_checked or can_ask))
     if is_due and is_blamed and failure.node in options.members:
         return RungChoice(
             rung=Rung.EVICT,

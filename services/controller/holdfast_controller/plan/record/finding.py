@@ -27,6 +27,8 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
     chance: float
     """Chance that the machine has a lasting fault."""
     calls_for_checks: bool
+    calls_for_exchange: bool
+    """True if it is reason enough to test the node beside training, if another one can take its place."""
     calls_for_eviction: bool
     was_checked: bool
     """True if checks have lately found nothing wrong with it."""
@@ -67,6 +69,7 @@ def finding(record: NodeRecord, records: NodeRecords, now: datetime, policy: Rec
     return RecordFinding(
         chance=chance,
         calls_for_checks=chance >= policy.check_min and is_news,
+        calls_for_exchange=chance >= policy.exchange_min and can_break and is_news,
         calls_for_eviction=chance >= policy.evict_min and can_break,
         was_checked=passed is not None,
         was_cleared=any(mark.kind is MarkKind.CLEARED and mark.at > since for mark in record.marks),

@@ -1,4 +1,5 @@
-"""A node of a large job that crashes twice: it is tested beside training if another is free, else all are stopped."""
+"""A node that crashes twice: it is tested beside training if another one is free and it is likely broken; else all are
+stopped."""
 
 from __future__ import annotations
 
@@ -50,8 +51,23 @@ def test_all_nodes_are_stopped_for_tests_if_no_other_one_is_free() -> None:
     assert "n7 stays for now" in job.of(Withheld)[-1].reason
 
 
-def test_a_small_job_is_stopped_for_tests() -> None:
+def test_a_job_of_eight_nodes_exchanges_it_too() -> None:
+    """By its record it is more likely broken than not, and not so likely that it would go without a test."""
     job = crash_twice(LARGE[:8])
+    job.grant("spare")
+    assert [event.together for event in job.of(Eviction)] == [("n7",)] and not job.of(ChecksStarted)
+
+
+def test_a_small_job_is_stopped_for_tests() -> None:
+    """Of four nodes one crashes twice by chance too often."""
+    job = crash_twice(LARGE[4:8])
+    assert len(job.of(ChecksStarted)) == 1 and not job.of(Eviction)
+
+
+def test_a_job_that_has_failed_before_in_the_incident_is_stopped_for_tests() -> None:
+    job = FailingJob(LARGE[:8])
+    for step in (1, 1):
+        job.exit("n7", rank=14, signal=11, step=step)
     assert len(job.of(ChecksStarted)) == 1 and not job.of(Eviction)
 
 

@@ -155,6 +155,17 @@ def test_a_bad_machine_of_a_large_job_is_found_beside_other_bad_machines() -> No
     assert found >= POLICY.evict_min
 
 
+def test_a_second_failure_is_suspicious_though_four_other_machines_failed_once() -> None:
+    """Several of 240 machines may be bad: none of them has four fifths of the job's failures then."""
+    records = NodeRecords()
+    for number, node in enumerate(("a", "b", "c", "x", "d", "x")):
+        at = NOW + number * 3 * HOUR
+        mark = Mark(at=at, kind=MarkKind.CRASH, job="job", generation=number, nodes=240)
+        records[node] = records.get(node, NodeRecord(node=node)).with_mark(mark)
+    found = chance_of(log_odds(records["x"], elsewhere(records["x"], records), at, POLICY))
+    assert POLICY.exchange_min <= found < POLICY.evict_min
+
+
 @pytest.mark.parametrize("kind", [MarkKind.WITNESSED, MarkKind.ALERT])
 def test_what_no_script_can_forge_counts_as_much_as_a_failed_test(kind: MarkKind) -> None:
     assert chance(record(kind)) == chance(record(MarkKind.CHECKS_FAILED)) > POLICY.avoid_min
