@@ -19,7 +19,7 @@ from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
-from holdfast_proving.judging.suspicions import ACCUSING
+from holdfast_proving.scenario.last_words import ACCUSING
 from holdfast_proving.scenario.scenario import ABSENCES
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.truth.generator import DAY_S, HOUR_S

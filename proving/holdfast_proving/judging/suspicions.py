@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from holdfast.events import DiagnosticResult, Eviction, HangFound
 from holdfast_proving.judging.history import GRACE_S, History
+from holdfast_proving.scenario.last_words import ACCUSING
 from holdfast_proving.truth.generator import DAY_S
 
-ACCUSING = ("ecc",)
-"""Last words in which a rank says that its machine is broken."""
 ACCUSED_S = 120.0
 """An accusation that is older is no reason to leave."""
 

@@ -9,7 +9,7 @@ from holdfast.events import GenerationStarted, Inspection
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import History
-from holdfast_proving.judging.suspicions import ACCUSING
+from holdfast_proving.scenario.last_words import ACCUSING
 
 ANSWERED_S = 300.0
 REPEATED = 3

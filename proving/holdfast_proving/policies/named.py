@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from holdfast.settings.load import ConfigRefused
-from holdfast_proving.policies.oracle import INFORMED, ORACLE
+from holdfast_proving.policies.oracle import INFORMED, OBSERVANT, ORACLE
 from holdfast_proving.policies.papers import PAPERS
 from holdfast_proving.policies.policy import TODAY, Policy, load_policy
 from holdfast_proving.policies.wrong import WRONG
@@ -21,7 +21,7 @@ def by_name(policies: Iterable[Policy]) -> dict[str, Policy]:
     return named
 
 
-NAMED = by_name((TODAY, ORACLE, INFORMED, *PAPERS, *WRONG))
+NAMED = by_name((TODAY, ORACLE, INFORMED, OBSERVANT, *PAPERS, *WRONG))
 
 
 def policy_of(name_or_file: str) -> Policy:

@@ -6,6 +6,7 @@ one's judgement. It evicts who is at fault and nobody else, and replaces machine
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -26,6 +27,8 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Running
 from holdfast_proving.policies.mutation import HANDLERS
 from holdfast_proving.policies.policy import Insight, Patch, Policy
+from holdfast_proving.scenario.last_words import ACCUSING
+from holdfast_proving.scenario.scenario import FaultKind
 from holdfast_proving.truth.faults import Fault
 from holdfast_proving.world.training import Training
 
@@ -58,6 +61,27 @@ def shown(insight: Insight, members: Iterable[str]) -> tuple[str, ...]:
         for node in culprits(insight, members)
         if any(fault.number in numbers for fault in insight.ledger.of_machine(node, at_s))
     )
+
+
+def evident(insight: Insight, members: Iterable[str]) -> tuple[str, ...]:
+    """Return those of them that evidence names: an alert, a rank's words, or a second failure."""
+    at_s = insight.agenda.seconds
+    stops = {(it.fault, it.generation, it.job) for it in insight.ledger.showings}
+    times = Counter(fault for fault, _, _ in stops)
+    return tuple(
+        node
+        for node in culprits(insight, members)
+        if any(
+            fault.culprit == node and times[fault.number] >= (1 if is_named_at_once(fault.kind) else 2)
+            for fault in insight.ledger.of_machine(node, at_s)
+            if fault.kind.effect != "slow"
+        )
+    )
+
+
+def is_named_at_once(kind: FaultKind) -> bool:
+    """Return True if the first failure by such a fault comes with an alert, or with a rank's words about it."""
+    return kind.prints in ACCUSING or (kind.alert is not None and kind.alert.confidence != "hint")
 
 
 def _choose(
@@ -222,4 +246,16 @@ INFORMED = msgspec.structs.replace(
     name="informed",
     about="the oracle without foresight: it knows who is at fault once it has failed a job or raised an alert",
     patches=tuple(Patch(it.owner, it.name, INSTEAD.get(it.name, it.make)) for it in ORACLE.patches),
+)
+
+OBSERVANT = msgspec.structs.replace(
+    ORACLE,
+    name="observant",
+    about="the oracle with no more than evidence: it knows who is at fault by an alert, a rank's words, or a second"
+    " failure, and of slowness what the analyzer finds",
+    patches=tuple(
+        msgspec.structs.replace(it, make=partial(_choose, known=evident)) if it.name == "choose" else it
+        for it in ORACLE.patches
+        if it.owner not in (slow, alerts)
+    ),
 )

@@ -66,3 +66,6 @@ LAST_WORDS: dict[str, LastWords] = {
         "urllib.error.HTTPError: HTTP Error 503: Service Unavailable\n",
     ),
 }
+
+ACCUSING = ("ecc",)
+"""Those in which a rank says that its machine is broken."""

@@ -21,7 +21,7 @@ from holdfast_proving.inside.cluster import Cluster
 from holdfast_proving.judging.history import History
 from holdfast_proving.judging.scoring import Interrupted, ended_jobs, estimate, score_policies, worst_hour
 from holdfast_proving.policies.named import NAMED, policy_of
-from holdfast_proving.policies.oracle import INFORMED, ORACLE
+from holdfast_proving.policies.oracle import INFORMED, OBSERVANT, ORACLE
 from holdfast_proving.policies.papers import BYTEROBUST
 from holdfast_proving.policies.policy import TODAY
 from holdfast_proving.scenario.load import read_scenario
@@ -65,6 +65,13 @@ def test_what_is_known_of_a_machine_that_has_shown_nothing_yet_is_foresight() ->
         for policy in (ORACLE, INFORMED)
     ]
     assert restarts == [2, 3]
+
+
+@pytest.mark.parametrize(("prints", "starts"), [("segfault", 3), ("ecc", 2)])
+def test_that_a_machine_has_failed_once_without_a_reason_is_no_evidence(prints: str, starts: int) -> None:
+    scenario = msgspec.structs.replace(read_scenario(SMALL + LEMON.replace("segfault", prints)), days=1.0)
+    log = Cluster(scenario, 1, OBSERVANT).run().log
+    assert sum(isinstance(event, GenerationStarted) for _, event in log) == starts
 
 
 def test_a_test_of_machines_that_cannot_be_held_is_no_job_that_ended() -> None:
