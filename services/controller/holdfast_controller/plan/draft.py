@@ -30,6 +30,7 @@ from holdfast_controller.plan.elastic import sizes
 from holdfast_controller.plan.incident.incident import ClosedIncident, Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import idle_orders
+from holdfast_controller.plan.own_nodes import with_left
 from holdfast_controller.plan.phase import Awaited, Claiming, Deadline
 from holdfast_controller.plan.record.finding import AVOIDED_MAX, avoided
 
@@ -80,7 +81,7 @@ class JobDraft:
     """
 
     def __init__(self, state: JobState, cause: str, now: datetime, rules: Rules, *, apart: str = "") -> None:
-        self.state = state
+        self.state = self._before = state
         self.cause = cause
         self.now = now
         self.rules = rules
@@ -255,6 +256,7 @@ class JobDraft:
         return Deadline(awaited=awaited, since=self.now, until=until)
 
     def decision(self) -> JobDecision:
+        self.state = with_left(self.state, self._before)
         return JobDecision(
             state=self.state,
             events=tuple(self._events),

@@ -122,6 +122,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """The user who submitted it; "": unknown."""
     members: tuple[Grant | None, ...]
     """The node of each node rank; None where one is missing."""
+    left: dict[str, int] = {}
+    """The last generation of each node that has left the job lately: it may still publish about that one."""
     nodes_before: int = 0
     """Number of nodes of the present generation, or of the last one while nodes are claimed."""
     generation: int = 0

@@ -62,6 +62,7 @@ from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.elastic import growth
 from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, rungs, slow
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.own_nodes import is_foreign
 from holdfast_controller.plan.phase import (
     LIVE,
     Checking,
@@ -247,6 +248,8 @@ class Planner:
         return JobDecision(state=state, refusal=why) if why else draft.decision()
 
     def event(self, state: JobState, event: AnyEvent, now: datetime) -> JobDecision:
+        if is_foreign(state, event):
+            return JobDecision(state=state)
         draft = JobDraft(state, event.id, now, self.rules)
         kind = _kind(state)
         if state.is_over:
