@@ -17,6 +17,7 @@ from holdfast.cli.code_upload import upload
 from holdfast.cli.connect.ask import ask, asked_by, require
 from holdfast.cli.connect.database import DatabaseUnreachable, reading, working
 from holdfast.code.snapshot import Snapshot
+from holdfast.daemon.jobs.job_nodes import KnownNodes, Membership
 from holdfast.events import AnyEvent
 from holdfast.events.parts.job import JobSpec
 from holdfast.exit_codes import INTERRUPTED
@@ -35,6 +36,7 @@ class JobFollower(ABC, Generic[R]):
     def __init__(self, job: str, bus: Bus) -> None:
         self.job = job
         self.bus = bus
+        self._known_nodes = KnownNodes()
         self.result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
     @abstractmethod
@@ -110,9 +112,16 @@ class JobFollower(ABC, Generic[R]):
             except events.UnreadableEvent:
                 continue
             # Every service rejects an event on another subject than its own, so it has no effect.
-            if event_subject(event) == subject:
+            if event_subject(event) == subject and self.is_of_own_node(event):
                 await self.prepare(event)
                 self.take(event)
+
+    def is_of_own_node(self, event: AnyEvent) -> bool:
+        """Return False for what a node publishes about a job that it does not belong to. Before the first generation
+        that begins meanwhile, the nodes are not known.
+        """
+        self._known_nodes.adopt(self._known_nodes.learned(event))
+        return not self._known_nodes.knows(event.job) or self._known_nodes.membership(event) is Membership.MEMBER
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Turn an error from outside of this process into the result, so that the command ends with one message."""

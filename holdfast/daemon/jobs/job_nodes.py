@@ -92,6 +92,10 @@ class KnownNodes:
                 if len(self._finished) > FINISHED_KEPT:
                     del self._finished[next(iter(self._finished))]
 
+    def knows(self, job: str | None) -> bool:
+        """Return True if a generation of this job has begun."""
+        return job in self._jobs or job in self._finished
+
     def membership(self, event: Event) -> Membership:
         """Return whether the node that has published `event` belongs to the generation that it names."""
         if not _is_of_node(event):

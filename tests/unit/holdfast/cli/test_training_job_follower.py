@@ -9,9 +9,10 @@ import pytest
 
 from holdfast.bus.in_memory import MemoryBroker
 from holdfast.cli.follow.training_job import TrainingJobFollower
-from holdfast.events import CheckpointSaved, Progress, StepsKept
+from holdfast.events import CheckpointSaved, ProcessExited, Progress, StepsKept
 from holdfast.events.parts.ranks import RankProgress
 from holdfast.fresh_ids import uuid7
+from tests.scenes.fed_service import NOW, begun, of
 
 
 async def test_steps_that_are_only_in_the_memory_of_a_cluster_that_ends_are_reported(
@@ -40,3 +41,17 @@ async def test_steps_that_are_only_in_the_memory_of_a_cluster_that_ends_are_repo
     follower.own_cluster_ended = ended
     follower.take(CheckpointSaved(id=uuid7(), **common, step=199, path="/d", checkpoint_bytes=1, took_s=0.1))
     assert not reported()
+
+
+async def test_what_a_node_publishes_about_the_job_of_others_is_not_shown() -> None:
+    follower = TrainingJobFollower("job", MemoryBroker().client("run"), "postgresql://nowhere")
+    exited: dict[str, Any] = {"rank": 0, "local_rank": 0, "exit_code": 1, "exited_at": NOW}
+
+    def is_shown(node: str, generation: int) -> bool:
+        return follower.is_of_own_node(of(node, ProcessExited, generation, **exited))
+
+    assert is_shown("z", 1), "a command that attaches does not know the nodes yet"
+    assert follower.is_of_own_node(begun(2, "ab"))
+    assert [is_shown(node, generation) for node, generation in (("a", 2), ("z", 2), ("z", 9))] == [True, False, False]
+    assert follower.is_of_own_node(begun(3, "ac"))
+    assert [is_shown(node, generation) for node, generation in (("b", 2), ("b", 3), ("c", 3))] == [True, False, True]
