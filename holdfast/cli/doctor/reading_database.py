@@ -90,10 +90,11 @@ _OPEN_DATABASES = """
 select quote_ident(datname) as name from pg_database
 where datname <> current_database() and datallowconn and has_database_privilege('public', oid, 'connect') order by 1
 """
-# What came before the start of its generation is with the other events by then.
+# After a minute, what came before the start of its generation is with the other events.
 _FOREIGN = """
 select node, job, count(*) as count, min(type) as type from historian.foreign_events
-where recorded_at > now() - interval '1 day' group by node, job order by count(*) desc, node limit 20
+where recorded_at between now() - interval '1 day' and now() - interval '1 minute'
+group by node, job order by count(*) desc, node limit 20
 """
 _CHECKPOINTS = "select distinct on (job) path from ckpt.steps order by job, step desc"
 
