@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import in_job, local_user, no_password, node, readers, service_bus, with_token
+from attempts import in_job, local_user, no_password, node, node_floods, readers, service_bus, with_token
 from attempts.scene import Scene, scene
 from attempts.table import ATTEMPTS, Attempt
 
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can run ranks, and attackers, as other users"),
 ]
-POSITIONS = (local_user, no_password, node, readers, service_bus, in_job, with_token)
+POSITIONS = (local_user, no_password, node, node_floods, readers, service_bus, in_job, with_token)
 PAGE = Path(__file__).parents[2] / "docs" / "attempts.md"
 SECURITY = PAGE.with_name("security.md")
 HEAD = """# Attempts: what was tried against a running cluster

@@ -1,0 +1,61 @@
+"""What a node's own password can send too much of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from attempts.nats_wire import Refused
+from attempts.node import received_copies
+from attempts.scene import Scene
+from attempts.table import NODE, attempt
+from holdfast.subjects import ROOT
+
+
+@attempt(NODE, "send an event of 1.1 MB", "refused")
+def sends_too_long_an_event(scene: Scene) -> Any:
+    wire = scene.as_outsider()
+    answer = wire.ask(f"{ROOT}.evidence.process_exited.victim.{scene.outsider}", b"x" * 1_100_000)
+    assert b"message size exceeds" in answer.body, answer
+    wire.close()
+    return answer
+
+
+@attempt(NODE, "subscribe a hundred times to its own heartbeats", "each 32 times")
+def subscribes_often(scene: Scene) -> Any:
+    return received_copies(scene, scene.as_outsider())
+
+
+@attempt(NODE, "send a message of 9 MB", "a closed connection")
+def sends_too_much(scene: Scene) -> Any:
+    wire = scene.as_outsider()
+
+    def send() -> None:
+        wire.send(f"{ROOT}.evidence.process_exited.victim.{scene.outsider}", b"x" * 9_000_000)
+        wire.flush()
+
+    with pytest.raises(Refused, match=r"Maximum Payload|closed|reset"):
+        send()
+
+
+@attempt(NODE, "send 20,000 log lines and 200 events that cannot be read", "dead letters; training goes on")
+def floods(scene: Scene) -> Any:
+    wire = scene.as_outsider()
+    line = b'{"rank":0,"stream":"out","lines":["forged"]}'
+    for _ in range(20_000):
+        wire.send(f"{ROOT}.log.victim.0.{scene.outsider}", line)
+    for _ in range(200):
+        wire.send(f"{ROOT}.evidence.log_signature.victim.{scene.outsider}", b"nonsense")
+    wire.flush()
+    wire.close()
+    scene.until_it_trains_on()
+
+
+@attempt(NODE, "ask for a stream 2000 times and never read the answers", "training goes on")
+def never_reads(scene: Scene) -> Any:
+    wire = scene.as_outsider()
+    for _ in range(2_000):
+        wire.send("$JS.API.DIRECT.GET.EVIDENCE", b'{"seq":1,"next_by_subj":">","batch":100}', f"{wire.inbox}.x")
+    scene.until_it_trains_on()
+    wire.close()
