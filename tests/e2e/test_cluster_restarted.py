@@ -13,7 +13,8 @@ from job import Job
 from records import check_record
 from waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+"""Whatever ends there starts again: test_power_loss.py and tests/integration/test_embedded_*.py in every run."""
 
 
 @pytest.mark.timeout(300)
@@ -24,8 +25,7 @@ def test_a_job_survives_the_end_of_the_cluster_however_it_ends(tmp_path: Path) -
         running.until_mended("nursery", running.kill("nursery"))
         job.until_step(25)
         assert job.generation() == 1, "the end of the nursery was noticed"
-        # Each costs a cluster's start. What ends by the others, and starts again: tests/integration/test_embedded_*.py.
-        ends = (_down, _interrupt, _kill_supervisor) if "HOLDFAST_LONG" in os.environ else (_kill_supervisor,)
+        ends = (_down, _interrupt, _kill_supervisor)
         for end in ends:
             generation, at = job.generation(), job.step()
             ranks = job.pids()

@@ -8,7 +8,8 @@ import pytest
 from cluster import Cluster, alive, cluster
 from records import check_record, check_starts
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+"""What a restored record gets back: tests/integration/test_database_backup.py in every run."""
 
 
 @pytest.mark.timeout(300)

@@ -20,7 +20,7 @@ COST_SHARE, COST_S = 1.1, 400.0
 """Lost time under chaos: restarts wait for late messages, and for services that come back."""
 
 
-@pytest.mark.parametrize(("scenario", "seed"), [("trial", 1), ("doubts", 2)])
+@pytest.mark.parametrize(("scenario", "seed"), [("trial", 1), pytest.param("doubts", 2, marks=pytest.mark.long)])
 def test_chaos_changes_no_judgement(scenario: str, seed: int) -> None:
     loaded, oracle = load_scenario(scenario), oracle_of(scenario, seed)
     calm = Cluster(loaded, seed).run()

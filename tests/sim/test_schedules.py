@@ -1,6 +1,6 @@
-"""Hundreds of seeded schedules of crashes, losses, duplicates, delays and reorderings, run by the production code.
+"""A hundred seeded schedules of crashes, losses, duplicates, delays and reorderings, run by the production code.
 
-A failing seed is printed; `pytest tests/sim --seed N` runs that one alone. HOLDFAST_LONG=1 runs ten times as many.
+A failing seed is printed; `pytest tests/sim --seed N` runs that one alone. HOLDFAST_LONG=1 runs twenty times as many.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 from tests.sim.checkers import check
 from tests.sim.cluster import SimCluster
 
-SCHEDULES = 2000 if "HOLDFAST_LONG" in os.environ else 200
+SCHEDULES = 2000 if "HOLDFAST_LONG" in os.environ else 100
 BATCH = 25
 ONCE_WRONG = (372, 678)
 """More of them, at which the controller was wrong once."""
