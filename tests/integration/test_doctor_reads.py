@@ -22,6 +22,7 @@ from holdfast.bus.nats import NatsBus, connect
 from holdfast.cli.doctor.facts import SERVICES
 from holdfast.cli.doctor.finding import Finding
 from holdfast.cli.doctor.findings import findings_of
+from holdfast.cli.doctor.odds_lines import odds_lines
 from holdfast.cli.doctor.reading import read_cluster
 from holdfast.cli.doctor.reading_machine import read_health_error
 from holdfast.cli.doctor.whereabouts import Whereabouts
@@ -147,6 +148,8 @@ async def test_well_and_with_one_thing_wrong_at_a_time(server: NatsServer, urls:
         plan |= {"reason": "no node has a vault", "planned_at": NOW, "version": 1, "body": json.dumps({"odds": odds})}
         async with row(urls["ckpt"], "ckpt.plans", **plan):
             (copies,) = await findings(where)
+            shown = "\n".join(odds_lines(await read_cluster(where, listen=False)))
+        assert "of gpt in memory" in shown and "pairs (in use)" in shown and "0.0 %" in shown
         assert copies.kind == "copies" and "no node has a vault" in copies.what
         junk = UnhandledMessage(consumer="controller", subject="holdfast.v1.x", body=b"\x00", error="not JSON")
         await bus.publish_all(list(rejection(junk, NOW, bus.message_bytes_max)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import floor, log10
 from typing import Any
 
 import asyncpg
@@ -11,6 +10,7 @@ import click
 import msgspec
 
 from holdfast.cli.checkpoints.ckpt_sizes import size_text
+from holdfast.cli.checkpoints.odds import Plan, odds_table
 from holdfast.cli.connect.database import Connection
 from holdfast.cli.output.tables import cell, printable, render
 from holdfast.cli.output.unknown_job import unknown_job
@@ -22,24 +22,6 @@ select generation, strategy, protects, every, reason, body->'layout' as layout, 
 from ckpt.plans where key = $1
 """
 _SHARDS = "select node_rank, step, bytes from ckpt.shards where job = $1"
-
-
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """The losses of one kind, and how many of them leave every shard in memory."""
-
-    loss: str
-    losses: int
-    survived: int
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan for copies; `memory_factor` is their memory as a multiple of the job's shards."""
-
-    plan: str
-    in_use: bool = False
-    offered: bool = False
-    memory_factor: float
-    odds: tuple[Loss, ...]
 
 
 class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,33 +115,4 @@ def _odds_table(plan: JobPlan) -> str:
         return "The odds are not known: this plan was made by an earlier release; the job's next start computes them."
     sizes = [it.bytes for it in plan.nodes if it.bytes is not None]
     mean = sum(sizes) / len(sizes) if sizes else None
-    rows = [
-        [
-            f"{it.plan} (in use)" if it.in_use else it.plan if it.offered else f"{it.plan} *",
-            _memory(it.memory_factor, mean),
-            *(share_text(loss.survived, loss.losses) for loss in it.odds),
-        ]
-        for it in plan.plans
-    ]
-    headers = ["PLAN", "MEMORY", *(_header(it.loss) for it in plan.plans[0].odds)]
-    return f"Losses that leave every shard in memory, and the memory of copies:\n{render(headers, rows)}"
-
-
-def _header(loss: str) -> str:
-    """Return "GROUP dp" for "group dp": names of dimensions keep their case."""
-    kind, _, name = loss.partition(" ")
-    return f"GROUP {name}" if kind == "group" else loss.upper()
-
-
-def _memory(factor: float, node_bytes: float | None) -> str:
-    if node_bytes is None:
-        return f"{factor:.3g} x"
-    return f"{factor:.3g} x, {size_text(round(factor * node_bytes))} a node"
-
-
-def share_text(survived: int, losses: int) -> str:
-    """Return a share in percent, with the digits that distinguish it from all: 98.4 %, 99.9992 %."""
-    if survived == losses:
-        return "100 %"
-    missing = 100 * (losses - survived) / losses
-    return f"{100 - missing:.{max(1, 1 - floor(log10(missing)))}f} %"
+    return f"Losses that leave every shard in memory, and the memory of copies:\n{odds_table(plan.plans, mean)}"

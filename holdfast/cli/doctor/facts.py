@@ -9,6 +9,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.cli.checkpoints.odds import Loss, Plan
 from holdfast.subjects import CONSUMERS
 
 SERVICES = CONSUMERS
@@ -72,14 +73,19 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Faults of what its nodes share, that last."""
 
 
-class MachineLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's machines, and how many of them can each be lost alone while every shard stays in memory (`survived`).
-    `reason` is the backup plan's."""
+class JobOdds(msgspec.Struct, frozen=True, kw_only=True):
+    """Which losses of machines leave every shard of a job in memory, under its backup plan and others."""
 
     job: str
-    machines: int
-    survived: int
     reason: str
+    """Of the plan in use."""
+    plans: tuple[Plan, ...] = ()
+
+    @property
+    def one_machine(self) -> Loss:
+        """The loss of one machine under the plan in use."""
+        losses = (loss for plan in self.plans if plan.in_use for loss in plan.odds if loss.loss == "1 machine")
+        return next(losses, Loss(loss="1 machine", losses=0, survived=0))
 
 
 class ForeignEvents(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +106,7 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     went_back: tuple[WentBack, ...] = ()
     nodes: tuple[NodeRow, ...] = ()
     jobs: tuple[JobRow, ...] = ()
-    losses: tuple[MachineLoss, ...] = ()
+    odds: tuple[JobOdds, ...] = ()
     checkpoint_paths: tuple[str, ...] = ()
     """The newest checkpoint on the disk of each job."""
     foreign: tuple[ForeignEvents, ...] = ()
@@ -191,4 +197,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     supervisor_problem: str = ""
     processes: tuple[SupervisedProcess, ...] = ()
     disks: tuple[Disk, ...] = ()
+    in_memory: tuple[str, ...] = ()
+    """Directories of the cluster that end with the machine, as on a tmpfs."""
     certificates: tuple[CertificateFile, ...] = ()

@@ -278,6 +278,13 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
 
 
 def _disks(facts: Facts) -> Iterator[Finding]:
+    for path in facts.in_memory:
+        yield warning(
+            kind="disk",
+            about=path,
+            what="it lies in memory (tmpfs): what NATS, Postgres and the agents know there ends with this machine",
+            cure="if that is not meant so, `holdfast up --dir` a directory on a disk",
+        )
     for disk in facts.disks:
         if disk.free_bytes is None:
             cure = "look at its mount: a network file system may be away; `dmesg` shows errors of a disk"

@@ -85,15 +85,16 @@ def shared_faults(facts: Facts) -> Iterator[Finding]:
 
 
 def machines_without_copies(facts: Facts) -> Iterator[Finding]:
-    for loss in facts.database.losses if facts.database else ():
+    for odds in facts.database.odds if facts.database else ():
+        loss = odds.one_machine
         # A job on one machine has no other that could keep a copy.
-        if loss.survived < loss.machines and loss.machines > 1:
+        if loss.survived < loss.losses and loss.losses > 1:
             yield warning(
                 kind="copies",
-                about=loss.job,
-                what=f"the loss of one machine, for {loss.machines - loss.survived} of {loss.machines}, would lose "
-                f"what its memory holds: {loss.reason}",
-                cure=f"`holdfast ckpt plan {loss.job}` shows the nodes without a copy: each needs a vault and "
+                about=odds.job,
+                what=f"the loss of one machine, for {loss.losses - loss.survived} of {loss.losses}, would lose "
+                f"what its memory holds: {odds.reason}",
+                cure=f"`holdfast ckpt plan {odds.job}` shows the nodes without a copy: each needs a vault and "
                 "another node to keep its copies; or bring steps to the disk more often (--persist-every)",
             )
 

@@ -10,7 +10,13 @@ from holdfast.cli.connect.network import network_policy
 from holdfast.cli.doctor.facts import Facts
 from holdfast.cli.doctor.reading_bus import read_bus
 from holdfast.cli.doctor.reading_database import read_database
-from holdfast.cli.doctor.reading_machine import read_certificates, read_disks, read_health_error, read_supervisor
+from holdfast.cli.doctor.reading_machine import (
+    read_certificates,
+    read_disks,
+    read_health_error,
+    read_in_memory,
+    read_supervisor,
+)
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.clock import system_now
 
@@ -38,6 +44,7 @@ async def read_cluster(where: Whereabouts, *, listen: bool = True) -> Facts:
         processes=processes,
         supervisor_problem=supervisor_problem,
         disks=read_disks(_directories(where, database.checkpoint_paths if database else ())),
+        in_memory=read_in_memory(_directories_of(where)),
         certificates=read_certificates(network_policy()),
     )
 
@@ -45,6 +52,10 @@ async def read_cluster(where: Whereabouts, *, listen: bool = True) -> Facts:
 def _directories(where: Whereabouts, checkpoints: tuple[str, ...]) -> list[Path]:
     # Checkpoints may be at a URL, or on another machine: then there is no such directory here.
     found = [SHARED_MEMORY, *(Path(path).parent for path in checkpoints if path.startswith("/"))]
-    if where.layout is not None:
-        found += [where.layout.root, where.layout.postgres, where.layout.nats, where.layout.nodes]
-    return found
+    return found + _directories_of(where)
+
+
+def _directories_of(where: Whereabouts) -> list[Path]:
+    if where.layout is None:
+        return []
+    return [where.layout.root, where.layout.postgres, where.layout.nats, where.layout.nodes]

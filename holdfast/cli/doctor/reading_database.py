@@ -13,8 +13,8 @@ from holdfast.cli.connect.database import Connection, DatabaseUnreachable, readi
 from holdfast.cli.doctor.facts import (
     DatabaseFacts,
     ForeignEvents,
+    JobOdds,
     JobRow,
-    MachineLoss,
     NodeRow,
     Outbox,
     PublishedMessage,
@@ -81,11 +81,7 @@ left join lateral (
 where j.exit_code is null
 order by j.submitted_at
 """
-_LOSSES = """
-select o.job, o.losses as machines, o.survived, p.reason
-from ckpt.odds o join ckpt.plans p on p.key = o.job
-where o.in_use and o.loss = '1 machine' order by o.job
-"""
+_ODDS = "select key as job, reason, coalesce(body->'odds', '[]') as plans from ckpt.plans order by key"
 _OPEN_DATABASES = """
 select quote_ident(datname) as name from pg_database
 where datname <> current_database() and datallowconn and has_database_privilege('public', oid, 'connect') order by 1
@@ -131,7 +127,7 @@ async def _read(connection: Connection, now: Now) -> DatabaseFacts:
         went_back=tuple([msgspec.convert(dict(row), WentBack) for row in await connection.fetch(_WENT_BACK)]),
         nodes=tuple([msgspec.convert(dict(row), NodeRow) for row in await connection.fetch(_NODES)]),
         jobs=tuple([msgspec.convert(dict(row), JobRow) for row in await connection.fetch(_JOBS)]),
-        losses=tuple([msgspec.convert(dict(row), MachineLoss) for row in await connection.fetch(_LOSSES)]),
+        odds=tuple([msgspec.convert(dict(row), JobOdds) for row in await connection.fetch(_ODDS)]),
         checkpoint_paths=tuple([row["path"] for row in await connection.fetch(_CHECKPOINTS)]),
         foreign=tuple([msgspec.convert(dict(row), ForeignEvents) for row in await connection.fetch(_FOREIGN)]),
         open_databases=tuple([row["name"] for row in await connection.fetch(_OPEN_DATABASES)]),

@@ -20,9 +20,12 @@ from holdfast.cli.doctor.facts import CertificateFile, Disk, SupervisedProcess
 from holdfast.embedded.control import Status, ask
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterLayout
+from holdfast.node.machine import Machine
+from holdfast.node.proc.mount_table import mount_of, mount_table
 from holdfast.settings.network import NetworkPolicy
 
 ANSWER_S_MAX = 3.0
+IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def read_disks(paths: Iterable[Path]) -> tuple[Disk, ...]:
@@ -37,6 +40,17 @@ def read_disks(paths: Iterable[Path]) -> tuple[Disk, ...]:
             continue  # It is not on this machine.
         else:
             found.setdefault(device, disk)
+    return tuple(found.values())
+
+
+def read_in_memory(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return those of the directories that end with this machine, one for each file system."""
+    table = mount_table(Machine()) or {}
+    found: dict[str, str] = {}
+    for path in paths:
+        mount = mount_of(path, table)
+        if mount is not None and mount.kind in IN_MEMORY:
+            found.setdefault(mount.point, str(path))
     return tuple(found.values())
 
 

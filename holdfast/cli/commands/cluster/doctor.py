@@ -13,6 +13,7 @@ from holdfast.cli.connect.options import cluster_options, json_option
 from holdfast.cli.doctor.facts import Facts
 from holdfast.cli.doctor.finding import Finding
 from holdfast.cli.doctor.findings import findings_of
+from holdfast.cli.doctor.odds_lines import odds_lines
 from holdfast.cli.doctor.reading import read_cluster
 from holdfast.cli.doctor.whereabouts import whereabouts
 from holdfast.cli.output.tables import json_text, printable
@@ -52,12 +53,12 @@ def _as_data(facts: Facts, found: list[Finding]) -> dict[str, Any]:
 
 def _text(facts: Facts, found: list[Finding]) -> str:
     if not found:
-        return f"Nothing is wrong. {_looked_at(facts)}"
+        return "\n".join([f"Nothing is wrong. {_looked_at(facts)}", *odds_lines(facts)])
     parts = []
     for finding in found:
         parts.append(printable(f"{finding.severity.upper()}  {finding.about}: {finding.what}"))
         parts.append(printable(f"    cure: {finding.cure}"))
-    return "\n".join([*parts, "", _looked_at(facts)])
+    return "\n".join([*parts, "", _looked_at(facts), *odds_lines(facts)])
 
 
 def _looked_at(facts: Facts) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.checkpoints.ckpt_plan import share_text
+from holdfast.cli.checkpoints.odds import share_text
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.cli.checkpoints.odds import Loss, Plan
 from holdfast.cli.doctor.facts import (
     SERVICES,
     BusFacts,
@@ -17,8 +18,8 @@ from holdfast.cli.doctor.facts import (
     DeadLetters,
     Disk,
     Facts,
+    JobOdds,
     JobRow,
-    MachineLoss,
     NodeRow,
     Outbox,
     PublishedMessage,
@@ -50,12 +51,18 @@ def _process(**changes: Any) -> SupervisedProcess:
     return SupervisedProcess(**(fields | changes))
 
 
+def _odds(machines: int, survived: int) -> JobOdds:
+    loss = Loss(loss="1 machine", losses=machines, survived=survived)
+    plan = Plan(plan="cross-group", in_use=True, offered=True, memory_factor=1, odds=(loss,))
+    return JobOdds(job="gpt", reason="no vault", plans=(plan,))
+
+
 DATABASE = DatabaseFacts(
     ahead_s=0.2,
     outboxes=(Outbox(service="controller", waiting=2, oldest_s=0.3),),
     nodes=(_node(),),
     jobs=(_job(),),
-    losses=(MachineLoss(job="gpt", machines=4, survived=4, reason="cross-group"),),
+    odds=(_odds(machines=4, survived=4),),
 )
 BUS = BusFacts(
     ahead_s=-0.1,
@@ -278,13 +285,12 @@ def test_a_job_whose_ranks_cannot_write_each_others_files() -> None:
 
 
 def test_a_job_that_would_lose_a_shard_with_one_machine() -> None:
-    finding = _only(_with(database={"losses": (MachineLoss(job="gpt", machines=4, survived=3, reason="no vault"),)}))
+    finding = _only(_with(database={"odds": (_odds(machines=4, survived=3),)}))
     assert finding.kind == "copies" and "1 of 4" in finding.what and "ckpt plan gpt" in finding.cure
 
 
 def test_a_job_of_one_machine_has_no_copies_by_choice() -> None:
-    alone = MachineLoss(job="gpt", machines=1, survived=0, reason="the job has one node")
-    assert findings_of(_with(database={"losses": (alone,)})) == []
+    assert findings_of(_with(database={"odds": (_odds(machines=1, survived=0),)})) == []
 
 
 @pytest.mark.parametrize(("newest_s", "is_found"), [(60.0, True), (2 * 24 * 3600.0, False)])
@@ -335,6 +341,11 @@ def test_clocks_without_the_database_are_compared_with_this_machines() -> None:
 def test_disks(free: int | None, total: int, is_found: bool) -> None:
     found = findings_of(_with(disks=(Disk(path="/data", free_bytes=free, total_bytes=total),)))
     assert [finding.about for finding in found] == ["/data"] * is_found
+
+
+def test_a_cluster_whose_directory_ends_with_the_machine() -> None:
+    finding = _only(_with(in_memory=("/tmp/cluster",)))
+    assert (finding.kind, finding.about, finding.severity) == ("disk", "/tmp/cluster", Severity.WARNING)
 
 
 @pytest.mark.parametrize(("days", "severity"), [(31, None), (29, Severity.WARNING), (-1, Severity.ERROR)])

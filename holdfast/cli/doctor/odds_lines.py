@@ -1,0 +1,21 @@
+"""The share of losses of machines that each job's memory survives, as text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.cli.checkpoints.odds import in_use_and_better, odds_table
+from holdfast.cli.doctor.facts import Facts
+from holdfast.cli.output.tables import printable
+
+JOBS_SHOWN_MAX = 10
+
+
+def odds_lines(facts: Facts) -> Iterator[str]:
+    """Return a table for each job on several machines: its plan, and the plans under which more would survive."""
+    jobs = [job for job in facts.database.odds if job.one_machine.losses > 1] if facts.database else []
+    for job in jobs[:JOBS_SHOWN_MAX]:
+        yield f"\nLosses that leave every shard of {printable(job.job)} in memory, and plans that would survive more:"
+        yield odds_table(in_use_and_better(job.plans))
+    if len(jobs) > JOBS_SHOWN_MAX:
+        yield f"\nand {len(jobs) - JOBS_SHOWN_MAX} more jobs: `holdfast ckpt plan JOB`"
