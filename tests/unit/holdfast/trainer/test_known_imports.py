@@ -46,7 +46,9 @@ def test_a_restart_that_imports_the_same_writes_nothing(tmp_path: Path, monkeypa
     known_imports.note_imports()
     first = (tmp_path / known_imports.FILE).stat()
     known_imports.note_imports()
-    assert (tmp_path / known_imports.FILE).stat() == first
+    second = (tmp_path / known_imports.FILE).stat()
+    # To look at what is noted may count as an access.
+    assert (second.st_ino, second.st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
     monkeypatch.setitem(sys.modules, "einops.parts", sys.modules[__name__])
     known_imports.note_imports()
     assert b"einops.parts" in (tmp_path / known_imports.FILE).read_bytes()
