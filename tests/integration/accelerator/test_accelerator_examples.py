@@ -29,7 +29,7 @@ def losses(
     return {int(step): float(loss) for step, loss in LOSS.findall(first)}
 
 
-@pytest.mark.parametrize("mesh", ["pp=2", "dp=2", "tp=2"])
+@pytest.mark.parametrize("mesh", [pytest.param("pp=2", marks=pytest.mark.long), "dp=2", "tp=2"])
 def test_the_gpt(accelerators: Accelerators, tmp_path: Path, mesh: str) -> None:
     def run(on: On) -> dict[int, float]:
         place = ("--ckpt-dir", str(tmp_path / on), "--mesh", mesh, "--ckpt-every", "0")

@@ -48,8 +48,9 @@ def test_a_rank_is_killed(directory: Path) -> None:
         assert it["restored"] in (it["sealed"], it["asked"]), it
 
 
-@pytest.mark.timeout(LONG_S if LONG else BUILD_S)
+@pytest.mark.long
+@pytest.mark.timeout(LONG_S)
 def test_its_vault_is_killed(directory: Path) -> None:
-    for it in kills("vault", directory, 200 if LONG else 4):
+    for it in kills("vault", directory, 200):
         assert it["values"] == [it["restored"]], it
         assert it["restored"] >= it["sealed"], it  # type: ignore[operator]
