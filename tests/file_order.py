@@ -3,8 +3,7 @@
 Tests of whole clusters take most of the processor time, tests of a few processes wait most of the time, all others
 compute. So that each of them takes what the others leave of the cores, one worker begins with the files that compute,
 one or two with whole clusters, the others with the tests that wait. A worker goes on with what is left of the other
-files.
-Only the first collects the tests that compute: thousands, from hundreds of files that each worker would compile.
+files. Only the first collects the tests that compute: thousands, from hundreds of files that each worker would compile.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from holdfast.events.checkpoint_evidence import (
 )
 from holdfast.events.parts.devices import NodeActivity
 from holdfast.events.parts.job import AgentPlace, CheckResult, NodeFacts, Purpose
-from holdfast.events.parts.ranks import FoldedResult, RankException, RankProgress, RankReplay
-from holdfast.events.parts.samples import require_ranks
+from holdfast.events.parts.ranks import FoldedResult, RankException, RankProgress, RankReplay, require_ranks
 from holdfast.events.parts.scalars import Code, Count, Id, Moment, Name, Step
 from holdfast.events.parts.step_source import StepSource
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace

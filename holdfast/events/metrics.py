@@ -6,7 +6,8 @@ from typing import Literal
 
 from holdfast.events.base import Metric
 from holdfast.events.parts.devices import DeviceActivity, PortActivity
-from holdfast.events.parts.samples import IterationSample, LoggedSample, RankTelemetry, StepSample, require_ranks
+from holdfast.events.parts.ranks import require_ranks
+from holdfast.events.parts.samples import IterationSample, LoggedSample, RankTelemetry, StepSample
 from holdfast.events.parts.scalars import Count, Name, Seconds, Step
 
 

@@ -110,9 +110,10 @@ class _Job(_Rival):
     def share(self) -> float:
         return min(self.policy.culprit_share, self.here / (self.here + self.there))
 
-    def ratio(self, nodes: int) -> float:
-        """Return the likelihood of one more failure on the machine if it has a lasting fault, divided by the likelihood
-        if the job fails on any of `nodes` machines."""
+    def here_again(self, nodes: int) -> float:
+        """Count one more failure on the machine. Return its likelihood if the machine has a lasting fault, divided by
+        the likelihood if the job fails on any of `nodes` machines.
+        """
         share = self.share
         self.here += 1.0
         return share * nodes + 1.0 - share
@@ -176,13 +177,13 @@ class _Odds:
         if mark.kind is MarkKind.KILLED:
             self.chance.killed(self.policy.ratio_max)
             # A job of one node cannot be compared, and counts as the smallest that can.
-            self.job.killed(self.job.ratio(max(mark.nodes, 2)))
+            self.job.killed(self.job.here_again(max(mark.nodes, 2)))
         elif mark.kind in SURE:
             self.chance.proved()
             self.job.proved()
         elif mark.kind in COMPARED or is_printed:
             self.chance.failed(self.policy.ratio_max)
-            self.job.failed(self.job.ratio(mark.nodes))
+            self.job.failed(self.job.here_again(mark.nodes))
         else:
             self.chance.failed(self.policy.ratio_max)
             self.job.failed(self.policy.ratio_max)

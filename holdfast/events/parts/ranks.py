@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -118,3 +119,15 @@ class HangSuspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     confidence: float
     evidence: tuple[str, ...] = ()
     """Lines that can be checked by hand."""
+
+
+class _OfRank(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+
+def require_ranks(world_size: int, of_ranks: Iterable[_OfRank]) -> None:
+    """Raise ValueError if a rank is not one of `world_size`; 0: that is not known."""
+    highest = max((it.rank for it in of_ranks), default=0)
+    if world_size and highest >= world_size:
+        raise ValueError(f"rank {highest} in a job of {world_size}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -164,15 +163,3 @@ class LoggedSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     learning_rate: float | None = None
     not_finite: NotFinite = {}
     """As in `StepSample`."""
-
-
-class _OfRank(Protocol):
-    @property
-    def rank(self) -> int: ...
-
-
-def require_ranks(world_size: int, of_ranks: Iterable[_OfRank]) -> None:
-    """Raise ValueError if a rank is not one of `world_size`; 0: that is not known."""
-    highest = max((it.rank for it in of_ranks), default=0)
-    if world_size and highest >= world_size:
-        raise ValueError(f"rank {highest} in a job of {world_size}")

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from holdfast.bus.accounts import ACTIONS_OF_NODES
+from holdfast.daemon.jobs.job_nodes import BEGINNINGS
 from holdfast.events import (
     AnyEvidence,
     AnyMetric,
@@ -29,7 +30,7 @@ def _tags(kinds: Iterable[type[Event]]) -> str:
     return ", ".join(f"'{kind.__struct_config__.tag}'" for kind in kinds)
 
 
-_BEGINNINGS = ("generation_started", "checks_started", "replay_started")
+_BEGINNINGS = frozenset(kind.__struct_config__.tag for kind in BEGINNINGS)
 
 # Nodes publish these before they run ranks of a job, or after.
 _OF_ANY_NODE = _tags((CodeInPlace, CodeNotInPlace, OrderRefused))

@@ -6,11 +6,9 @@ about the generations that it was part of.
 
 from __future__ import annotations
 
+from holdfast.daemon.jobs.job_nodes import GENERATIONS_KEPT
 from holdfast.events import AnyEvent, Evidence, NodeDeparted, OrderRefused, RanksFinished, RanksStarted, RanksStopped
 from holdfast_controller.plan.job import JobState
-
-GENERATIONS_KEPT = 50
-"""Generations after which a node that has left is forgotten."""
 
 _OF_NODES = (Evidence, RanksStarted, RanksStopped, RanksFinished)
 

@@ -52,7 +52,7 @@ def slowed_down(draft: JobDraft, event: FailSlowOnset | MfuDeclined) -> None:
     if left < 1.0:
         known = draft.state.slowdown
         is_same = known is not None and known.generation == event.generation and isinstance(event, MfuDeclined)
-        since = known.since if known is not None and is_same else _began_at(event)
+        since = known.since if known is not None and is_same else _began_at(draft.state, event)
         slowdown = Slowdown(
             generation=draft.state.generation, since=since, lost_share=1.0 - left, text=pace, event=event.id
         )
@@ -60,11 +60,14 @@ def slowed_down(draft: JobDraft, event: FailSlowOnset | MfuDeclined) -> None:
         suspect_hinted(draft)
 
 
-def _began_at(event: FailSlowOnset | MfuDeclined) -> datetime:
-    """Return when the first slow iteration began. A decline little by little has no such beginning."""
-    if isinstance(event, MfuDeclined):
+def _began_at(state: JobState, event: FailSlowOnset | MfuDeclined) -> datetime:
+    """Return when the first slow iteration began: not before the job did. A decline little by little has no such
+    beginning.
+    """
+    if isinstance(event, MfuDeclined) or not isinstance(state.phase, Running):
         return event.at
-    return event.at - timedelta(seconds=event.detected_after * event.after_s)
+    trained_s = max(0.0, (event.at - state.phase.since).total_seconds())
+    return event.at - timedelta(seconds=min(event.detected_after * event.after_s, trained_s))
 
 
 def inspected(draft: JobDraft) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.effects import Effect
@@ -292,6 +293,15 @@ def test_slowness_costs_since_its_first_slow_iteration() -> None:
     """Half of the time is lost, and a minute's worth takes two, whenever it is known why."""
     scene = Scene()
     scene.receive(onset(after_s=10.0))
+    scene.receive(located(at=NOW + timedelta(seconds=60)))
+    assert scene.at(119).is_nothing
+    assert any(isinstance(event, Eviction) for event in scene.replaced_at(120))
+
+
+@pytest.mark.parametrize("absurd", [1000, 1 << 53])
+def test_slowness_costs_nothing_before_its_generation_began(absurd: int) -> None:
+    scene = Scene()
+    scene.receive(msgspec.structs.replace(onset(after_s=10.0), detected_after=absurd))
     scene.receive(located(at=NOW + timedelta(seconds=60)))
     assert scene.at(119).is_nothing
     assert any(isinstance(event, Eviction) for event in scene.replaced_at(120))
