@@ -32,3 +32,24 @@ def test_a_job_comes_back_after_every_loss_of_power(holdfast: Cluster) -> None:
     job.finish()
     check_record(holdfast, job)
     assert {row["outcome"] for row in holdfast.incidents(job)} == {"recovered"}
+
+
+def test_steps_that_only_memory_had_are_counted_as_lost(holdfast: Cluster) -> None:
+    steps = ("--keep-bytes", "1000000", "--checkpoint-every", "0")
+    job = holdfast.run(*steps, nproc=1, options=("--mesh", "dp=2", "--persist-every", "20"))
+    holdfast.until("the disk has a step", lambda: holdfast.events(job, "checkpoint_saved"))
+    job.until_step(job.step() + 5)
+    holdfast.lose_power()
+    reached = max(note.step for rank in (0, 1) for note in job.trained(rank))
+    holdfast.up()
+    job.until_step(reached + 5, generation=2)
+    restored = next(note.step for note in job.trained(0) if note.generation == 2) - 1
+    assert 0 < restored < reached and restored % 20 == 0
+    (closed,) = holdfast.until("the incident is closed", lambda: holdfast.events(job, "incident_closed"))
+    # A rank may have completed a step that it did not come to note.
+    assert closed["lost_steps"] in (reached - restored, reached - restored + 1)
+    assert f"{closed['lost_steps']} steps were lost: the job went on from step {restored}" in closed["reason"]
+    (lost,) = holdfast.events(job, "steps_lost")
+    assert (lost["step"], lost["newest_step"]) == (restored, restored + closed["lost_steps"])
+    job.finish()
+    check_record(holdfast, job)

@@ -10,8 +10,10 @@ from records import check_record, check_steps
 pytestmark = pytest.mark.e2e
 
 PARTS = ("controller", "standby", "historian", "analyzer", "ckpt", "nats", "postgres")
-DECIDING = (("controller",), ("standby", "historian"), ("nats",), ("postgres",))
-"""What is killed together: none of the two asks the other for anything."""
+DECIDING = (("controller",), ("standby", "historian"), ("nats",), ("postgres",), PARTS)
+"""What is killed together: none of the two asks the other for anything. The last is the whole control plane, as by a
+loss of power at its machine.
+"""
 
 
 def test_training_does_not_notice(holdfast: Cluster) -> None:
