@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.daemon.nursery import NURSERY_VARIABLE, ROOM, ROOM_VARIABLE
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded.processes.child_process import start
 from holdfast.embedded.servers.identity import Identity
@@ -38,11 +38,11 @@ def public_environment() -> dict[str, str]:
 
 def start_nursery(socket: Path, log: Path, given: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a nursery, which dies with this process; return when agents may ask, and then wait for its imports."""
-    argv = (sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", "--socket", str(socket), "--room", ROOM)
+    argv = (sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", "--socket", str(socket))
     ready, ready_in = os.pipe()
     try:
         with log.open("ab") as output:
-            environment = {**given, READY_FD_VARIABLE: str(ready_in), ROOM_VARIABLE: ROOM}
+            environment = {**given, READY_FD_VARIABLE: str(ready_in)}
             process = start(
                 argv, environment, Path.cwd(), output.fileno(), signal.SIGKILL, Identity.AS_IS, keep=(ready_in,)
             )

@@ -9,7 +9,6 @@ commands.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import importlib
@@ -21,13 +20,14 @@ import select
 import signal
 import socket
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from holdfast.daemon.quick_imports import quick_imports
+from holdfast.embedded.layout import SERVICES
 from holdfast.node import kernel
+from holdfast.node.forks import run_and_end, run_module
 
 FILES_MOST = 64
 
@@ -82,9 +82,8 @@ def run(arguments: list[str]) -> None:
     while arguments[0] in ("-P", "-u"):
         arguments = arguments[1:]
     if arguments[0] == "-m":
-        sys.argv = arguments[1:]
         sys.path.insert(0, os.getcwd())
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        run_module(arguments[1:])
     elif arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]
         sys.path.insert(0, "")
@@ -93,31 +92,6 @@ def run(arguments: list[str]) -> None:
         sys.argv = arguments
         sys.path.insert(0, str(Path(arguments[0]).parent))
         runpy.run_path(arguments[0], run_name="__main__")
-
-
-def run_and_end(arguments: list[str]) -> NoReturn:
-    """Run them, and end with the exit code that `python` would have."""
-    code: Any = 0
-    try:
-        run(arguments)
-    except SystemExit as end:
-        code = end.code
-    except BaseException as error:  # noqa: BLE001 - whatever it is ends the process
-        interrupted = isinstance(error, KeyboardInterrupt)
-        sys.excepthook(type(error), error, error.__traceback__)
-        code = -signal.SIGINT if interrupted else 1
-    if not (code is None or isinstance(code, int)):
-        print(code, file=sys.stderr)
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    if code == -signal.SIGINT:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    os._exit((code or 0) & 0xFF)
 
 
 def serve(listener: socket.socket) -> Asked:
@@ -160,7 +134,7 @@ def import_torch() -> None:
 
 
 def import_holdfast() -> None:
-    """Import what commands, agents and vaults import, as they do."""
+    """Import what commands, agents, vaults and services import, as they do."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # Forks would lack its threads.
     with quick_imports():
         import holdfast.cli.commands
@@ -168,7 +142,8 @@ def import_holdfast() -> None:
         import holdfast_vault.main  # noqa: F401
 
         commands = pkgutil.walk_packages(holdfast.cli.commands.__path__, f"{holdfast.cli.commands.__name__}.")
-        for name in ("holdfast.cli.main", *(module.name for module in commands)):
+        services = (f"holdfast_{service}.main" for service in SERVICES)
+        for name in ("holdfast.cli.main", *services, *(module.name for module in commands)):
             importlib.import_module(name)
 
 
@@ -184,4 +159,5 @@ if __name__ == "__main__":
     KINDS[sys.argv[2]]()
     gc.collect()
     gc.freeze()
-    run_and_end(serve(listening).arguments)
+    asked = serve(listening)
+    run_and_end(lambda: run(asked.arguments))

@@ -14,6 +14,7 @@ from holdfast.embedded.errors import EmbeddedError, StartFailed
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.options import ClusterOptions
 from holdfast.embedded.processes.child_process import describe_exit
+from holdfast.embedded.processes.forked import ForkServer, start_fork_server
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.services import ClusterPlan
 from holdfast.embedded.supervisor import Supervisor
@@ -38,8 +39,9 @@ def run_foreground(
     on_ready: Callable[[ClusterInfo], None],
 ) -> None:
     """Run a cluster here until a signal to end or a Stop request; a second signal forces it. Raises EmbeddedError."""
+    fork_server = start_fork_server()
     try:
-        asyncio.run(_supervise(layout, plan, options, tell, on_ready))
+        asyncio.run(_supervise(layout, plan, options, tell, on_ready, fork_server))
     except BaseExceptionGroup as group:
         ours, other = group.split(EmbeddedError)
         if ours is None or other is not None:
@@ -131,8 +133,9 @@ async def _supervise(
     options: ClusterOptions,
     tell: Tell,
     on_ready: Callable[[ClusterInfo], None],
+    fork_server: ForkServer | None,
 ) -> None:
-    supervisor = Supervisor(layout, plan, options, tell)
+    supervisor = Supervisor(layout, plan, options, tell, fork_server)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup passes an ignored signal on: it stays ignored.

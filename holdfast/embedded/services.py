@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.daemon.gate import GATE_VARIABLE
-from holdfast.daemon.nursery import NURSERY_VARIABLE, ROOM, ROOM_VARIABLE
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.daemon.orders.order_keys import PRIVATE_VARIABLE, PUBLIC_VARIABLE
 from holdfast.daemon.process import leave_limit_s
 from holdfast.daemon.ready import READY_FD_VARIABLE
@@ -46,6 +46,7 @@ def service_specs(configuration: Configuration, layout: ClusterLayout) -> list[C
             name=service,
             # -P: a user's file named logging.py, for example, must not replace a module.
             argv=(sys.executable, "-P", "-m", f"holdfast_{service}"),
+            imports=f"holdfast_{service}.main",
             environment=base_environment()
             | configuration.environment()
             | {
@@ -64,11 +65,11 @@ def service_specs(configuration: Configuration, layout: ClusterLayout) -> list[C
 
 def nursery_spec(configuration: Configuration, layout: ClusterLayout, *, for_one_run: bool = False) -> ChildSpec:
     """Return the process that imports torch once for all agents, and forks their zygotes."""
-    flags = ("--socket", str(layout.nursery_socket), *(("--brief",) if for_one_run else ()), "--room", ROOM)
+    flags = ("--socket", str(layout.nursery_socket), *(("--brief",) if for_one_run else ()))
     return ChildSpec(
         name="nursery",
         argv=(sys.executable, "-P", "-m", "holdfast_agent.zygote.nursery", *flags),
-        environment=base_environment() | configuration.environment() | {ROOM_VARIABLE: ROOM},
+        environment=base_environment() | configuration.environment(),
         directory=layout.root,
     )
 
@@ -90,6 +91,7 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
     return ChildSpec(
         name=node,
         argv=(*prefix, sys.executable, "-P", "-m", "holdfast_agent", *flags),
+        imports="" if prefix else "holdfast_agent.main",
         environment=base_environment()
         | configuration.environment()
         | ({CONFIG_VARIABLE: str(own)} if (own := layout.node_settings(node)).is_file() else {})

@@ -25,6 +25,7 @@ from holdfast.embedded.layout import (
 )
 from holdfast.embedded.options import ClusterOptions
 from holdfast.embedded.processes.children import Child, ChildSpec
+from holdfast.embedded.processes.forked import ForkServer
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.servers import credentials as passwords
@@ -39,13 +40,19 @@ class Supervisor:
     """One run of one cluster. `tell` receives a line of text for every event."""
 
     def __init__(
-        self, layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Callable[[str], None]
+        self,
+        layout: ClusterLayout,
+        plan: ClusterPlan,
+        options: ClusterOptions,
+        tell: Callable[[str], None],
+        fork_server: ForkServer | None,
     ) -> None:
         self._layout = layout
         self._file = InfoFile(layout, self._report)
         self._plan = plan
         self._options = options
         self._tell = tell
+        self._fork_server = fork_server
         self._servers: dict[str, Child] = {}
         self._services: dict[str, Child] = {}
         self._nodes: dict[str, Child] = {}
@@ -197,7 +204,7 @@ class Supervisor:
 
     def _launch(self, kind: dict[str, Child], specs: Iterable[ChildSpec]) -> list[Child]:
         """Start children. Return those that are not switched off."""
-        launched = [Child(spec, self._layout.log(spec.name), self._changed) for spec in specs]
+        launched = [Child(spec, self._layout.log(spec.name), self._changed, self._fork_server) for spec in specs]
         wanted = [child for child in launched if child.name not in self._access.credentials.revoked]
         for child in launched:
             kind[child.name] = child

@@ -9,6 +9,7 @@ import signal
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
+_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -33,6 +34,11 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def cease_as_subreaper() -> None:
+    """Leave descendants whose parents end to the next process above that takes them over."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
 def give_up_new_privileges() -> None:
     """Make setuid programs and file capabilities powerless for this process and its descendants."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -46,6 +52,13 @@ def allow_tracing() -> None:
 def set_process_name(name: str) -> None:
     """Set the name that `ps` and `top` show; the kernel keeps 15 bytes."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def set_memory_map(prctl_mm_map: bytes) -> None:
+    """Tell the kernel where this process keeps what /proc shows of it; the layout is that of struct prctl_mm_map."""
+    if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, prctl_mm_map, len(prctl_mm_map), 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl(PR_SET_MM_MAP): {os.strerror(number)}")
 
 
 def thread_count() -> int:

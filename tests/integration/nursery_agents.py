@@ -83,7 +83,7 @@ CASES: dict[str, Callable[[], object]] = {
     "oom": another_score,
     "ignored": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
     "blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2}),
-    "room": lambda: os.environ.update(HOLDFAST_LONG_ONE="x" * 20_000),
+    "long variable": lambda: os.environ.update(HOLDFAST_LONG_ONE="x" * 20_000),
     "network": lambda: unshare(CLONE_NEWNET),
     "mounts": lambda: unshare(CLONE_NEWNS),
     "host name": lambda: unshare(CLONE_NEWUTS),

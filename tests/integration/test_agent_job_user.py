@@ -17,9 +17,9 @@ import pytest
 
 from holdfast.events import FirstStep, ProcessExited, RanksFinished, RanksStarted, RanksStopped
 from holdfast.events.parts.job import JobSpec
+from holdfast.node.forks import EXIT_SETUP_FAILED
 from holdfast.node.users.user_rights import JobUserRefused, find_job_user
 from holdfast_agent.files.directories import Directories
-from holdfast_agent.zygote.fork_rank import EXIT_SETUP_FAILED
 from tests.integration.agent_node import WAIT_S, Node, node
 
 pytestmark = [

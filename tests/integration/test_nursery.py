@@ -37,7 +37,6 @@ REASONS = {
     "oom": "OOM score",
     "ignored": "SigIgn",
     "blocked": "blocks other signals",
-    "room": "arguments or variables need",
     "network": "namespace net",
     "mounts": "namespace mnt",
     "host name": "namespace uts",
@@ -100,7 +99,7 @@ def answers(
     """What agents that differ from the nursery in one thing each were answered; by then it has imported torch."""
     script = HERE / "nursery_agents.py"
     done = subprocess.run(
-        [sys.executable, "-P", str(script), str(tmp_path_factory.mktemp("agents")), "same", *REASONS],
+        [sys.executable, "-P", str(script), str(tmp_path_factory.mktemp("agents")), "same", "long variable", *REASONS],
         capture_output=True,
         text=True,
         check=False,
@@ -112,8 +111,9 @@ def answers(
     return {answer["case"]: answer for answer in map(json.loads, done.stdout.splitlines())}
 
 
-def test_an_agent_like_the_nursery_gets_its_child(answers: dict[str, dict[str, Any]], nursery: Path) -> None:
-    answer = answers["same"]
+@pytest.mark.parametrize("case", ["same", "long variable"])
+def test_an_agent_like_the_nursery_gets_its_child(answers: dict[str, dict[str, Any]], nursery: Path, case: str) -> None:
+    answer = answers[case]
     assert "reason" not in answer, answer
     assert answer["pid"] in births(nursery)
     assert not answer["mine"]

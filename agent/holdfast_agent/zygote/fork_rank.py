@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gc
-import io
 import os
 import random
-import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +18,7 @@ import torch
 from holdfast.code.cover import mount_over
 from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, relocate
 from holdfast.node.affinity.bound import bind
+from holdfast.node.forks import EXIT_SETUP_FAILED, reset_signals, take_streams
 from holdfast.node.frames import receive
 from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast.node.reach import closed_part
@@ -33,23 +31,6 @@ from holdfast_agent.zygote.elsewhere.bootstrap import start_program
 from holdfast_agent.zygote.plan_file import read_plan
 from holdfast_agent.zygote.preload import rehearse
 from holdfast_agent.zygote.wire import Cover, MakeContext, RankPlan, RankSlot
-
-_FIRST_OWN_DESCRIPTOR = 3
-EXIT_SETUP_FAILED = 70
-"""Exit code of a child that could not become a rank (EX_SOFTWARE); its log has the reason."""
-
-
-def fork_child(child: Callable[[int], NoReturn]) -> int:
-    """Fork and return the child's pid. `child` is called with the parent's pid and never returns."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        child(parent)
-    finally:
-        # The child must never continue the zygote's loop.
-        os._exit(EXIT_SETUP_FAILED)
 
 
 def become_rank(slot: RankSlot, plans: int, parent: int, output: int, errors: int) -> NoReturn:
@@ -186,38 +167,6 @@ def _require_reachable(plan: RankPlan, user: JobUser) -> None:
     for what, (path, mode) in wished.items():
         if (closed := closed_part(Path(path), mode)) is not None:
             sys.stderr.write(f"holdfast: the user {user.name} cannot use the {what} {path}: {closed} is closed to it\n")
-
-
-def take_streams(output: int, errors: int, keep: int | None = None) -> int:
-    """Set stdin to /dev/null, stdout and stderr to these; close other inherited files; return `keep`'s new number."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (output, 1), (errors, 2)):
-        os.dup2(source, target)
-    first = _FIRST_OWN_DESCRIPTOR
-    if keep is not None:
-        first = os.dup2(keep, first, inheritable=False) + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
-    # Unbuffered like `python -u`, as torchrun does.
-    null_input = io.FileIO(0, closefd=False)
-    null_input.name = "<stdin>"
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(null_input), encoding="utf-8")  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = _text_stream(1, "<stdout>", "strict")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text_stream(2, "<stderr>", "backslashreplace")  # type: ignore[misc]
-    return _FIRST_OWN_DESCRIPTOR
-
-
-def reset_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _text_stream(descriptor: int, name: str, errors: str) -> io.TextIOWrapper:
-    raw = io.FileIO(descriptor, "w", closefd=False)
-    # As the interpreter names its own: libraries print it, or compare it.
-    raw.name = name
-    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
 
 
 def _covered(plan: RankPlan, cover: Cover) -> RankPlan:

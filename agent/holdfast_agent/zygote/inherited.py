@@ -1,17 +1,10 @@
-"""Attributes that children inherit from a process, read from /proc, and the arguments and variables that `ps` shows.
-
-A fork that becomes another program without `exec` would be shown with those of its parent. They lie in the memory of
-the process, at places that the kernel fixed at `exec`, so it writes its own there.
-"""
+"""Attributes that children inherit from a process, read from /proc."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
 
 _STATUS = frozenset(
     {
@@ -32,12 +25,6 @@ _STATUS = frozenset(
         "Mems_allowed",
     }
 )
-_ARGUMENTS, _ENVIRONMENT = slice(45, 47), slice(47, 49)
-"""Fields of /proc/PID/stat with the begin and end addresses of both, counted from the state on."""
-
-
-class NoRoom(RuntimeError):
-    """The memory that the kernel shows as arguments or environment is too small."""
 
 
 def inherited(pid: int) -> dict[str, str]:
@@ -70,34 +57,6 @@ def python() -> str:
 def blocked_signals() -> tuple[int, ...]:
     """Return the signals that children of this thread would have blocked."""
     return tuple(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
-
-
-class Shown(NamedTuple):
-    """Memory of this process that the kernel shows as its arguments or environment, and new content for it."""
-
-    begin: int
-    end: int
-    block: bytes
-
-
-def fit(arguments: Sequence[bytes], environment: Sequence[bytes]) -> tuple[Shown, ...]:
-    """Place arguments and variables where `exec` put those of this process. Raises NoRoom if they do not fit."""
-    fields = _text("/proc/self/stat").rpartition(")")[2].split()
-    placed = []
-    for strings, place in ((arguments, _ARGUMENTS), (environment, _ENVIRONMENT)):
-        begin, end = map(int, fields[place])
-        shown = Shown(begin, end, b"".join(string + b"\0" for string in strings))
-        if len(shown.block) > end - begin:
-            raise NoRoom(f"its arguments or variables need {len(shown.block)} bytes where there are {end - begin}")
-        placed.append(shown)
-    return tuple(placed)
-
-
-def show(placed: Sequence[Shown]) -> None:
-    """Have `ps` and /proc show these arguments and variables."""
-    for begin, end, block in placed:
-        ctypes.memset(begin, 0, end - begin)
-        ctypes.memmove(begin, block, len(block))
 
 
 def _text(path: str) -> str:

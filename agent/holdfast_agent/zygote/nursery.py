@@ -15,22 +15,21 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 import structlog
 
+from holdfast.code.loaded import LoadedCode
 from holdfast.daemon.logs import log_to_stderr
-from holdfast.daemon.nursery import ROOM_VARIABLE
 from holdfast.daemon.ready import announce_ready
+from holdfast.node.forks import fork_child, reset_signals, take_streams
 from holdfast.node.frames import Frames, WireError, framed
+from holdfast.node.shown import show
 from holdfast_agent.zygote import __main__ as zygote_main
 from holdfast_agent.zygote import birth, inherited, preload
 from holdfast_agent.zygote.birth import BirthReply, BirthRequest, Born, Declined
-from holdfast_agent.zygote.inherited import Shown
 
 REQUEST_WITHIN_S = 5.0
 """Time for one agent to send its request, while the others wait."""
@@ -47,7 +46,7 @@ class Nursery:
         self._listener = listener
         self._environment = environment
         self._unfit = unfit
-        self._code = _code_on_disk()
+        self._code = LoadedCode()
         self._ending = False
         self._wakeup, self._wakeup_in = os.pipe()
 
@@ -100,15 +99,14 @@ class Nursery:
         try:
             reason = self._reason_against(connection, request)
             if reason is None:
-                placed = inherited.fit(_shown_arguments(request), request.environment)
                 preload.check_single_threaded()
                 agent, _ = _peer(connection)
                 directory = os.open(f"/proc/{agent}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 received.append(directory)
-                pid = _fork(partial(_become_zygote, request, received, placed, began))
+                pid = fork_child(lambda _: _become_zygote(request, received, began))
                 log.info("a zygote is born", pid=pid, state_dir=request.state_dir)
                 return Born(pid=pid), [os.pidfd_open(pid)]
-        except (OSError, inherited.NoRoom, preload.ThreadsRunning) as error:
+        except (OSError, preload.ThreadsRunning) as error:
             reason = str(error)
         log.info("a zygote is declined", reason=reason, state_dir=request.state_dir)
         return Declined(reason=reason), []
@@ -118,7 +116,7 @@ class Nursery:
             return "the agent no longer waits"
         if self._unfit is not None:
             return self._unfit
-        if any(_stamp(file) != stamp for file, stamp in self._code.items()):
+        if self._code.has_changed():
             return "its code on disk has changed since it was imported"
         if request.python != inherited.python():
             return f"the agent's Python is {request.python}, the nursery's {inherited.python()}"
@@ -165,21 +163,13 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _shown_arguments(request: BirthRequest) -> list[bytes]:
+def _shown_arguments(request: BirthRequest) -> list[str]:
     flags = ("--state-dir", request.state_dir, "--address", request.address)
-    return [os.fsencode(word) for word in (sys.executable, "-P", "-m", "holdfast_agent.zygote", *flags)]
+    return [sys.executable, "-P", "-m", "holdfast_agent.zygote", *flags]
 
 
-def _fork(child: Callable[[], NoReturn]) -> int:
-    from holdfast_agent.zygote.fork_rank import fork_child
-
-    return fork_child(lambda _: child())
-
-
-def _become_zygote(request: BirthRequest, received: list[int], placed: Sequence[Shown], began: float) -> NoReturn:
+def _become_zygote(request: BirthRequest, received: list[int], began: float) -> NoReturn:
     """Turn this fork into what `python -P -m holdfast_agent.zygote` would be."""
-    from holdfast_agent.zygote.fork_rank import reset_signals, take_streams
-
     output, ready, agents_directory = received
     os.fchdir(agents_directory)
     os.setsid()
@@ -191,7 +181,7 @@ def _become_zygote(request: BirthRequest, received: list[int], placed: Sequence[
         for entry in request.environment:
             name, _, value = entry.partition(b"=")
             os.environb[name] = value
-        inherited.show(placed)
+        show(_shown_arguments(request), request.environment)
         directory = Path(request.state_dir)
         zygote_main.serve(directory, request.address, ready, lambda: time.monotonic() - began)
         code = 0
@@ -214,22 +204,12 @@ def _reap() -> None:
         log.info("a zygote ended", pid=pid, code=os.waitstatus_to_exitcode(status))
 
 
-def _code_on_disk() -> dict[str, tuple[int, int]]:
-    """Return the files of Holdfast's modules that are loaded here, each with a stamp that changes with the file."""
-    files = [getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("holdfast")]
-    return {file: _stamp(file) for file in files if file is not None}
-
-
-def _stamp(file: str) -> tuple[int, int]:
-    found = os.stat(file)
-    return found.st_mtime_ns, found.st_size
-
-
 def _make_ready(*, brief: bool) -> str | None:
     """Import what ranks need; return why this process cannot serve, None if it can."""
     preload.hold_threads()
     try:
         zygote_main.make_ready(brief=brief)
+        show(sys.orig_argv, os.environ)
     except (ImportError, OSError, RuntimeError) as error:
         log.error("agents have to start their zygotes themselves", reason=str(error))
         return str(error)
@@ -241,9 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="holdfast-nursery")
     parser.add_argument("--socket", type=Path, required=True, help="where agents ask")
     parser.add_argument("--brief", action="store_true", help="import only what every script needs: one run waits")
-    parser.add_argument("--room", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    os.environ.pop(ROOM_VARIABLE, None)
     environment = tuple(name + b"=" + value for name, value in os.environb.items())
     log_to_stderr("nursery")
     place: Path = options.socket

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from holdfast.node.forks import fork_child
 from holdfast.node.frames import WireError
 from holdfast.node.link import Link
 from holdfast.settings.timeouts import Timeouts
@@ -277,7 +278,6 @@ class Zygote:
         )
 
     def _start_store(self, command: StartStore) -> None:
-        from holdfast_agent.zygote.fork_rank import fork_child
         from holdfast_agent.zygote.hosts.store_host import serve_store
 
         listener = self._listeners.get(command.port)

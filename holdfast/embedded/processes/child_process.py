@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from holdfast.daemon.ready import READY_FD_VARIABLE
 from holdfast.embedded.layout import ChildRecord
@@ -13,21 +14,29 @@ from holdfast.embedded.servers.identity import Identity
 from holdfast.node.kernel import die_with_parent, started_ticks
 
 
+class Started(Protocol):
+    """A child of this process; `wait` returns its exit code or the negated signal, and forgets it."""
+
+    @property
+    def pid(self) -> int: ...
+    def wait(self) -> int: ...
+
+
 class Process:
     """A started process. Call its methods only on the thread of the event loop that started it."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], ready_fd: int | None) -> None:
-        self._popen = popen
+    def __init__(self, started: Started, ready_fd: int | None) -> None:
+        self._started = started
         self._loop = asyncio.get_running_loop()
-        self._pidfd = os.pidfd_open(popen.pid)
+        self._pidfd = os.pidfd_open(started.pid)
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._loop.add_reader(self._pidfd, self._collect)
         self._ready_fd = ready_fd
-        self.record = ChildRecord(pid=popen.pid, started_ticks=started_ticks(popen.pid) or 0)
+        self.record = ChildRecord(pid=started.pid, started_ticks=started_ticks(started.pid) or 0)
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._started.pid
 
     async def wait(self) -> int:
         """Wait for the exit. Return the exit code, or the negated signal number."""
@@ -69,7 +78,7 @@ class Process:
 
     def _collect(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        code = self._popen.wait()
+        code = self._started.wait()
         os.close(self._pidfd)
         if self._ready_fd is not None:
             self._loop.remove_reader(self._ready_fd)

@@ -11,6 +11,8 @@ from pathlib import Path
 from holdfast.embedded.errors import StartFailed
 from holdfast.embedded.layout import ChildRecord
 from holdfast.embedded.processes.child_process import Process, describe_exit, spawn
+from holdfast.embedded.processes.fork_server import CannotFork, ForkRequest
+from holdfast.embedded.processes.forked import ForkServer
 from holdfast.embedded.processes.logfile import RotatingLog, tail
 from holdfast.embedded.processes.logpipe import LogPipe
 from holdfast.embedded.processes.restart import GiveUp, Restart, RestartPolicy, RestartRecord, after_exit
@@ -26,6 +28,9 @@ class ChildSpec:
 
     name: str
     argv: tuple[str, ...]
+    imports: str = ""
+    """Module with the imports of a Python program, whose `argv` is ``python -P -m ...``: such a child is forked by a
+    process that has them. "": the program is executed."""
     environment: Mapping[str, str]
     """Complete: nothing is inherited."""
     directory: Path
@@ -60,7 +65,7 @@ Report = Callable[["Child", str | None], None]
 class Child:
     """One child across its restarts. `report` is called on every change, with a line of text if users should see it."""
 
-    def __init__(self, spec: ChildSpec, log_file: Path, report: Report) -> None:
+    def __init__(self, spec: ChildSpec, log_file: Path, report: Report, fork_server: ForkServer | None = None) -> None:
         self.spec = spec
         self.state = ChildState.OFF
         self.restarts = 0
@@ -68,6 +73,7 @@ class Child:
         self._log = RotatingLog(log_file)
         self._pipes: list[LogPipe] = []
         self._report = report
+        self._fork_server = fork_server
         self._process: Process | None = None
         self._ready_at: float | None = None
         self._start_timed_out = False
@@ -171,15 +177,7 @@ class Child:
         self._idle.clear()
         try:
             with self._logged() as output:
-                self._process = spawn(
-                    self.spec.argv,
-                    environment=self.spec.environment,
-                    directory=self.spec.directory,
-                    output=output,
-                    death_signal=self.spec.death_signal,
-                    identity=self.spec.identity,
-                    announces=self.spec.probe is None,
-                )
+                self._process = await self._begin(output)
         except OSError as error:
             self.last_exit = f"cannot run {self.spec.argv[0]}: {error.strerror}"
             ready_s = None
@@ -201,6 +199,31 @@ class Child:
         else:
             self._report(self, f"{self.name} stopped")
         return action
+
+    async def _begin(self, output: int) -> Process:
+        """Start a process. Raises OSError if it cannot be run."""
+        spec = self.spec
+        if spec.imports and self._fork_server is not None:
+            request = ForkRequest(
+                arguments=spec.argv[3:],
+                imports=spec.imports,
+                environment=dict(spec.environment),
+                directory=str(spec.directory),
+                death_signal=spec.death_signal,
+            )
+            try:
+                return await self._fork_server.fork(request, output)
+            except CannotFork as error:
+                self._report(self, f"{self.name} is executed, not forked: {error}")
+        return spawn(
+            spec.argv,
+            environment=spec.environment,
+            directory=spec.directory,
+            output=output,
+            death_signal=spec.death_signal,
+            identity=spec.identity,
+            announces=spec.probe is None,
+        )
 
     async def _oversee(self, process: Process, born_at: float) -> str:
         """Watch one process until it exits. Return a description of the exit."""

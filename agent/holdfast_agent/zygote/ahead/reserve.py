@@ -17,8 +17,9 @@ from typing import NamedTuple, NoReturn
 
 import structlog
 
+from holdfast.node.forks import fork_child
 from holdfast.node.frames import framed
-from holdfast_agent.zygote.fork_rank import await_plan, await_plan_as, become_rank, fork_child
+from holdfast_agent.zygote.fork_rank import await_plan, await_plan_as, become_rank
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
 from holdfast_agent.zygote.wire import RankSlot
 

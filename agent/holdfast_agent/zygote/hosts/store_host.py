@@ -8,8 +8,8 @@ import socket
 from functools import partial
 from typing import NoReturn
 
+from holdfast.node.forks import reset_signals
 from holdfast.node.kernel import die_with_parent, set_process_name
-from holdfast_agent.zygote.fork_rank import reset_signals
 
 STORE_PORTS = 4
 BACKLOG = 4096

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from holdfast.engines.checks.warm_up import WarmUpPlan
+from holdfast.node.forks import fork_child, reset_signals
 from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast_agent.zygote.wire import Fence, StartWarmUp, WarmUpResults
 
@@ -42,8 +43,6 @@ class WarmUpHost:
         """Processes that have not been reaped yet."""
 
     def start(self, command: StartWarmUp) -> None:
-        from holdfast_agent.zygote.fork_rank import fork_child
-
         self.end()
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self._pid = fork_child(lambda parent: _warm_up(parent, command.plan, writing, self._log_file))
@@ -87,8 +86,6 @@ class WarmUpHost:
 
 
 def _warm_up(parent: int, plan: bytes, pipe: int, log_file: int) -> NoReturn:
-    from holdfast_agent.zygote.fork_rank import reset_signals
-
     die_with_parent(parent)
     os.setsid()
     reset_signals()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import Launch
+from holdfast.node.forks import fork_child
 from holdfast.node.machine import Machine
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast_agent.companions.code_place import CodePlace
@@ -55,7 +56,7 @@ def test_a_rank_runs_where_its_plan_says(tmp_path: Path) -> None:
     slots, plans = write(start)
     slot = next(it for it in slots.ranks if it.rank == expected.rank)
     reading, writing = os.pipe()
-    child = fork_rank.fork_child(lambda parent: fork_rank.become_rank(slot, plans, parent, writing, writing))
+    child = fork_child(lambda parent: fork_rank.become_rank(slot, plans, parent, writing, writing))
     os.close(writing)
     os.close(plans)
     with open(reading) as output:

@@ -1,0 +1,143 @@
+"""The process that imports what Python children of the supervisor need, once for all, and forks them.
+
+Imports are most of what the start of a service or an agent takes. The supervisor forks this process from itself before
+it has threads or an event loop, and asks it over a socket (`holdfast.embedded.processes.forked`). A child is forked
+twice, so that it belongs to the supervisor: whatever happens to this process, it goes on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import os
+import socket
+import sys
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.code.loaded import LoadedCode
+from holdfast.daemon.quick_imports import quick_imports
+from holdfast.daemon.ready import READY_FD_VARIABLE
+from holdfast.node.forks import fork_child, reset_signals, run_and_end, run_module, take_streams
+from holdfast.node.kernel import die_with_parent, set_process_name, thread_count
+from holdfast.node.shown import show
+
+REQUEST_BYTES_MAX = 1 << 20
+_DESCRIPTORS = 3
+
+
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A child to fork: ``python -P -m ARGUMENT...``. With it come its output, a pipe by which it is told to begin, and
+    one by which it announces that it is ready.
+    """
+
+    arguments: tuple[str, ...]
+    imports: str
+    """The module that has what it imports."""
+    environment: dict[str, str]
+    directory: str
+    death_signal: int
+
+
+class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Its pid, or why there is none."""
+
+    pid: int = 0
+    reason: str = ""
+
+
+class CannotFork(RuntimeError):
+    """This process cannot fork such a child; the supervisor executes it."""
+
+
+def serve(link: socket.socket) -> NoReturn:
+    """Be the fork server of the parent process until that closes its end of the socket."""
+    supervisor = os.getppid()
+    die_with_parent(supervisor)
+    os.setsid()  # Ctrl-C is for the supervisor, which ends its children in order.
+    reset_signals()
+    null = os.open(os.devnull, os.O_RDWR)
+    take_streams(null, null, link.detach())
+    link = socket.socket(fileno=3)
+    set_process_name("fork server")
+    # What is to happen at the end of the supervisor is none of its children's business.
+    atexit._clear()
+    if not sys.flags.safe_path:
+        # As for `python -P`: a user's file named logging.py, for example, must not replace a module.
+        del sys.path[0]
+    # numpy's libraries start theirs when they are imported, and forks would lack them.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    try:
+        # Where the kernel cannot, it fails here and not in a child.
+        show((f"holdfast: fork server of {supervisor}",), os.environ)
+    except OSError as error:
+        unfit = str(error)
+    else:
+        unfit = ""
+    code = LoadedCode()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(link, REQUEST_BYTES_MAX, _DESCRIPTORS)
+        if not data:
+            os._exit(0)
+        try:
+            request = msgspec.msgpack.decode(data, type=ForkRequest)
+            reply = ForkReply(reason=unfit) if unfit else ForkReply(pid=_fork(request, descriptors, supervisor, code))
+        except (CannotFork, OSError, msgspec.MsgspecError) as error:
+            reply = ForkReply(reason=str(error))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        link.send(msgspec.msgpack.encode(reply))
+
+
+def _fork(request: ForkRequest, descriptors: list[int], supervisor: int, code: LoadedCode) -> int:
+    """Return the pid of the child, which waits until it is told to begin."""
+    if code.has_changed():
+        raise CannotFork("the code on disk has changed since the supervisor imported it")
+    if request.imports not in sys.modules:
+        _import(request.imports)
+        code.note()
+    if (threads := thread_count()) != 1:
+        raise CannotFork(f"an import has started threads: there are {threads}")
+    reading, writing = os.pipe()
+
+    def between(_: int) -> NoReturn:
+        pid = fork_child(lambda _: _become(request, descriptors, supervisor))
+        os.write(writing, b"%d" % pid)
+        os._exit(0)
+
+    try:
+        _, status = os.waitpid(fork_child(between), 0)
+        if status:
+            raise CannotFork("the process between the two forks ended early")
+        return int(os.read(reading, 32))
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _import(module: str) -> None:
+    try:
+        with quick_imports():
+            importlib.import_module(module)
+    except Exception as error:
+        raise CannotFork(f"{module} cannot be imported: {error!r}") from error
+    finally:
+        gc.freeze()
+
+
+def _become(request: ForkRequest, descriptors: list[int], supervisor: int) -> NoReturn:
+    """Turn this fork into what `python -P -m` would be."""
+    output, begin, ready = descriptors
+    if not os.read(begin, 1):
+        os._exit(0)  # The supervisor has gone, or executes this child by now.
+    os.setsid()
+    die_with_parent(supervisor, request.death_signal)
+    os.chdir(request.directory)
+    environment = request.environment | {READY_FD_VARIABLE: str(take_streams(output, output, ready))}
+    os.environ.clear()
+    os.environ.update(environment)
+    show((sys.executable, "-P", "-m", *request.arguments), environment)
+    set_process_name(os.path.basename(sys.executable))
+    run_and_end(lambda: run_module(list(request.arguments)))

@@ -1,0 +1,96 @@
+"""Forks of a Python process that become another: its streams, its signals, and an end like an interpreter's."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+_FIRST_OWN_DESCRIPTOR = 3
+EXIT_SETUP_FAILED = 70
+"""Exit code of a child that could not become what it was forked for (EX_SOFTWARE); its log has the reason."""
+
+
+def fork_child(child: Callable[[int], NoReturn]) -> int:
+    """Fork and return the child's pid. `child` is called with the parent's pid and never returns."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        child(parent)
+    finally:
+        # The child must never continue what its parent does.
+        os._exit(EXIT_SETUP_FAILED)
+
+
+def take_streams(output: int, errors: int, keep: int | None = None) -> int:
+    """Set stdin to /dev/null, stdout and stderr to these; close other inherited files; return `keep`'s new number."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (errors, 2)):
+        os.dup2(source, target)
+    first = _FIRST_OWN_DESCRIPTOR
+    if keep is not None:
+        first = os.dup2(keep, first, inheritable=False) + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    # Unbuffered like `python -u`, as torchrun does.
+    null_input = io.FileIO(0, closefd=False)
+    null_input.name = "<stdin>"
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(null_input), encoding="utf-8")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text_stream(1, "<stdout>", "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text_stream(2, "<stderr>", "backslashreplace")  # type: ignore[misc]
+    return _FIRST_OWN_DESCRIPTOR
+
+
+def reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run_module(arguments: list[str]) -> None:
+    """Run what `python -m ARGUMENT...` would."""
+    sys.argv = list(arguments)
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def run_and_end(program: Callable[[], None]) -> NoReturn:
+    """Run it, and end with the exit code that `python` would have, but leave this process's objects to the kernel: to
+    take them apart would copy every page that forks share.
+    """
+    code: Any = 0
+    try:
+        program()
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:  # noqa: BLE001 - whatever it is ends the process
+        interrupted = isinstance(error, KeyboardInterrupt)
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = -signal.SIGINT if interrupted else 1
+    if not (code is None or isinstance(code, int)):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit((code or 0) & 0xFF)
+
+
+def _text_stream(descriptor: int, name: str, errors: str) -> io.TextIOWrapper:
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    # As the interpreter names its own: libraries print it, or compare it.
+    raw.name = name
+    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)

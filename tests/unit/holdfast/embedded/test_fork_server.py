@@ -1,0 +1,69 @@
+"""Children that are forked by a process with their imports are what they would be if they were executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.holdfast.embedded.fork_scene import STAYS
+
+SCENE = Path(__file__).with_name("fork_scene.py")
+PROGRAM = [sys.executable, "-P", "-m", "holdfast_forked", STAYS]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def seen(directory: Path) -> Iterator[dict[str, Any]]:
+    """What the supervisor saw of its children; at the end it is killed, and must not leave one behind."""
+    with subprocess.Popen([sys.executable, str(SCENE), str(directory)], stdout=subprocess.PIPE, text=True) as scene:
+        try:
+            assert scene.stdout is not None
+            answer = json.loads(scene.stdout.readline())
+            pidfd = os.pidfd_open(answer["left"])
+            yield answer["lives"]
+        finally:
+            scene.kill()
+    assert select.select([pidfd], [], [], 30)[0], "it outlives its supervisor"
+    os.close(pidfd)
+
+
+def test_it_is_shown_and_stopped_like_an_executed_one(seen: dict[str, Any], directory: Path) -> None:
+    forked, executed = seen["stays"], seen["has no server"]
+    assert forked["arguments"] == PROGRAM
+    assert f"PYTHONPATH={directory}" in forked["variables"] and "LONG=" + "x" * 10_000 in forked["variables"]
+    assert forked["directory"] == str(directory)
+    assert forked["is mine"] and forked["leads a session"]
+    assert forked["exit"] == "killed by SIGTERM"
+    ready = [line for line in forked["said"] if line.startswith("child ready")]
+    assert len(ready) == 1
+    assert set(forked["descriptors"]) <= {"0", "1", "2", "3"}, "3 is closed once it is ready"
+    same = ("arguments", "name", "directory", "is mine", "leads a session", "exit", "log")
+    assert {key: forked[key] for key in same} == {key: executed[key] for key in same}
+
+
+def test_its_end_is_that_of_an_interpreter(seen: dict[str, Any]) -> None:
+    assert seen["leaves"]["exit"] == "exit code 3"
+    assert seen["fails"]["exit"] == "exit code 1"
+    assert "ZeroDivisionError: division by zero" in seen["fails"]["log"]
+    assert seen["is killed"]["exit"] == "killed by SIGSEGV"
+
+
+def test_it_is_executed_where_it_cannot_be_forked(seen: dict[str, Any]) -> None:
+    assert not any("executed" in line for line in seen["stays"]["said"])
+    (line,) = [line for line in seen["cannot be imported"]["said"] if "executed" in line]
+    assert "No module named 'holdfast.no_such'" in line
+    (line,) = [line for line in seen["has no server"]["said"] if "executed" in line]
+    assert "the fork server has ended" in line
+    assert seen["cannot be imported"]["arguments"] == seen["has no server"]["arguments"] == PROGRAM
