@@ -19,14 +19,27 @@ from holdfast.embedded.layout import ClusterLayout, Fabric
 DEVICE = "eth0"
 NODES_MAX = 200
 _SUBNETS = 512
+_NAMED = Path("/run/netns")
+
+_SHOW = " && ".join(
+    (
+        "cd /sys/fs/cgroup",
+        "mount -t sysfs sysfs /sys",
+        "mount --no-canonicalize --rbind . /sys/fs/cgroup",
+        'cd "$OLDPWD"',
+        'exec "$@"',
+    )
+)
+"""Shows the devices of this network in /sys, and the control groups that lie below it: `ip netns exec` hides them."""
 
 
 def choose(layout: ClusterLayout, before: Fabric | None) -> Fabric:
     """Choose the bridge and subnet of a cluster: those of the last run, or else unused ones. Raises EmbeddedError if
     links cannot be made here.
     """
-    if shutil.which("ip") is None:
-        raise EmbeddedError("--namespaces needs the command ip: install iproute2.")
+    for command, package in (("ip", "iproute2"), ("nsenter", "util-linux"), ("unshare", "util-linux")):
+        if shutil.which(command) is None:
+            raise EmbeddedError(f"--namespaces needs the command {command}: install {package}.")
     used = {entry["local"].rpartition(".")[0] for link in _ip_json("addr") for entry in link["addr_info"]}
     if before is not None and before.subnet not in used:
         return before
@@ -59,9 +72,15 @@ def add_node(fabric: Fabric, node: str) -> None:
     _ip("-n", namespace, "link", "set", "lo", "up")
 
 
+def inside(fabric: Fabric, node: str) -> tuple[str, ...]:
+    """Return the words before a command that let it run in the node's network, with mounts of its own."""
+    network = f"--net={_NAMED}/{fabric.namespace(node)}"
+    return ("nsenter", network, "unshare", "--mount", "--propagation=slave", "sh", "-c", _SHOW, "sh")
+
+
 def remove(fabric: Fabric) -> None:
     """Remove the namespaces, their links and the bridge, as far as they exist."""
-    for namespace in sorted(Path("/run/netns").glob(f"{fabric.bridge}-*")):
+    for namespace in sorted(_NAMED.glob(f"{fabric.bridge}-*")):
         _ip("netns", "del", namespace.name)
     # The kernel destroys a namespace after its removal; its links must be gone now.
     for link in sorted(Path("/sys/class/net").glob(f"{fabric.bridge}n*")):

@@ -82,8 +82,8 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
     flags: tuple[str, ...] = ("--node", node, "--state-dir", str(layout.node(node)))
     network = {NURSERY_VARIABLE: _given_nursery() or str(layout.nursery_socket)}
     if info.fabric is not None:
-        # Everything of the node is started by its agent, and so in its namespace; /sys shows its devices there.
-        prefix = ("ip", "netns", "exec", info.fabric.namespace(node))
+        # Everything of the node is started by its agent, and so in its namespace.
+        prefix = fabric.inside(info.fabric, node)
         flags += ("--address", info.fabric.address(node))
         users = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", variable_of("inspections.interfaces"))
         # Between the namespaces lies only this machine's bridge, and the nodes have no certificates.

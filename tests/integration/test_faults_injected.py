@@ -19,6 +19,7 @@ from faults_scene import WITHIN_S, cluster_files, inject, kernel_log, state_of, 
 from holdfast.embedded import fabric
 from holdfast.embedded.layout import ClusterLayout, Fabric
 from holdfast.embedded.servers.ports import reserve_ports
+from holdfast.faults.cgroups import hierarchy
 from holdfast.faults.fault import FaultRefused
 from holdfast.faults.helpers import marked
 from holdfast.faults.injections import InjectionLog
@@ -229,9 +230,8 @@ except OSError as error:
 
 def test_links_are_pulled_and_cut_one_by_one(layout: ClusterLayout, network: Fabric) -> None:
     def reaches(node: str, address: str) -> bool:
-        inside = ("ip", "netns", "exec", network.namespace(node))
-        said = subprocess.run((*inside, sys.executable, "-c", REACH, address), capture_output=True, text=True)
-        return said.stdout == "reached\n"
+        command = (*fabric.inside(network, node), sys.executable, "-c", REACH, address)
+        return subprocess.run(command, capture_output=True, text=True).stdout == "reached\n"
 
     other = network.address("node-1")
     until("the nodes are on the network", lambda: reaches("node-0", other) and reaches("node-0", network.gateway))
@@ -241,7 +241,7 @@ def test_links_are_pulled_and_cut_one_by_one(layout: ClusterLayout, network: Fab
     until("they reach each other again", lambda: reaches("node-0", other))
 
     def carrier() -> str:
-        show = ("ip", "netns", "exec", network.namespace("node-0"), "cat", "/sys/class/net/eth0/operstate")
+        show = (*fabric.inside(network, "node-0"), "cat", "/sys/class/net/eth0/operstate")
         return subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip()
 
     inject(layout, "link-down", network=network)
@@ -253,6 +253,14 @@ def test_links_are_pulled_and_cut_one_by_one(layout: ClusterLayout, network: Fab
     assert "tbf" in subprocess.run(show, capture_output=True, text=True, check=True).stdout
     undo(layout)
     assert "tbf" not in subprocess.run(show, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_node_with_a_network_of_its_own_sees_the_control_groups_that_limit_it(network: Fabric) -> None:
+    if reason := lacking(find_fault("slow-node").needs[0]):
+        pytest.skip(reason)
+    (root, _) = hierarchy("cpu")
+    shown = subprocess.run((*fabric.inside(network, "node-0"), "cat", str(root / "cpu.stat")), capture_output=True)
+    assert shown.stdout and not shown.returncode, shown.stderr
 
 
 def test_a_service_answers_errors_until_that_is_undone(layout: ClusterLayout) -> None:

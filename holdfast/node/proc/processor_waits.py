@@ -1,7 +1,8 @@
 """How long threads could run and did not, since others used the processors: `/proc/PID/task/*/schedstat`.
 
 A control group with a limit of processor time makes its threads wait for each other as well as for the limit. That is
-no matter of others: nothing is counted for a time in which a group of the process has been throttled.
+no matter of others: nothing is counted for a time in which a group of the process has been throttled, or may have been
+because its group cannot be read here.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ class ProcessorWaits(NamedTuple):
     """What the kernel has counted so far, in ns."""
 
     of_threads_ns: dict[int, int]
-    throttled_ns: int
-    """Time for which the control groups of the process had used up their limits, of all processors together."""
+    throttled_ns: int | None
+    """Time for which the control groups of the process had used up their limits, of all processors together; None: it
+    is in a group that cannot be read."""
 
     @property
     def total_s(self) -> float | None:
         """Seconds up to now, of which only differences mean something; None: not counted, or its groups were throttled
-        at some time.
+        at some time, or may have been.
         """
-        if not self.of_threads_ns or self.throttled_ns:
+        if not self.of_threads_ns or self.throttled_ns != 0:
             return None
         return max(self.of_threads_ns.values()) / 1e9
 
     def since(self, before: ProcessorWaits) -> int:
         """Return for how many ns the thread that waited longest has waited for others since then."""
-        if self.throttled_ns > before.throttled_ns:
+        if self.throttled_ns is None or self.throttled_ns != before.throttled_ns:
             return 0
         waited = (ns - before.of_threads_ns.get(tid, ns) for tid, ns in self.of_threads_ns.items())
         return max(waited, default=0)
@@ -56,24 +58,41 @@ def _waits(process: str, threads: Iterable[int], machine: Machine) -> ProcessorW
     folder = machine.proc / process
     counted = {tid: (text(folder / "task" / str(tid) / "schedstat") or "").split() for tid in threads}
     waits_ns = {tid: int(fields[1]) for tid, fields in counted.items() if len(fields) > 1}
-    return ProcessorWaits(waits_ns, sum(map(_throttled_ns, _groups(folder, machine.sys / "fs/cgroup"))))
+    return ProcessorWaits(waits_ns, _throttled_ns(folder, machine.sys / "fs/cgroup"))
 
 
-def _groups(folder: Path, root: Path) -> Iterator[Path]:
-    """Yield the directories of a process's control groups that may limit its processors, and of all above these."""
+def _throttled_ns(folder: Path, root: Path) -> int | None:
+    path, mounts = _group(folder, root)
+    found = [stat for mount in mounts for group in _up_from(mount / path, mount) if (stat := text(group / "cpu.stat"))]
+    if path and not found:
+        return None
+    return sum(map(_throttled_by, found))
+
+
+def _group(folder: Path, root: Path) -> tuple[str, tuple[Path, ...]]:
+    """Return the path of the control group that may limit a process's processors, "" for the root, and where its
+    hierarchy may be mounted. The controller is in one hierarchy only."""
+    unified = ""
     for line in (text(folder / "cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for mount in (root / "cpu",) if controllers else (root, root / "unified"):
-            group = mount / path.lstrip("/")
-            while group != mount:
-                yield group
-                group = group.parent
+        if "cpu" in controllers.split(","):
+            return path.lstrip("/"), (root / "cpu",)
+        if not controllers:
+            unified = path.lstrip("/")
+    return unified, (root, root / "unified")
 
 
-def _throttled_ns(group: Path) -> int:
-    words = dict(line.split(maxsplit=1) for line in (text(group / "cpu.stat") or "").splitlines() if " " in line)
+def _up_from(group: Path, mount: Path) -> Iterator[Path]:
+    """Yield the directory of a group and of all above it. In a container the mount itself is the container's group, and
+    the path may be the one that only the machine knows."""
+    yield group
+    while group != mount:
+        group = group.parent
+        yield group
+
+
+def _throttled_by(stat: str) -> int:
+    words = dict(line.split(maxsplit=1) for line in stat.splitlines() if " " in line)
     if "throttled_time" in words:
         return int(words["throttled_time"])
     return int(words.get("throttled_usec", 0)) * _NS_PER_US

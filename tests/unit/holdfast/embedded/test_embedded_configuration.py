@@ -135,6 +135,6 @@ def test_a_node_with_a_network_of_its_own_runs_in_it_and_is_reached_there(here: 
     spec = agent_spec(
         find_configuration({}), ClusterLayout(here), msgspec.structs.replace(INFO, fabric=network), "node-3"
     )
-    assert spec.argv[:4] == ("ip", "netns", "exec", "hf123456-node-3")
+    assert spec.argv[:2] == ("nsenter", "--net=/run/netns/hf123456-node-3")
     assert spec.argv[-2:] == ("--address", "198.18.7.13")
     assert spec.environment["GLOO_SOCKET_IFNAME"] == "eth0"
