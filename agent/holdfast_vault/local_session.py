@@ -52,10 +52,9 @@ from holdfast_vault.filling.fill_session import FillSession
 from holdfast_vault.node_vault import NodeVault, NotTheirs
 from holdfast_vault.peers.fetching.pull import NotFetched
 from holdfast_vault.shelf.held_process import HeldProcess, Piece, SourceLost
-from holdfast_vault.shelf.keeping import answers_when_sealed
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
-from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, layout_problem
+from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, layout_problem, protect
 from holdfast_vault.shelf.stocking import claim, settle, stock
 
 log = structlog.get_logger(__name__)
@@ -222,7 +221,7 @@ class LocalSession:
             return Refused(reason="the tensors of this rank have not been laid out")
         # Waits until the save before is sealed, be it of this rank's life or of the one before.
         shelf.turn.acquire()
-        is_over = threading.Event() if answers_when_sealed(shelf.steps()) else None
+        is_over = threading.Event() if shelf.answers_when_sealed() else None
         segment: Segment | None = None
         try:
             segment = claim(shelf, lay.nbytes, self._node.persister.give_way)
@@ -230,9 +229,10 @@ class LocalSession:
                 self._source.read(layout.pieces, segment.memory)
                 sealing = partial(self._seal, segment, request, lay.index)
             else:
-                snapshot = MemorySnapshot(self._source, self._userfault, layout, segment.memory)
-                snapshot.begin()
-                sealing = partial(self._copy_and_seal, snapshot, segment, request, lay.index)
+                protect(self._source, self._userfault, layout)
+                sealing = partial(
+                    self._copy_and_seal, self._source, self._userfault, layout, segment, request, lay.index
+                )
         except BaseException as error:
             if segment is not None:
                 shelf.put_back(segment)
@@ -276,7 +276,16 @@ class LocalSession:
         finally:
             shelf.turn.release()
 
-    def _copy_and_seal(self, snapshot: MemorySnapshot, segment: Segment, request: Save, index: bytes) -> None:
+    def _copy_and_seal(
+        self,
+        source: HeldProcess,
+        descriptor: int,
+        layout: CopyLayout,
+        segment: Segment,
+        request: Save,
+        index: bytes,
+    ) -> None:
+        snapshot = MemorySnapshot(source, descriptor, layout, segment.memory)
         self._seal(segment, request, index, snapshot.copy(self._copy_threads))
 
     def _seal(self, segment: Segment, request: Save, index: bytes, hashes: tuple[int, ...] | None = None) -> None:

@@ -20,7 +20,7 @@ from snapshot_source import pattern
 
 from holdfast.node.vault import seals, userfaultfd
 from holdfast_vault.shelf.held_process import HeldProcess, Piece, SourceLost
-from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, MemorySnapshot
+from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, MemorySnapshot, protect
 
 pytestmark = pytest.mark.integration
 
@@ -52,7 +52,9 @@ class Source:
         self.nbytes = sum(SIZES)
 
     def snapshot(self, target: np.ndarray) -> MemorySnapshot:
+        """Return a copy of its memory, which is protected."""
         held = HeldProcess(self.process.pid, os.pidfd_open(self.process.pid))
+        protect(held, self.descriptor, self.layout)
         return MemorySnapshot(held, self.descriptor, self.layout, target)
 
 
@@ -91,7 +93,6 @@ def test_nothing_written_after_the_start_is_in_the_copy(pages: str, threads: int
         for number in range(6):
             target = np.full(running.nbytes, 255, np.uint8)
             snapshot = running.snapshot(target)
-            snapshot.begin()
             # It writes backwards through all of its memory, while the copy goes forwards.
             running.link.send(b"begun")
             hashes = snapshot.copy(threads)
@@ -105,7 +106,6 @@ def test_writers_wait_only_for_the_copy_and_never_for_its_end() -> None:
     with source("huge") as running:
         target = np.zeros(running.nbytes, np.uint8)
         snapshot = running.snapshot(target)
-        snapshot.begin()
         running.link.send(b"begun")
         hashes: list[tuple[int, ...]] = []
         copier = threading.Thread(target=lambda: hashes.append(snapshot.copy()))
@@ -119,7 +119,6 @@ def test_writers_wait_only_for_the_copy_and_never_for_its_end() -> None:
 def test_a_source_that_dies_makes_the_copy_fail_and_hangs_nobody() -> None:
     with source("small") as running:
         snapshot = running.snapshot(np.zeros(running.nbytes, np.uint8))
-        snapshot.begin()
         running.process.send_signal(signal.SIGKILL)
         running.process.wait()
         with pytest.raises(SourceLost, match=str(running.process.pid)):
@@ -142,7 +141,6 @@ def test_a_copy_that_cannot_be_begun_hangs_nobody(missing: str, monkeypatch: pyt
 
     with source("huge") as running:
         snapshot = running.snapshot(np.zeros(running.nbytes, np.uint8))
-        snapshot.begin()
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", start_some)
             if missing == "descriptor":
@@ -155,8 +153,7 @@ def test_a_copy_that_cannot_be_begun_hangs_nobody(missing: str, monkeypatch: pyt
 
 def test_writers_go_on_when_the_copier_is_gone() -> None:
     with source("small") as running:
-        snapshot = running.snapshot(np.zeros(running.nbytes, np.uint8))
-        snapshot.begin()
+        running.snapshot(np.zeros(running.nbytes, np.uint8))
         os.close(running.descriptor)
         running.descriptor = os.open(os.devnull, os.O_RDONLY)
         running.link.send(b"begun")

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
-from holdfast_vault.shelf.keeping import KEPT_MIN, answers_when_sealed
+from holdfast_vault.shelf.keeping import KEPT_MIN
 from holdfast_vault.shelf.pins import Pins, StepMark
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
@@ -162,7 +162,7 @@ class World:
 
     def _passed(self, rank: int) -> int:
         """Return the newest step that a rank trains beyond: others get no further than one step after it."""
-        is_waiting = rank in self.filling and answers_when_sealed(self.shelves[rank, rank].steps())
+        is_waiting = rank in self.filling and self.shelves[rank, rank].answers_when_sealed()
         return self.begun[rank] - is_waiting
 
     def _to_copy(self, rank: int) -> SealedStep | None:

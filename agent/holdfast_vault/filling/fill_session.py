@@ -29,7 +29,6 @@ from holdfast.node.vault.messages import (
 from holdfast.node.vault.vault_socket import peer_ids, peer_pid
 from holdfast_vault.filling.filling import Filling, OutOfOrder
 from holdfast_vault.node_vault import NodeVault, NotTheirs
-from holdfast_vault.shelf.keeping import answers_when_sealed
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.stocking import claim, stock_and_settle
 
@@ -100,7 +99,7 @@ class FillSession:
         if lay is None or self._filling is not None:
             raise WireError("a rank must lay its tensors first, and fill one step at a time")
         shelf.turn.acquire()
-        waits = answers_when_sealed(shelf.steps())
+        waits = shelf.answers_when_sealed()
         sealed = SealedStep(step=request.step, generation=self._first.generation)
         try:
             segment = claim(shelf, lay.nbytes, self._node.persister.give_way)

@@ -31,15 +31,6 @@ def unwanted(sealed: Iterable[SealedStep], needed: Collection[SealedStep], steps
     return tuple(step for step in reversed(there[steps_wanted:]) if step not in needed)
 
 
-def answers_when_sealed(sealed: Collection[SealedStep]) -> bool:
-    """Return True if a rank's save is answered only when it is sealed, given the steps that are there.
-
-    Until a vault that has lost what it held has one step again, its keeper's older steps are all that its rank has.
-    While the rank waits, no other rank gets so far ahead that it gives these up.
-    """
-    return not sealed
-
-
 class SpareMemory(NamedTuple):
     """Memory that can be given back: nothing needs it. `sealed` None: it is empty. `number` belongs to the caller."""
 

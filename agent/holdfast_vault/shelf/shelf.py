@@ -75,6 +75,10 @@ class Shelf:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._segments: list[Segment] = []
+        # Both are found at each change and not when a segment is claimed, for then a rank waits.
+        self._is_empty = True
+        self._to_fill: tuple[Segment, ...] = ()
+        """Segments that may be filled, in this order, once they are idle."""
         self._sent: deque[SealedStep] = deque(maxlen=KEPT_MIN)
         self._pins: Pins | None = None
         self._cut: Cut | None = None
@@ -105,7 +109,9 @@ class Shelf:
                 if segment is None:
                     self._refusals += 1
                     raise
-                return self._emptied(segment)
+                self._emptied(segment)
+                self._order()
+                return segment
         self._refusals = 0
         return made
 
@@ -137,6 +143,7 @@ class Shelf:
             if segment.is_fresh and segment in self._segments:
                 # The next who fills it may not do it by chunks.
                 self._segments.remove(segment)
+            self._order()
 
     def discard(self, segment: Segment) -> None:
         """Have no part any more in a segment that is being filled: something may still write to it."""
@@ -173,6 +180,15 @@ class Shelf:
         """Return all that are sealed, newest first."""
         with self._lock:
             return self._steps()
+
+    def answers_when_sealed(self) -> bool:
+        """Return True if the rank's save is answered only when it is sealed.
+
+        Until a vault that has lost what it held has one step again, its keeper's older steps are all that its rank has.
+        While the rank waits, no other rank gets so far ahead that it gives these up.
+        """
+        with self._lock:
+            return self._is_empty
 
     def has_common_step(self, recent: Sequence[SealedStep]) -> bool:
         """Return True if one of these steps is a step of all ranks: then a rank that comes back asks no other node.
@@ -237,6 +253,7 @@ class Shelf:
         with self._lock:
             if pins != self._pins:
                 self._pins, self._refusals = pins, 0
+                self._order()
 
     def past_of(self, kept: SealedStep | None) -> tuple[SealedStep, ...]:
         """Return the pinned steps that a job which goes on from `kept` has behind it, here or elsewhere."""
@@ -301,6 +318,7 @@ class Shelf:
             try:
                 yield
             finally:
+                self._order()
                 held = tuple((each, each.contents) for each in self._segments if each.contents is not None)
                 contents = ShelfContents(held, self._cut, tuple(self._sent))
                 self._on_change(contents if not self._is_closed else ShelfContents((), None, ()))
@@ -318,6 +336,7 @@ class Shelf:
         with self._lock:
             self._refuse_if_closed()
             self._segments.append(fresh)
+            self._order()
         return fresh
 
     def _refuse_if_closed(self) -> None:
@@ -325,13 +344,16 @@ class Shelf:
             raise OSError(errno.ESTALE, "another job has this node's memory now")
 
     def _spare(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
-        """Return the next segment to fill: one without contents, else the oldest that is not wanted."""
+        return next((each for each in self._to_fill if _is_idle(each) and _has_shape(each, nbytes, absent)), None)
+
+    def _order(self) -> None:
+        """Find what is filled next: what has no contents, then the oldest that is not wanted."""
         steps = self._steps()
         stays = needed(steps, self._sent, pinned(steps, self._pins)) | floor(steps, self._pins, self._cut)
-        old = unwanted(steps, stays, self._steps_wanted)
-        free = [each for each in self._segments if _has_shape(each, nbytes, absent) and _is_idle(each)]
-        there = {_sealed_of(each): each for each in free}
-        return next((there[sealed] for sealed in (None, *old) if sealed in there), None)
+        there = {_sealed_of(each): each for each in self._segments}
+        old = [there[sealed] for sealed in unwanted(steps, stays, self._steps_wanted)]
+        self._is_empty = not steps
+        self._to_fill = (*(each for each in self._segments if each.contents is None), *old)
 
     def _useless(self, nbytes: int, absent: frozenset[int]) -> list[Segment]:
         """Return those of another shape that will not be filled again: what a replica sends changes now and then."""

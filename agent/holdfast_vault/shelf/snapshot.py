@@ -82,8 +82,23 @@ def _overlaps(block: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, 
     ]
 
 
+def protect(source: HeldProcess, descriptor: int, layout: CopyLayout) -> None:
+    """Protect the source's ranges from changes until they are copied. Raises SourceLost: some are gone."""
+    try:
+        for address, nbytes in layout.protected:
+            userfaultfd.protect(descriptor, address, nbytes)
+    except OSError as error:
+        _release_all(descriptor, layout)
+        raise SourceLost(f"memory of {source} cannot be protected: {error.strerror}") from error
+
+
+def _release_all(descriptor: int, layout: CopyLayout) -> None:
+    for address, nbytes in layout.protected:
+        userfaultfd.release(descriptor, address, nbytes)
+
+
 class MemorySnapshot:
-    """One copy in progress: the source process waits for `begin`, but not for `copy`."""
+    """One copy in progress, of ranges that are protected. The source process does not wait for it."""
 
     def __init__(self, source: HeldProcess, descriptor: int, layout: CopyLayout, target: Bytes) -> None:
         self._source = source
@@ -98,15 +113,6 @@ class MemorySnapshot:
         self._hashes: dict[int, int] = {}
         self._failure: BaseException | None = None
 
-    def begin(self) -> None:
-        """Protect the source's ranges from changes until they are copied. Raises SourceLost: some are gone."""
-        try:
-            for address, nbytes in self._layout.protected:
-                userfaultfd.protect(self._descriptor, address, nbytes)
-        except OSError as error:
-            self._release_all()
-            raise SourceLost(f"memory of {self._source} cannot be protected: {error.strerror}") from error
-
     def copy(self, threads: int = 1) -> tuple[int, ...]:
         """Copy everything, and return the hashes of its chunks. No writer waits any more when this returns or raises.
         Raises SourceLost: the process ended; OSError, RuntimeError: no descriptor, or no thread, for it.
@@ -116,7 +122,7 @@ class MemorySnapshot:
             if self._failure is not None:
                 raise self._failure
         except BaseException:
-            self._release_all()
+            _release_all(self._descriptor, self._layout)
             raise
         self._hash_chunks()
         return tuple(self._hashes[number] for number in range(len(self._hashes)))
@@ -193,7 +199,3 @@ class MemorySnapshot:
             except IndexError:  # another thread took the last one
                 return
             self._hashes[number] = chunk_hash(self._target, number)
-
-    def _release_all(self) -> None:
-        for address, nbytes in self._layout.protected:
-            userfaultfd.release(self._descriptor, address, nbytes)

@@ -29,6 +29,7 @@ from holdfast_vault.succession.records import (
     Serving,
     ShelfRecord,
     close_all,
+    withdraw,
 )
 
 REPLACED_AFTER_S_MIN, REPLACED_AFTER_S_MAX = 1.0, 60.0
@@ -114,9 +115,9 @@ class Handover:
         """
         with self._lock:
             shelf = self._shelves.get(name)
-            shards = shelf.shards.items() if shelf is not None else ()
-            for number in (number for number, (each, _) in shards if each is segment and number in self._notes):
-                os.ftruncate(self._notes[number], 0)
+            for number, (each, _) in shelf.shards.items() if shelf is not None else ():
+                if each is segment and number in self._notes:
+                    withdraw(self._notes[number])
 
     def close(self) -> None:
         """End the successor: the vault ends in order."""

@@ -1,6 +1,6 @@
 """Records from a vault to its successor, and the inheritance that they add up to when the vault ends.
 
-The vault sends every change of its shelves. Before it overwrites a shard, it empties the file with the shard's notes,
+The vault sends every change of its shelves. Before it overwrites a shard, it marks the file with the shard's notes,
 which the successor shares. So the successor has what the vault had sealed, wherever the vault was when it ended.
 """
 
@@ -40,8 +40,8 @@ class Deposit(msgspec.Struct, frozen=True, kw_only=True):
 class Deposits(_Record, frozen=True, kw_only=True, tag="deposits"):
     """New shards, at most `DEPOSITS_MAX`, first in their message.
 
-    Two descriptors come with each: its memory, and a file with its `Notes`. The vault empties that file before it
-    overwrites the shard.
+    Two descriptors come with each: its memory, and a file with its `Notes`. The vault marks that file before it
+    overwrites the shard (`withdraw`).
     """
 
     deposits: tuple[Deposit, ...]
@@ -78,6 +78,18 @@ records: msgspec.msgpack.Decoder[list[Record]] = msgspec.msgpack.Decoder(list[Re
 DEPOSITS_MAX = 64
 """The kernel passes 253 descriptors with a message."""
 _notes = msgspec.msgpack.Decoder(Notes)
+
+
+_WITHDRAWN = b"\0"
+"""First byte of notes that are withdrawn: no others begin with it."""
+
+
+def withdraw(notes: int) -> None:
+    """Mark a file of notes: its shard is about to be overwritten.
+
+    A rank waits meanwhile. To cut the file off takes longer: the kernel gives memory back then.
+    """
+    os.pwrite(notes, _WITHDRAWN, 0)
 
 
 class InheritedShard(NamedTuple):
@@ -169,6 +181,9 @@ def _opened(name: ShardName, kept: _Kept) -> InheritedShard | None:
     deposit, memory, file = kept
     written = os.pread(file, os.fstat(file).st_size, 0)
     os.close(file)
+    if written.startswith(_WITHDRAWN):
+        os.close(memory)
+        return None
     reason = "its notes fail their checksum"
     try:
         notes = _notes.decode(written)
@@ -179,7 +194,5 @@ def _opened(name: ShardName, kept: _Kept) -> InheritedShard | None:
     except UNREADABLE as error:
         reason = str(error)
     os.close(memory)
-    # The vault empties the notes of a shard that it overwrites.
-    if written:
-        log.error("a shard of the previous vault is not taken over", of=str(name), reason=reason)
+    log.error("a shard of the previous vault is not taken over", of=str(name), reason=reason)
     return None
