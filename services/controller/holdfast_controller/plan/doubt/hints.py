@@ -87,6 +87,18 @@ def about(state: JobState, failure: Failure, now: datetime, policy: LadderPolicy
     return tuple(hint for own in of_nodes(state, nodes, now, policy).values() for hint in own)
 
 
+def without_common(state: JobState, known: Iterable[Alert], now: datetime, policy: LadderPolicy) -> tuple[Alert, ...]:
+    """Return alerts without the hints that many nodes have, such as all on a busy machine: they do not show why one of
+    the nodes failed."""
+    known = tuple(known)
+    keys = {alert.key for alert in known if alert.confidence == "hint"}
+    seen = Counter[str]()
+    for node in state.alerts if keys else ():
+        of_node = alerts.suspicions(state, node, now, policy) if node in state.nodes else ()
+        seen.update({alert.key for alert in of_node if alert.confidence == "hint"} & keys)
+    return tuple(it for it in known if it.confidence != "hint" or _stands_out(state, seen[it.key], policy))
+
+
 def reasons_to_be_slow(
     state: JobState, nodes: Iterable[str], since: datetime, now: datetime, policy: LadderPolicy
 ) -> dict[str, Alert]:

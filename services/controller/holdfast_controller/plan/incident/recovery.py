@@ -169,8 +169,9 @@ def _named_by_alert(draft: JobDraft, failure: Failure) -> Failure:
     if failure.named not in ("", Symptom.MFU_DECLINE) or failure.symptom not in EXPLAINED_BY or failure.symptom in ENDS:
         return failure
     nodes = failure.suspects or leaving(failure)
-    known = (it for node in nodes for it in alerts.suspicions(draft.state, node, draft.now, draft.rules.ladder))
-    alert = explanation(failure.symptom, (it for it in known if it.key not in draft.state.shared))
+    state, now, policy = draft.state, draft.now, draft.rules.ladder
+    known = (it for node in nodes for it in alerts.suspicions(state, node, now, policy) if it.key not in state.shared)
+    alert = explanation(failure.symptom, hints.without_common(state, known, now, policy))
     if alert is None:
         return failure
     evidence = (*failure.evidence, alert.event)

@@ -169,6 +169,30 @@ def test_what_an_inspection_found_on_a_slow_machine_names_its_incident(
     assert ("not the job's" in opened.reason) == (symptom is not Symptom.MFU_DECLINE)
 
 
+@pytest.mark.parametrize(
+    ("confidence", "others", "symptom"),
+    [
+        ("hint", (), Symptom.CPU_OVERLOAD),
+        ("hint", ("node-0",), Symptom.CPU_OVERLOAD),
+        # All of a busy machine wait, and one of them computes slowly: that others wait as well is not the reason.
+        ("hint", ("node-0", "node-2"), Symptom.MFU_DECLINE),
+        ("tolerate", ("node-0", "node-2"), Symptom.CPU_OVERLOAD),
+    ],
+)
+def test_a_hint_that_all_nodes_have_does_not_name_why_one_is_slow(
+    confidence: str, others: tuple[str, ...], symptom: Symptom
+) -> None:
+    scene = Scene()
+    scene.receive(located())
+    scene.reported(100, confidence=confidence, scope="host")
+    for node in others:
+        scene.reported(100, node=node, confidence="hint", scope="host")
+    # That it is over on one of them a moment earlier makes no difference.
+    scene.reported(101, node="node-0", state="cleared", confidence="hint", scope="host")
+    opened = next(event for event in scene.replaced_at(121) if isinstance(event, IncidentOpened))
+    assert opened.symptom == symptom
+
+
 def test_a_job_that_cannot_resume_is_told_once() -> None:
     scene = Scene(can_resume=False)
     scene.receive(located())
