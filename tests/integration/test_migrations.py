@@ -158,8 +158,8 @@ async def test_the_historian_makes_partitions_in_its_schema_only(server: Postgre
         await connection.execute("drop table historian.events_test")
 
 
-SECRET = {("controller", "jobs"), ("controller", "job_changes"), ("controller", "outbox")}
-"""Their `body` holds the values of --env and the tokens of jobs."""
+SECRET = {("controller", table) for table in ("jobs", "job_changes", "job_secrets", "outbox")}
+"""Their `body` is closed: the last two hold the values of --env and the tokens of jobs."""
 
 
 async def test_the_reader_reads_all_but_secrets_and_writes_nothing(server: PostgresServer) -> None:
@@ -262,7 +262,7 @@ def test_views_are_replaced_when_their_script_has_changed_and_only_then(server: 
 
 
 def test_a_database_of_the_revision_before_is_upgraded_with_its_events(old_server: PostgresServer) -> None:
-    asyncio.run(_upgrade_to(old_server, "0019"))
+    asyncio.run(upgrade_to(old_server, "0019"))
     for statement in (
         "create function historian.in_words(type text, body jsonb) returns text language sql as $$ select '' $$",
         "create view historian.incident_timeline as "
@@ -317,7 +317,7 @@ def old_server(tmp_path: Path) -> Iterator[PostgresServer]:
     server.stop()
 
 
-async def _upgrade_to(server: PostgresServer, revision: str) -> None:
+async def upgrade_to(server: PostgresServer, revision: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(migrations_directory()))
     config.set_main_option("path_separator", "os")

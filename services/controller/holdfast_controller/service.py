@@ -29,6 +29,7 @@ from holdfast.requests import (
     UpdateJob,
 )
 from holdfast.settings.retention import RetentionPolicy
+from holdfast_controller.job_secrets import SecretsApart
 from holdfast_controller.plan.checks import suspect_test
 from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.draft import JobDecision, Rules
@@ -42,6 +43,7 @@ from holdfast_controller.plan.record.keeping import is_outdated, last_at, releas
 from holdfast_controller.store import (
     CODE_VERSIONS,
     INCIDENTS,
+    JOB_SECRETS,
     JOBS,
     RECORDS,
     REFERENCES,
@@ -76,15 +78,16 @@ class Controller(Decider):
         rules = msgspec.structs.replace(rules, references=self._references, records=self.records)
         self.planner = Planner(rules, retention)
         self.jobs: dict[str, JobState] = {}
+        self._secrets = SecretsApart()
         # The oldest end first, so that usually one comparison shows that nothing is to be deleted.
         self._ended: dict[str, datetime] = {}
         self._used_names: dict[str, datetime] = {}
         self._forgotten_generations: dict[str, int] = {}
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        whole = self._secrets.load(rows.get(JOB_SECRETS.name, {}), rows[JOBS.name].values())
         self.jobs = {
-            name: state.counting_from(self._forgotten_generations.get(name, 0))
-            for name, state in rows[JOBS.name].items()
+            name: state.counting_from(self._forgotten_generations.get(name, 0)) for name, state in whole.items()
         }
         self._used_names = {name: used.ended_at for name, used in rows[USED_NAMES.name].items()}
         self._references.clear()
@@ -120,8 +123,10 @@ class Controller(Decider):
 
     def adopt(self, effect: Effect) -> None:
         for row in effect.rows:
-            if isinstance(row.row, JobState):
-                self.jobs[row.key] = row.row
+            if row.table is JOB_SECRETS:
+                self._secrets.adopt(row)
+            elif isinstance(row.row, JobState):
+                self.jobs[row.key] = self._secrets.whole(row.row)
                 if ended_at := _ended_at(row.row):
                     self._ended[row.key] = ended_at
             elif isinstance(row.row, UsedName):
@@ -214,7 +219,7 @@ class Controller(Decider):
         after = decision.state
         if after is None or (after == before and not (decision.events or decision.orders or decision.noted)):
             return Effect()
-        rows = [RowWrite(table=JOBS, key=after.job, row=after)]
+        rows = [*self._secrets.rows(after)]
         closings = [event for event in decision.events if isinstance(event, IncidentClosed)]
         for incident, closing in zip(decision.closed, closings, strict=True):
             rows.append(_incident_row(after.job, incident, closing.at, closing.outcome))

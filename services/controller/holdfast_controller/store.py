@@ -1,4 +1,4 @@
-"""The controller's rows: a job's whole state, and a record of each incident for people to query."""
+"""The controller's rows: a job's state, its secrets apart from it, and a record of each incident for people."""
 
 from __future__ import annotations
 
@@ -42,6 +42,13 @@ class ReferenceRecord(msgspec.Struct, frozen=True, kw_only=True):
     reference: Reference
     job: str
     agreed_at: datetime
+
+
+class JobSecrets(msgspec.Struct, frozen=True, kw_only=True):
+    """What the state of a job that has not ended lacks: the job's name is the key."""
+
+    env: dict[str, str]
+    token: str
 
 
 class UsedName(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,10 +122,11 @@ def _record_columns(record: NodeRecord) -> dict[str, Any]:
 
 
 JOBS = Table(name="jobs", row_type=JobState, columns=_job_columns, changes="job_changes")
+JOB_SECRETS = Table(name="job_secrets", row_type=JobSecrets, columns=lambda secrets: {})
 USED_NAMES = Table(name="used_names", row_type=UsedName, columns=lambda used: {"ended_at": used.ended_at})
 INCIDENTS = Table(name="incidents", row_type=IncidentRecord, columns=_incident_columns, is_only_written=True)
 CODE_VERSIONS = Table(name="code_versions", row_type=VersionRecord, columns=_version_columns, is_only_written=True)
 REFERENCES = Table(name="reference_digests", row_type=ReferenceRecord, columns=_reference_columns)
 RECORDS = Table(name="node_records", row_type=NodeRecord, columns=_record_columns)
-TABLES: tuple[Table[Any], ...] = (JOBS, USED_NAMES, REFERENCES, RECORDS)
+TABLES: tuple[Table[Any], ...] = (JOBS, JOB_SECRETS, USED_NAMES, REFERENCES, RECORDS)
 """Tables that are read at the start; the others are only written."""

@@ -22,6 +22,8 @@ state_table(
 
 changes_table(METADATA, "job_changes")
 
+state_table(METADATA, "job_secrets")
+
 state_table(
     METADATA,
     "reference_digests",

@@ -111,8 +111,8 @@ def _explained(error: asyncpg.PostgresError, query: str) -> str:
         lines.append("`holdfast sql` only reads")
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         lines.append(
-            "`holdfast sql` only reads, and of controller.jobs and controller.outbox not `body`, which holds secrets: "
-            "name the columns instead of *"
+            "`holdfast sql` only reads, and not `body` of controller.jobs, job_changes, job_secrets and outbox, for "
+            "the secrets of jobs: name the columns instead of *"
         )
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.UndefinedColumnError):
         lines.append("`holdfast sql` without a query lists the views and tables")
