@@ -23,8 +23,8 @@ from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.mmap_file import map_file
 from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, Seal, chunk_bytes, chunks_of
 
-SETTLED_BYTES = 64 << 20
-"""Moved into huge pages in one call."""
+SETTLED_BYTES = 8 << 20
+"""Moved into huge pages in one call, in some milliseconds. A process that is killed ends after such a call."""
 
 
 class SealedContents(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,6 @@ class Segment:
         """Move it into huge pages, as far as there are any; concurrent readers and writers do not notice."""
         if not self._is_settled:
             for begin, end in self._spans(self._pages.size):
-                # A process that is killed ends after such a call.
                 for first in range(begin, end, SETTLED_BYTES):
                     collapse(self._pages.ctypes.data + first, min(SETTLED_BYTES, end - first))
         self._is_settled = True

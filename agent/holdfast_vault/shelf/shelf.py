@@ -67,6 +67,8 @@ class Shelf:
         for the rank that saves waits meanwhile.
         """
         self.turn = threading.Lock()
+        self.settling = threading.Lock()
+        """Held by the thread that moves segments into huge pages."""
         self.numa_node = numa.UNKNOWN
         """NUMA node from which memory for further segments is taken, as far as it has any."""
         self._name = name

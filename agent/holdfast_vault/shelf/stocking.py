@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
-import threading
 from collections.abc import Callable
 
 import structlog
 
 from holdfast_vault.shelf.segments import Segment
 from holdfast_vault.shelf.shelf import Shelf
-
-_NICE = 19
 
 log = structlog.get_logger(__name__)
 
@@ -37,10 +33,17 @@ def stock(shelf: Shelf, nbytes: int) -> None:
 
 
 def settle(shelf: Shelf, segment: Segment) -> None:
-    """Move a segment and the free ones into huge pages. Runs in its own thread: nothing waits for it."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    for each in (segment, *shelf.spares()):
-        each.settle()
+    """Move a segment and the free ones into huge pages, unless a thread does that already. Runs in its own thread.
+
+    Not at a low priority: a process that is killed ends only when each of its threads has run once more, and the last
+    one gives its memory back. Beside busy cores that took a second, in which its successor may not begin.
+    """
+    if shelf.settling.acquire(blocking=False):
+        try:
+            for each in (segment, *shelf.spares()):
+                each.settle()
+        finally:
+            shelf.settling.release()
 
 
 def stock_and_settle(shelf: Shelf, segment: Segment) -> None:

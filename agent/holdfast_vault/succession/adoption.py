@@ -6,8 +6,6 @@ on at once, and compares the rest of what it has beside its work.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable
 
 import structlog
@@ -18,8 +16,6 @@ from holdfast_vault.notices import Notices
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.succession.records import InheritedShard
-
-_NICE = 19
 
 log = structlog.get_logger(__name__)
 
@@ -39,8 +35,9 @@ def segments_of(name: ShardName, shards: Iterable[InheritedShard]) -> list[Segme
 
 
 def drop_damaged(shelf: Shelf, name: ShardName, steps: Iterable[SealedStep], notices: Notices) -> None:
-    """Compare shards with their seals; drop those that differ. Runs in its own thread."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    """Compare shards with their seals; drop those that differ. Runs in its own thread, not at a low priority: see
+    `holdfast_vault.shelf.stocking.settle`.
+    """
     for sealed in steps:
         with shelf.holding(sealed) as held:
             if held is None or not (damaged := _damaged(*held)):
