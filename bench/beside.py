@@ -82,13 +82,28 @@ def sides(
             side.end()
 
 
-def ratio(turns: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """Return the ratio of the medians, and its 95 % interval by drawing pairs of turns: the values of one are alike."""
+Turns = Sequence[Sequence[float]]
+"""Values by turn: those of one turn are alike."""
 
-    def quotient(these: Sequence[Sequence[float]], those: Sequence[Sequence[float]]) -> float:
-        return median(value for turn in these for value in turn) / median(value for turn in those for value in turn)
 
+def ratio(turns: Turns, base: Turns) -> tuple[float, float, float]:
+    """Return the ratio of the medians, and its 95 % interval by drawing pairs of turns."""
+    return ratio_of_processes([turns], [base])
+
+
+def ratio_of_processes(turns: Sequence[Turns], base: Sequence[Turns]) -> tuple[float, float, float]:
+    """Return the same for several pairs of processes: pairs of processes are drawn, then pairs of their turns."""
     draw = random.Random(1)
-    pairs = list(zip(turns, base, strict=True))
-    drawn = sorted(quotient(*zip(*draw.choices(pairs, k=len(pairs)), strict=True)) for _ in range(RESAMPLES))
-    return quotient(turns, base), drawn[RESAMPLES // 40], drawn[-RESAMPLES // 40]
+    pairs = [list(zip(these, those, strict=True)) for these, those in zip(turns, base, strict=True)]
+
+    def drawn() -> list[tuple[Sequence[float], Sequence[float]]]:
+        some = draw.choices(pairs, k=len(pairs)) if len(pairs) > 1 else pairs
+        return [pair for each in some for pair in draw.choices(each, k=len(each))]
+
+    quotients = sorted(_quotient(drawn()) for _ in range(RESAMPLES))
+    return _quotient([pair for each in pairs for pair in each]), quotients[RESAMPLES // 40], quotients[-RESAMPLES // 40]
+
+
+def _quotient(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+    these, those = ([value for pair in pairs for value in pair[side]] for side in (0, 1))
+    return median(these) / median(those)
