@@ -148,9 +148,7 @@ def test_a_slow_link_is_noticed_tested_and_named(networked: Cluster, tmp_path: P
 @pytest.fixture
 def spacious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     _skip_without("slow-node")
-    with cluster(
-        tmp_path_factory.mktemp("spacious"), 6, environment={"HOLDFAST_LADDER_SLOW_COST_MAX_S": "2"}
-    ) as running:
+    with cluster(tmp_path_factory.mktemp("spacious"), 6) as running:
         yield running
 
 

@@ -68,8 +68,8 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     """Machines that a replay may evict if it cannot tell which of them is at fault; more are only named."""
 
     slow_cost_max_s: Annotated[float, Within(0.1, SETTLED_S_MAX)] = 120.0
-    """Training time that a slow machine may cost before it is replaced, until the job's own restarts show what one
-    costs."""
+    """Limit of the price of a restart, beside steps to repeat, until a restart of the job shows it: before that its
+    start stands for it. A slow machine may cost as much before it is replaced."""
 
     slow_suspects_max: Annotated[int, Within(0, 1_000_000)] = 4
     """Number of machines that may be replaced at once for slowness without proof which of them is slow, in a job of any

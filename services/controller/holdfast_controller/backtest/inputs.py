@@ -94,11 +94,12 @@ def inputs_of(seen: Sequence[Seen], decisions: Iterable[Event]) -> list[Input]:
 
 def _came_later(group: _Group, cause: Seen) -> bool:
     """Return True if time passed between an event and the decision that names it: a slow machine is replaced once it
-    has cost enough, one that an alert names once no other has reported the same, and a job grows once nodes that came
-    free have been missed for long enough.
+    has cost enough, and a job grows once nodes that came free have been missed for long enough, never before the next
+    look at the clock. One that an alert names leaves once no other has reported the same, or at once.
     """
-    waits = isinstance(cause.event, FailSlowOnset | FailSlowLocated | MfuDeclined | Inspection | NodeStateChanged)
-    return waits and group.at - (cause.handled_at or cause.event.at) > AT_ONCE
+    if isinstance(cause.event, Inspection):
+        return group.at - (cause.handled_at or cause.event.at) > AT_ONCE
+    return isinstance(cause.event, FailSlowOnset | FailSlowLocated | MfuDeclined | NodeStateChanged)
 
 
 class _Group(NamedTuple):

@@ -71,7 +71,9 @@ class SlowNode(msgspec.Struct, frozen=True, kw_only=True):
     """Empty if it is `one_of` several."""
     one_of: tuple[str, ...] = ()
     is_tested: bool = True
-    """True if tests named it, False if only stacks did."""
+    """True if tests named it, False if only stacks or a hint did."""
+    tests_until: datetime | None = None
+    """Until then tests of a node that only a hint named may overrule the hint."""
     since: datetime
     lost_share: float = 0.5
     """Share of the training time that is lost."""
@@ -146,8 +148,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """True once every node has made a step."""
     first_step_s: float | None = None
     """Longest time from running ranks to the first step, over all generations; None before the first."""
+    start_s: float | None = None
+    """Time that the job took to train for the first time, from the order to the first step of all nodes."""
     restart_s: float | None = None
-    """Time that the job's last restart took, from the order to the first step of all nodes; None before the first."""
+    """The same of the job's last restart; None before the first."""
     origin_step: int | None = None
     """The first step of the job's first generation."""
     has_resumed: bool = False

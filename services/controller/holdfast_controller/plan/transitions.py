@@ -153,8 +153,9 @@ def _begun(draft: JobDraft, ordered: OrderedWarmUp) -> WarmUpProgress:
 def become_running(draft: JobDraft, starting: Starting, *, makes_no_steps: bool = False) -> None:
     """Note that every node has made a step or goes on without, and how long that took from running ranks."""
     took_s = (draft.now - starting.started_at).total_seconds() if starting.started_at else 0.0
-    if draft.state.has_run and starting.ordered_at:
-        draft.update(restart_s=(draft.now - starting.ordered_at).total_seconds())
+    if starting.ordered_at:
+        begun_s = (draft.now - starting.ordered_at).total_seconds()
+        draft.update(**{"restart_s" if draft.state.has_run else "start_s": begun_s})
     if draft.state.incident:
         draft.update(incident=judge_outage(draft.incident, draft.state.nodes.as_set))
     draft.state = draft.state.enter(

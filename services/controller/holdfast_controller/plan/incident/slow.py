@@ -7,7 +7,7 @@ only reported. Evicted machines are tested beside training (`checks/suspect_test
 
 Before tests or stacks name a machine, hints may: if one node of the slow job has a reason to be slow, such as heat, it
 is the suspect (ByteRobust §8.1.1). In a job that is slow from its start, it is the one that tests found slow last, here
-or in another job. Tests overrule either.
+or in another job. Tests overrule either, and get the time for that.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ from holdfast_controller.plan.record.finding import proven_slowness
 
 NO_WAY_TO_RESUME = "no_way_to_resume"
 """Mechanism that withholds a restart that can be avoided: the job would start from scratch."""
+
+TESTS_ANSWER = timedelta(seconds=60)
+"""Time from the onset in which tests, and rounds of stacks after them, name a machine or find none slow. Until then
+nothing follows from a hint alone, however cheap a restart is."""
 
 FROM_THE_START, FROM_THE_START_STEPS = timedelta(minutes=5), 20
 """A job that gets slow within this time of its start, or within as many steps, is slow from the start."""
@@ -103,6 +107,7 @@ def suspect_hinted(draft: JobDraft) -> None:
         is_tested=False,
         # Tests follow the onset, and overrule a hint: they get their time first.
         since=draft.now,
+        tests_until=draft.now + TESTS_ANSWER,
         lost_share=slowdown.lost_share,
         text=f"{node} makes the job slow: {slowdown.text}; {reason}",
         event=slowdown.event,
@@ -158,7 +163,9 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
     if known and (known.suspects == suspects or known.is_tested > event.is_validated):
         if known.is_tested < event.is_validated:
             since, text = _slow_since(state, event), f"{known.text}; {event.summary}"
-            draft.update(slow=msgspec.structs.replace(known, is_tested=True, since=min(known.since, since), text=text))
+            since = min(known.since, since)
+            tested = msgspec.structs.replace(known, is_tested=True, tests_until=None, since=since, text=text)
+            draft.update(slow=tested)
         return
     alone = suspects[0] if len(suspects) == 1 else ""
     subject = alone or f"one of {', '.join(suspects)}"
@@ -238,8 +245,16 @@ def price(state: JobState, policy: LadderPolicy) -> Price:
 
 
 def price_of(state: JobState, redone_steps: int, policy: LadderPolicy) -> Price:
-    restart_s = policy.slow_cost_max_s if state.restart_s is None else state.restart_s
-    return Price(restart_s=restart_s, redo_s=redone_steps * (state.step_s or 0.0))
+    return Price(restart_s=_restart_s(state, policy), redo_s=redone_steps * (state.step_s or 0.0))
+
+
+def _restart_s(state: JobState, policy: LadderPolicy) -> float:
+    """Return how long the job's last restart took. Before the first one its start is the best estimate, and too high
+    rather than too low: what is imported, compiled and read from a disk then is there at a restart.
+    """
+    if state.restart_s is not None:
+        return state.restart_s
+    return policy.slow_cost_max_s if state.start_s is None else min(state.start_s, policy.slow_cost_max_s)
 
 
 def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
@@ -247,7 +262,8 @@ def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
     slow = state.slow
     if slow is None or state.replacement is not None or (slow.is_told and not can_resume(state)):
         return None
-    return slow.since + timedelta(seconds=price(state, policy).total_s / slow.lost_share)
+    cost_at = slow.since + timedelta(seconds=price(state, policy).total_s / slow.lost_share)
+    return cost_at if slow.tests_until is None else max(cost_at, slow.tests_until)
 
 
 def is_due(state: JobState, now: datetime, hearing_since: datetime, policy: LadderPolicy) -> bool:
