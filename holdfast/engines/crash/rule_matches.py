@@ -26,8 +26,9 @@ _QUOTED = re.compile(r'("[^"]{0,19}")|"[^"]{20,}(?:"|$)')
 _RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
 """Keys of a log record in JSON; samples of a data set have others."""
 
-_NATIVE = re.compile(r"[\w/]\.(?:cc|cpp|cu|h|hpp|go|rs):\d{1,6}[\])]")
-"""Place in a source of native code, which a logger prints before its message; it prints no samples."""
+_NATIVE = re.compile(r"[\w/]\.(?:cc|cpp|cu|h|hpp|go|rs):\d{1,6}(?:[\])]| ?: guarantee\()")
+"""Place in a source of native code, which a logger prints before its message, or HIP before what it aborts for; neither
+prints samples."""
 
 _HELD = re.compile(r"Process \d+ has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in use")
 _OWN = re.compile(r"this process has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in use")
