@@ -119,6 +119,7 @@ WRITES = {
     "read the passwords of roles": "select rolpassword from pg_authid",
     "read where the server's files are": "select * from pg_hba_file_rules()",
     "read the settings of jobs": "select body from controller.jobs",
+    "read the secrets of jobs": "select body from controller.job_secrets",
     "read orders that are on their way": "select body from controller.outbox",
     "read a whole row of a job": "select j::text from controller.jobs j",
     "read jobs by a subquery": "select (select body from controller.jobs limit 1)::text",
@@ -134,6 +135,7 @@ WRITES = {
 }
 OTHERS = {  # besides those above, for a service: what another service has
     "read another service's tables": "select * from standby.nodes",
+    "read another service's secrets of jobs": "select body from controller.job_secrets",
     "write another service's tables": "insert into controller.inbox (id) values ('planted')",
     "read what is recorded": "select * from historian.events",
     "hide a decision from another service": "insert into standby.inbox (id) values ('planted')",

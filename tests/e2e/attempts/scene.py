@@ -55,8 +55,8 @@ class Scene:
         self._runner = asyncio.Runner()
         self._admin = self._runner.run(asyncpg.connect(self.info.database_urls["admin"]))
         self.operator = self.wire("operator")
-        body = self.sql_as_operator("select body from controller.jobs where key = $1", job.name)[0]["body"]
-        self.token: str = json.loads(body)["spec"]["token"]
+        body = self.sql_as_operator("select body from controller.job_secrets where key = $1", job.name)[0]["body"]
+        self.token: str = json.loads(body)["token"]
 
     # --- what the operator sees ------------------------------------------------------------------
 
