@@ -26,9 +26,9 @@ from holdfast.embedded.servers.identity import Identity
 from tests.warm_python import shared
 
 NURSERY = "nursery"
-_OF_TEST_OR_WORKER = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_", "COLUMNS", "LINES")
+_OF_TEST_OR_WORKER = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_", "COLUMNS", "LINES", "TORCHINDUCTOR_CACHE_DIR")
 """Variables that differ from test to test, or between workers and what started them, to which readline gives the size
-of a terminal: an agent with them differs from every nursery."""
+of a terminal and torch a place for its compiler: an agent with them differs from every nursery."""
 
 
 def public_environment() -> dict[str, str]:

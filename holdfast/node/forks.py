@@ -14,17 +14,28 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 _FIRST_OWN_DESCRIPTOR = 3
+_HANDLED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 EXIT_SETUP_FAILED = 70
 """Exit code of a child that could not become what it was forked for (EX_SOFTWARE); its log has the reason."""
 
 
 def fork_child(child: Callable[[int], NoReturn]) -> int:
-    """Fork and return the child's pid. `child` is called with the parent's pid and never returns."""
+    """Fork and return the child's pid. `child` is called with the parent's pid and never returns; signals do what they
+    do by default by then, those too that were sent since the fork: this process's handlers would swallow them.
+    """
     parent = os.getpid()
-    pid = os.fork()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*_HANDLED, signal.SIGINT))
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if pid:
         return pid
     try:
+        _reset_signals()
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         child(parent)
     finally:
         # The child must never continue what its parent does.
@@ -47,13 +58,6 @@ def take_streams(output: int, errors: int, keep: int | None = None) -> int:
     sys.stdout = sys.__stdout__ = _text_stream(1, "<stdout>", "strict")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _text_stream(2, "<stderr>", "backslashreplace")  # type: ignore[misc]
     return _FIRST_OWN_DESCRIPTOR
-
-
-def reset_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run_module(arguments: list[str]) -> None:
@@ -87,6 +91,13 @@ def run_and_end(program: Callable[[], None]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit((code or 0) & 0xFF)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in _HANDLED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _text_stream(descriptor: int, name: str, errors: str) -> io.TextIOWrapper:

@@ -18,7 +18,7 @@ import torch
 from holdfast.code.cover import mount_over
 from holdfast.code.relocation import DIRECTORY_VARIABLE, ROOT_VARIABLE, relocate
 from holdfast.node.affinity.bound import bind
-from holdfast.node.forks import EXIT_SETUP_FAILED, reset_signals, take_streams
+from holdfast.node.forks import EXIT_SETUP_FAILED, take_streams
 from holdfast.node.frames import receive
 from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast.node.reach import closed_part
@@ -105,9 +105,7 @@ def _leave_zygote(parent: int, output: int, errors: int, keep: int) -> int:
     """Detach from the zygote; return the descriptor under which `keep` stays open."""
     die_with_parent(parent)
     os.setsid()
-    kept = take_streams(output, errors, keep)
-    reset_signals()
-    return kept
+    return take_streams(output, errors, keep)
 
 
 def _run(slot: RankSlot, plans: int, parent: int, device: str = "") -> NoReturn:

@@ -24,7 +24,7 @@ import structlog
 from holdfast.code.loaded import LoadedCode
 from holdfast.daemon.logs import log_to_stderr
 from holdfast.daemon.ready import announce_ready
-from holdfast.node.forks import fork_child, reset_signals, take_streams
+from holdfast.node.forks import fork_child, take_streams
 from holdfast.node.frames import Frames, WireError, framed
 from holdfast.node.shown import show
 from holdfast_agent.zygote import __main__ as zygote_main
@@ -174,7 +174,6 @@ def _become_zygote(request: BirthRequest, received: list[int], began: float) -> 
     os.fchdir(agents_directory)
     os.setsid()
     ready = take_streams(output, output, ready)
-    reset_signals()
     code = EXIT_FAILED
     try:
         os.environ.clear()

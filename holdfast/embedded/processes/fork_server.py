@@ -20,7 +20,7 @@ import msgspec
 from holdfast.code.loaded import LoadedCode
 from holdfast.daemon.quick_imports import quick_imports
 from holdfast.daemon.ready import READY_FD_VARIABLE
-from holdfast.node.forks import fork_child, reset_signals, run_and_end, run_module, take_streams
+from holdfast.node.forks import fork_child, run_and_end, run_module, take_streams
 from holdfast.node.kernel import die_with_parent, set_process_name, thread_count
 from holdfast.node.shown import show
 
@@ -57,7 +57,6 @@ def serve(link: socket.socket) -> NoReturn:
     supervisor = os.getppid()
     die_with_parent(supervisor)
     os.setsid()  # Ctrl-C is for the supervisor, which ends its children in order.
-    reset_signals()
     null = os.open(os.devnull, os.O_RDWR)
     take_streams(null, null, link.detach())
     link = socket.socket(fileno=3)

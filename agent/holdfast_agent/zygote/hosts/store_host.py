@@ -8,7 +8,6 @@ import socket
 from functools import partial
 from typing import NoReturn
 
-from holdfast.node.forks import reset_signals
 from holdfast.node.kernel import die_with_parent, set_process_name
 
 STORE_PORTS = 4
@@ -57,7 +56,6 @@ def serve_store(parent: int, listener: socket.socket, log_file: int) -> NoReturn
     """Serve the store on this listening socket until killed."""
     die_with_parent(parent)
     os.setsid()
-    reset_signals()
     set_process_name("store")
     address, port = listener.getsockname()[:2]
     keep = os.dup2(listener.fileno(), 3)

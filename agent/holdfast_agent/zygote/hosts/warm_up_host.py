@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from holdfast.engines.checks.warm_up import WarmUpPlan
-from holdfast.node.forks import fork_child, reset_signals
+from holdfast.node.forks import fork_child
 from holdfast.node.kernel import die_with_parent, set_process_name
 from holdfast_agent.zygote.wire import Fence, StartWarmUp, WarmUpResults
 
@@ -88,7 +88,6 @@ class WarmUpHost:
 def _warm_up(parent: int, plan: bytes, pipe: int, log_file: int) -> NoReturn:
     die_with_parent(parent)
     os.setsid()
-    reset_signals()
     set_process_name("warm-up")
     # On a machine with few processors, the ranks that start need them more.
     os.nice(NICE)

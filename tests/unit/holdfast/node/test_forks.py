@@ -1,0 +1,31 @@
+"""Forks that become other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import NoReturn
+
+import pytest
+
+from holdfast.node.forks import fork_child
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_fork_that_is_ended_at_once_ends(number: signal.Signals) -> None:
+    """The parent has handlers of its own, which a fork has too until it is another process."""
+
+    def child(_: int) -> NoReturn:
+        time.sleep(20)
+        os._exit(0)
+
+    before = signal.signal(number, lambda *_: None)
+    try:
+        pid = fork_child(child)
+        os.kill(pid, number)
+        _, status = os.waitpid(pid, 0)
+    finally:
+        signal.signal(number, before)
+    assert os.waitstatus_to_exitcode(status) == -number
+    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
