@@ -90,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    # Simulations make much that stays for a while and little garbage: by default they search for a fifth of their time.
+    # Simulations make much that stays for a while and little garbage: by default they search for a tenth of their time.
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
 
