@@ -69,10 +69,14 @@ class ForkServer:
     async def _ask(self, request: ForkRequest, descriptors: list[int]) -> ForkReply:
         if self._lost is not None:
             raise CannotFork(self._lost)
+        try:
+            message = msgspec.msgpack.encode(request)
+        except UnicodeEncodeError as error:
+            raise CannotFork("its variables and paths are not all UTF-8") from error
         loop = asyncio.get_running_loop()
         become_subreaper()  # Until the child's first parent has ended; nobody else's children should come here.
         try:
-            socket.send_fds(self._link, [msgspec.msgpack.encode(request)], descriptors)
+            socket.send_fds(self._link, [message], descriptors)
             async with asyncio.timeout(REPLY_WITHIN_S):
                 reply = await loop.sock_recv(self._link, _REPLY_BYTES_MAX)
             return msgspec.msgpack.decode(reply, type=ForkReply)

@@ -91,6 +91,11 @@ async def supervise(directory: Path, fork_server: ForkServer) -> None:
         "fails": await life(spec, fork_server, "1 / 0"),
         "is killed": await life(spec, fork_server, "import os; os.kill(os.getpid(), 11)"),
         "cannot be imported": await life(replace(spec, imports="holdfast.no_such"), fork_server, STAYS),
+        "has odd variables": await life(
+            replace(spec, environment={**spec.environment, "ODD": os.fsdecode(b"\xff")}),
+            fork_server,
+            "import os; assert os.environb[b'ODD'] == b'\\xff'",
+        ),
     }
     left = Child(replace(spec, argv=(*spec.argv, STAYS)), directory / "left.log", lambda *_: None, fork_server)
     running = asyncio.create_task(left.run())

@@ -64,6 +64,9 @@ def test_it_is_executed_where_it_cannot_be_forked(seen: dict[str, Any]) -> None:
     assert not any("executed" in line for line in seen["stays"]["said"])
     (line,) = [line for line in seen["cannot be imported"]["said"] if "executed" in line]
     assert "No module named 'holdfast.no_such'" in line
+    (line,) = [line for line in seen["has odd variables"]["said"] if "executed" in line]
+    assert "not all UTF-8" in line
+    assert seen["has odd variables"]["exit"] == "exit code 0"
     (line,) = [line for line in seen["has no server"]["said"] if "executed" in line]
     assert "the fork server has ended" in line
     assert seen["cannot be imported"]["arguments"] == seen["has no server"]["arguments"] == PROGRAM
