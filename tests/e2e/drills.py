@@ -114,6 +114,13 @@ class Outcome(NamedTuple):
 LOST: Any = {"root": Root.INFRASTRUCTURE, "evicts": "last"}
 """What has to be concluded where the last node is at fault."""
 
+AT_ITS_PACE: Any = {
+    "script": PACED,
+    "arguments": ("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop", "--keeps"),
+    "steps_before": 60,
+}
+"""For what makes a job slow: its steps need processors, and its pace is well known before it is struck."""
+
 DRILLS = (
     Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
     Drill(Symptom.CUDA_ERROR, ("cuda-error", "--rank", "1"), "cuda_error", often=True),
@@ -169,6 +176,7 @@ DRILLS = (
         "cpu_overload",
         decision="eviction",
         **LOST,
+        **AT_ITS_PACE,
         is_apart=True,
     ),
     Drill(
@@ -177,9 +185,7 @@ DRILLS = (
         "mfu_decline",
         decision="eviction",
         **LOST,
-        script=PACED,
-        arguments=("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop", "--keeps"),
-        steps_before=60,
+        **AT_ITS_PACE,
         is_apart=True,
     ),
     Drill(

@@ -110,6 +110,13 @@ def reasons_to_be_slow(
     return {node: known[-1] for node, known in found.items() if known}
 
 
+def without_processors(state: JobState, nodes: Iterable[str], since: datetime) -> dict[str, Alert]:
+    """Return the nodes whose ranks wait for processors that foreign processes of the same node use, with the newest
+    alert. Tests of a slow job take waits off where nodes share a machine, so they do not refute it."""
+    found = {node: [it for it in state.alerts.get(node, ()) if _is_of_strangers(it, since)] for node in nodes}
+    return {node: known[-1] for node, known in found.items() if known}
+
+
 def answered(state: JobState, nodes: Iterable[str]) -> JobState:
     """Return the job with the hints about these nodes answered: the nodes have passed tests."""
     known = {node: state.alerts[node] for node in nodes if node in state.alerts}
@@ -167,6 +174,11 @@ def _together_max(state: JobState, policy: LadderPolicy) -> int:
 
 def _explains_slowness(alert: Alert, since: datetime) -> bool:
     return row_of(alert.symptom) == Symptom.MFU_DECLINE.row and alert.stands and abs(alert.at - since) < SLOWNESS
+
+
+def _is_of_strangers(alert: Alert, since: datetime) -> bool:
+    is_known = alert.confidence != "hint" and row_of(alert.symptom) == Symptom.CPU_OVERLOAD.row
+    return is_known and alert.stands and abs(alert.at - since) < SLOWNESS
 
 
 def _answered(alert: Alert) -> Alert:

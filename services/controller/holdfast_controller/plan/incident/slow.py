@@ -7,7 +7,8 @@ only reported. Evicted machines are tested beside training (`checks/suspect_test
 
 Before tests or stacks name a machine, hints may: if one node of the slow job has a reason to be slow, such as heat, it
 is the suspect (ByteRobust §8.1.1). In a job that is slow from its start, it is the one that tests found slow last, here
-or in another job. Tests overrule either, and get the time for that.
+or in another job. Tests overrule either, and get the time for that. They do not overrule that foreign processes of a
+node use its processors.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def inspected(draft: JobDraft) -> None:
     """Note that a node of a slow job was inspected. All hints are compared at the next look at the time, once: of ten
     thousand nodes all may report heat within a second."""
     slowdown = draft.state.slowdown
-    if slowdown is not None and not slowdown.is_refuted and slowdown.hinted_at is None:
+    if slowdown is not None and slowdown.hinted_at is None:
         draft.update(slowdown=msgspec.structs.replace(slowdown, hinted_at=draft.now))
 
 
@@ -87,7 +88,7 @@ def suspect_hinted(draft: JobDraft) -> None:
     if draft.state.slowdown and draft.state.hints_due_at:
         draft.update(slowdown=msgspec.structs.replace(draft.state.slowdown, hinted_at=None))
     state, policy, slowdown = draft.state, draft.rules.ladder, draft.state.slowdown
-    is_present = slowdown is not None and slowdown.generation == state.generation and not slowdown.is_refuted
+    is_present = slowdown is not None and slowdown.generation == state.generation
     if slowdown is None or not is_present or (state.slow and state.slow.generation == state.generation):
         return
     if (
@@ -96,8 +97,11 @@ def suspect_hinted(draft: JobDraft) -> None:
         or not _is_worth(slowdown, state, policy)
     ):
         return
-    hinted = hints.reasons_to_be_slow(state, state.nodes, slowdown.since, draft.now, policy)
-    reasons = {node: hint.text for node, hint in hinted.items()} or _slow_before(draft)
+    proven = hints.without_processors(state, state.nodes, slowdown.since)
+    hinted = dict(proven)
+    if not slowdown.is_refuted:
+        hinted |= hints.reasons_to_be_slow(state, state.nodes, slowdown.since, draft.now, policy)
+    reasons = {node: hint.text for node, hint in hinted.items()} or ({} if slowdown.is_refuted else _slow_before(draft))
     if len(reasons) != 1:
         return
     ((node, reason),) = reasons.items()
@@ -107,7 +111,7 @@ def suspect_hinted(draft: JobDraft) -> None:
         is_tested=False,
         # Tests follow the onset, and overrule a hint: they get their time first.
         since=draft.now,
-        tests_until=draft.now + TESTS_ANSWER,
+        tests_until=None if node in proven else draft.now + TESTS_ANSWER,
         lost_share=slowdown.lost_share,
         text=f"{node} makes the job slow: {slowdown.text}; {reason}",
         event=slowdown.event,
@@ -148,8 +152,8 @@ def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
     if event.is_validated and not event.nodes and not event.links:
         _refute(draft)
         return
-    if not event.is_validated and (hot := _narrowed(draft, event, suspects)):
-        suspects = hot
+    if one := _narrowed(draft, event, suspects):
+        suspects = one
     if len(suspects) > max(policy.slow_suspects_max, int(policy.slow_group_share_max * state.spec.nnodes)):
         return
     if not suspects or not set(suspects) <= state.nodes.as_set or len(suspects) >= max(2, len(state.nodes)):
@@ -195,17 +199,21 @@ def _refute(draft: JobDraft) -> None:
     """Drop a suspicion that only a hint raised: tests found no slow machine."""
     slow, slowdown = draft.state.slow, draft.state.slowdown
     if slow is not None and slow.node and not slow.is_tested:
-        draft.update(slow=None)
+        since = slowdown.since if slowdown is not None else slow.since
+        if slow.node not in hints.without_processors(draft.state, (slow.node,), since):
+            draft.update(slow=None)
     if slowdown is not None:
         draft.update(slowdown=msgspec.structs.replace(slowdown, is_refuted=True))
 
 
 def _narrowed(draft: JobDraft, event: FailSlowLocated, suspects: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the one node of a group with a reason to be slow; () if not exactly one has."""
+    """Return the one suspect with a reason to be slow; () if not exactly one has. Tests have answered hints."""
     if draft.rules.mechanisms.inspections == "observe":
         return ()
     since = draft.state.slowdown.since if draft.state.slowdown else event.at
-    found = hints.reasons_to_be_slow(draft.state, suspects, since, draft.now, draft.rules.ladder)
+    found = hints.without_processors(draft.state, suspects, since)
+    if not event.is_validated:
+        found |= hints.reasons_to_be_slow(draft.state, suspects, since, draft.now, draft.rules.ladder)
     return tuple(found) if len(found) == 1 else ()
 
 

@@ -2,116 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.effects import Effect
 from holdfast.engines.record.history import Mark, MarkKind, NodeRecord
 from holdfast.events import (
     DeadlinePassed,
-    Event,
     Eviction,
-    FailSlowLocated,
-    FailSlowOnset,
     FailSlowRelieved,
     IncidentOpened,
-    Inspection,
-    NodesGranted,
-    NodesRequested,
     Withheld,
 )
-from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
-from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.symptoms import Symptom
-from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.incident.incident import Incident
-from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import Awaited, Deadline, Ending, JobOutcome, Running, Stopping
-from holdfast_controller.service import Controller
-from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
+from holdfast_controller.plan.phase import Awaited, Deadline, Ending, JobOutcome, Stopping
+from tests.scenes.slowed_job import NOW, Scene, located, onset
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-POLICY = LadderPolicy(slow_cost_max_s=60)
 ENDING = Ending(outcome=JobOutcome.STOPPED, reason="asked", exit_code=143)
-
-
-class Scene:
-    """A job of three nodes that trains, and a controller."""
-
-    def __init__(self, mechanisms: MechanismPolicy | None = None, *, can_resume: bool = True) -> None:
-        grants = tuple(
-            Grant(node=f"node-{number}", epoch=1, address="10.0.0.1", store_ports=(29500,)) for number in range(3)
-        )
-        state = JobState(
-            spec=JobSpec(name="job", script="t.py", cwd="/", directory="/jobs/job", nnodes=3),
-            phase=Running(since=NOW, step_seen_at=NOW),
-            submitted_at=NOW,
-            members=grants,
-            generation=2,
-            ordered_by=uuid7(),
-            step=100,
-            has_checkpoints=can_resume,
-        )
-        self.controller = Controller(Rules(ladder=POLICY, mechanisms=mechanisms or MechanismPolicy()))
-        self.controller.load({JOBS.name: {"job": state}, INCIDENTS.name: {}, USED_NAMES.name: {}})
-
-    def receive(self, event: FailSlowLocated | FailSlowOnset | FailSlowRelieved | Inspection | NodesGranted) -> Effect:
-        effect = self.controller.on_event(event, event.at)
-        self.controller.adopt(effect)
-        return effect
-
-    def reported(self, after_s: float, **changes: Any) -> None:
-        """An inspection of node-1 reports strangers that burn its processors."""
-        fields: dict[str, Any] = {
-            "node": "node-1",
-            "generation": 2,
-            "check": "pressure",
-            "state": "alert",
-            "confidence": "tolerate",
-            "symptom": Symptom.CPU_OVERLOAD,
-            "device": "cpu",
-            "detail": "8 processes that are not the job's used 1.8 of 1.9 s",
-        }
-        at = NOW + timedelta(seconds=after_s)
-        self.receive(Inspection(id=uuid7(), at=at, source="agent", job="job", **(fields | changes)))
-
-    def replaced_at(self, after_s: float) -> tuple[Event, ...]:
-        """Let time pass and grant the nodes that are requested then; return what follows."""
-        (request,) = self.at(after_s).events
-        assert isinstance(request, NodesRequested) and request.trains_on
-        grants = tuple(
-            Grant(node=f"spare-{number}", epoch=1, address="10.0.0.2", store_ports=(29500,))
-            for number in range(request.count)
-        )
-        at = NOW + timedelta(seconds=after_s)
-        granted = NodesGranted(id=uuid7(), at=at, source="standby", job="job", claim=request.id, grants=grants)
-        return self.receive(granted).events
-
-    def at(self, after_s: float, hearing_since: datetime | None = NOW) -> Effect:
-        effect = self.controller.on_time(NOW + timedelta(seconds=after_s), hearing_since)
-        self.controller.adopt(effect)
-        return effect
-
-
-def located(**changes: Any) -> FailSlowLocated:
-    fields: dict[str, Any] = {
-        "at": NOW,
-        "generation": 2,
-        "nodes": ("node-1",),
-        "ranks": (1,),
-        "slowdown": 2.0,
-        "is_validated": True,
-        "pace_s": 2.0,
-        "healthy_s": 1.0,
-        "fault": "computation",
-        "summary": "rank 1 computes slowly",
-    }
-    return FailSlowLocated(id=uuid7(), source="analyzer", job="job", asked=uuid7(), **(fields | changes))
 
 
 def incident() -> Incident:
@@ -189,30 +101,6 @@ def test_what_an_inspection_found_on_a_slow_machine_names_its_incident(
     opened = next(event for event in scene.replaced_at(121) if isinstance(event, IncidentOpened))
     assert (opened.symptom, opened.table_one, opened.root) == (symptom, symptom.row, "infrastructure")
     assert ("not the job's" in opened.reason) == (symptom is not Symptom.MFU_DECLINE)
-
-
-@pytest.mark.parametrize(
-    ("confidence", "others", "symptom"),
-    [
-        ("hint", (), Symptom.CPU_OVERLOAD),
-        ("hint", ("node-0",), Symptom.CPU_OVERLOAD),
-        # All of a busy machine wait, and one of them computes slowly: that others wait as well is not the reason.
-        ("hint", ("node-0", "node-2"), Symptom.MFU_DECLINE),
-        ("tolerate", ("node-0", "node-2"), Symptom.CPU_OVERLOAD),
-    ],
-)
-def test_a_hint_that_all_nodes_have_does_not_name_why_one_is_slow(
-    confidence: str, others: tuple[str, ...], symptom: Symptom
-) -> None:
-    scene = Scene()
-    scene.receive(located())
-    scene.reported(100, confidence=confidence, scope="host")
-    for node in others:
-        scene.reported(100, node=node, confidence="hint", scope="host")
-    # That it is over on one of them a moment earlier makes no difference.
-    scene.reported(101, node="node-0", state="cleared", confidence="hint", scope="host")
-    opened = next(event for event in scene.replaced_at(121) if isinstance(event, IncidentOpened))
-    assert opened.symptom == symptom
 
 
 def test_a_job_that_cannot_resume_is_told_once() -> None:
@@ -327,12 +215,6 @@ def test_a_slow_machine_does_not_suspend_other_deadlines() -> None:
     scene.controller.jobs["job"] = job.update(phase=Stopping(ending=ENDING, deadline=deadline))
     assert scene.at(299).is_nothing
     assert any(isinstance(event, DeadlinePassed) for event in scene.at(301).events)
-
-
-def onset(after_s: float = 0.0) -> FailSlowOnset:
-    at = NOW + timedelta(seconds=after_s)
-    fields = {"before_s": 1.0, "after_s": 2.0, "healthy_s": 1.0, "iteration": 50, "detected_after": 5}
-    return FailSlowOnset(id=uuid7(), at=at, source="analyzer", job="job", generation=2, **fields)
 
 
 def test_slowness_costs_since_its_first_slow_iteration() -> None:
