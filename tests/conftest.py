@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.file_order import WAITING, FileOrder, collects_all, place
+from tests.garbage import search_rarely_for_garbage
 from tests.warm_python import KINDS, shared, start_server
 
 E2E_LIMIT_S = 300
@@ -89,9 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()
-    # Simulations make much that stays for a while and little garbage: by default they search for a tenth of their time.
-    gc.set_threshold(20_000, 20, 50)
+    search_rarely_for_garbage()
     gc.enable()
 
 
