@@ -1,7 +1,8 @@
 """Makes the passwords, keys and certificates of a compose cluster, and hands each container what it needs, no more.
 
     python make_secrets.py FOLDER --nodes node-0=agent-0,node-1=agent-1 [--renew [USER ...]]
-        [--renew-authority] [--reader-at FOLDER --reader-ports NATS,POSTGRES] [--head HOST --machines c=10.0.0.13]
+        [--revoke NODE ...] [--restore NODE ...] [--renew-authority]
+        [--reader-at FOLDER --reader-ports NATS,POSTGRES] [--head HOST --machines c=10.0.0.13]
 
 Under FOLDER, each a volume of its own: `kept` has the passwords and keys themselves, and what is there stays, so that a
 second start finds the same; `postgres`, `nats`, `migrate`, `operator`, one folder for each service and one for each
@@ -20,8 +21,11 @@ With --renew these users (controller, analyzer, standby, ckpt, historian, operat
 and certificates, without a name all but the database's administrator. Then `migrate` sets the passwords of the
 database, and a SIGHUP lets the new ones into NATS and cuts what was opened with the old; processes read their files
 again by themselves. `admin` is the administrator: docs/compose.md has the step that follows. With --renew-authority
-the authority is new, and with it all certificates: all must start again. A node that is left out of --nodes is let in
-no more from a SIGHUP or start of NATS on. A new one needs a start, or SIGHUP twice.
+the authority is new, and with it all certificates: all must start again. A new node needs a start of NATS, or SIGHUP
+twice.
+
+A node of --revoke, or one that is left out of --nodes, is let in no more: by other vaults at once, by NATS from a
+SIGHUP or start on. Later runs know of it, until --restore lets it in again, with a new password and certificate.
 
 With --renew keys, or --renew without a name, services get new keys to sign orders, and agents recognize those before
 too until this runs the next time: some seconds later at the earliest, when services have signed all orders again.
@@ -188,6 +192,16 @@ def make_refusals(folder: Path, nodes: Iterable[str], *, renew: Container[str]) 
         write(folder / user / "refused", str(Refusals(refused)))
 
 
+def revoked_nodes(folder: Path, *, revoke: Iterable[str], restore: Iterable[str]) -> set[str]:
+    """Return the nodes that are revoked with these changes, which later runs know too."""
+    place = folder / "kept" / "revoked"
+    before = place.read_text().split() if place.exists() else []
+    revoked = {*before, *revoke} - {*restore}
+    if revoked != {*before}:
+        write(place, "".join(f"{node}\n" for node in sorted(revoked)))
+    return revoked
+
+
 def write_reader(folder: Path, bus_password: str, password: str, place: Path, ports: tuple[int, int]) -> None:
     """Write what a tool on this machine needs: settings, and the same as variables of a shell."""
     bus, database = (f"localhost:{port}" for port in ports)
@@ -229,16 +243,20 @@ def main(
     folder: Path,
     nodes: dict[str, list[str]],
     *,
-    renew: Container[str],
+    renew: Iterable[str],
     renew_authority: bool,
+    revoke: Iterable[str] = (),
+    restore: Iterable[str] = (),
     reader_at: Path = READER_AT,
     reader_ports: tuple[int, int] = SERVER_PORTS,
     head: str = "",
     machines: dict[str, list[str]] | None = None,
 ) -> None:
     """Make what is missing or to be renewed, and write what each container and each other machine sees."""
-    machines = machines or {}
-    nodes = nodes | machines
+    revoked = revoked_nodes(folder, revoke=revoke, restore=restore)
+    machines = {node: hosts for node, hosts in (machines or {}).items() if node not in revoked}
+    nodes = {node: hosts for node, hosts in nodes.items() if node not in revoked} | machines
+    renew = {*renew, *map(accounts.node_user, restore)}
     make_certificates(folder, nodes, renew=renew, renew_authority=renew_authority, head=head)
     make_refusals(folder, nodes, renew=renew)
     admin = kept(folder / "kept" / "postgres", renew=ADMIN in renew)
@@ -293,6 +311,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--renew", nargs="*", metavar="USER", help="replace passwords and certificates of these users, or everything"
     )
+    parser.add_argument("--revoke", nargs="+", default=[], metavar="NODE", help="let these nodes in no more")
+    parser.add_argument("--restore", nargs="+", default=[], metavar="NODE", help="let these revoked nodes in again")
     parser.add_argument("--renew-authority", action="store_true", help="replace the authority and its certificates")
     parser.add_argument("--reader-at", type=Path, default=READER_AT, help="folder `reader`, as this machine names it")
     parser.add_argument(
@@ -316,6 +336,9 @@ if __name__ == "__main__":
     )
     if unknown := [name for name in asked.renew or () if name not in named]:
         parser.error(f"there is no user {unknown[0]!r}; the users are {', '.join(named)}")
+    all_nodes = (*asked.nodes, *asked.machines)
+    if unknown := [node for node in (*asked.revoke, *asked.restore) if node not in all_nodes]:
+        parser.error(f"there is no node {unknown[0]!r}; the nodes are {', '.join(all_nodes)}")
     everyone = {*named.values(), *SERVERS} - {ADMIN}
     renewed = everyone if asked.renew == [] else {named[name] for name in asked.renew or ()}
     main(
@@ -323,6 +346,8 @@ if __name__ == "__main__":
         asked.nodes,
         renew=renewed,
         renew_authority=asked.renew_authority,
+        revoke=asked.revoke,
+        restore=asked.restore,
         reader_at=asked.reader_at,
         reader_ports=asked.reader_ports,
         head=asked.head,

@@ -65,6 +65,22 @@ def test_certificates_of_nodes_that_left_and_replaced_ones_are_refused_by_others
     assert Refusals.parse(refused()).why(["node-1"], made_at(again)) == ""
 
 
+def test_a_revoked_node_stays_out_until_it_is_restored_with_new_secrets(tmp_path: Path) -> None:
+    def read(file: str) -> str:
+        return (tmp_path / file).read_text()
+
+    first, password = made(tmp_path)["agent-node-1"], read("agent-node-1/nats.url")
+    assert "agent-node-1" in read("nats/nats.conf")
+    for flags in ({"revoke": ["node-1"]}, {}):
+        made(tmp_path, **flags)
+        assert "agent-node-1" not in read("nats/nats.conf") and "agent-node-0" in read("nats/nats.conf")
+        assert read("agent-node-0/refused") == "node-1\n"
+    restored = made(tmp_path, restore=["node-1"])["agent-node-1"]
+    assert restored != first and read("agent-node-1/nats.url") != password
+    assert Refusals.parse(read("agent-node-0/refused")).why(["node-1"], made_at(restored)) == ""
+    assert "agent-node-1" in read("nats/nats.conf")
+
+
 def test_the_key_of_the_authority_stays_where_certificates_are_made(tmp_path: Path) -> None:
     made(tmp_path)
     key = (tmp_path / "kept" / "tls" / "authority.key").read_bytes()
