@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import signal
 import socket
 from typing import NoReturn
 
@@ -69,6 +70,8 @@ class ForkServer:
     async def _ask(self, request: ForkRequest, descriptors: list[int]) -> ForkReply:
         if self._lost is not None:
             raise CannotFork(self._lost)
+        if "" in request.environment:
+            raise CannotFork("one of its variables has no name")
         try:
             message = msgspec.msgpack.encode(request)
         except UnicodeEncodeError as error:
@@ -98,6 +101,8 @@ class ForkServer:
 
 def start_fork_server() -> ForkServer | None:
     """Fork a fork server from this process; None: it has threads, which a fork would lack."""
+    # Whatever started this process may have ignored it: the kernel would then keep no exit code of a child.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if thread_count() != 1:
         return None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -22,6 +22,8 @@ from holdfast.embedded.processes.restart import RestartPolicy
 from holdfast.node.kernel import own_children, stat_fields
 
 STAYS = "import time; time.sleep(1000)"
+NOT_UTF_8 = {"ODD": os.fsdecode(b"\xff")}
+SHOWS = "import os; print({b'ODD', b''} & os.environb.keys())"
 CHILD = """
 import sys
 from holdfast.daemon.ready import announce_ready
@@ -76,11 +78,12 @@ def look_at(pid: int) -> dict[str, Any]:
 
 
 async def supervise(directory: Path, fork_server: ForkServer) -> None:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(directory), "LONG": "x" * 10_000}
     spec = ChildSpec(
         name="child",
         argv=(sys.executable, "-P", "-m", "holdfast_forked"),
         imports="holdfast.daemon.ready",
-        environment={"PATH": os.environ["PATH"], "PYTHONPATH": str(directory), "LONG": "x" * 10_000},
+        environment=environment,
         directory=directory,
         restart=RestartPolicy(base_s=0.01),
     )
@@ -91,11 +94,8 @@ async def supervise(directory: Path, fork_server: ForkServer) -> None:
         "fails": await life(spec, fork_server, "1 / 0"),
         "is killed": await life(spec, fork_server, "import os; os.kill(os.getpid(), 11)"),
         "cannot be imported": await life(replace(spec, imports="holdfast.no_such"), fork_server, STAYS),
-        "has odd variables": await life(
-            replace(spec, environment={**spec.environment, "ODD": os.fsdecode(b"\xff")}),
-            fork_server,
-            "import os; assert os.environb[b'ODD'] == b'\\xff'",
-        ),
+        "is not UTF-8": await life(replace(spec, environment=environment | NOT_UTF_8), fork_server, SHOWS),
+        "has no name": await life(replace(spec, environment=environment | {"": "x"}), fork_server, SHOWS),
     }
     left = Child(replace(spec, argv=(*spec.argv, STAYS)), directory / "left.log", lambda *_: None, fork_server)
     running = asyncio.create_task(left.run())
