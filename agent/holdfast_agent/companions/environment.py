@@ -151,9 +151,16 @@ def store_prefix(job: JobSpec, generation: int) -> str:
 
 
 def public_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a zygote and its ranks may see."""
-    return {name: value for name, value in base.items() if not _is_private(name)}
+    """Return the variables that a zygote and its ranks may see, and can be given."""
+    return {name: value for name, value in base.items() if not _is_private(name) and _can_be_given(name, value)}
 
 
 def _is_private(name: str) -> bool:
     return name.startswith("HOLDFAST_") and any(part in name for part in _PRIVATE)
+
+
+def _can_be_given(name: str, value: str) -> bool:
+    """Return False for a variable without a name, which no process can set, and for what is not UTF-8: a rank's plan
+    is a message.
+    """
+    return bool(name) and not any("\ud800" <= character <= "\udfff" for character in name + value)

@@ -306,6 +306,11 @@ def test_a_rank_gets_torchruns_variables_and_no_addresses(tmp_path: Path) -> Non
     assert "HOLDFAST_RESTORE_STEP" not in found, "it would cut at each restart what was trained since"
 
 
+def test_variables_that_a_rank_cannot_be_given_are_left_out() -> None:
+    base = {"": "x", "ODD": os.fsdecode(b"a\xff"), os.fsdecode(b"\xfe"): "x", "NAME": "Grüße"}
+    assert public_environment(base) == {"NAME": "Grüße"}
+
+
 def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
     data = framed(Attach(orphan_s=1.5)) * 3
     frames = Frames(commands, MESSAGE_BYTES_MAX)
