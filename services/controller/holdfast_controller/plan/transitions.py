@@ -154,7 +154,8 @@ def become_running(draft: JobDraft, starting: Starting, *, makes_no_steps: bool 
     """Note that every node has made a step or goes on without, and how long that took from running ranks."""
     took_s = (draft.now - starting.started_at).total_seconds() if starting.started_at else 0.0
     if starting.ordered_at:
-        begun_s = (draft.now - starting.ordered_at).total_seconds()
+        # A clock may be set back, and a restart never costs less than nothing.
+        begun_s = max(0.0, (draft.now - starting.ordered_at).total_seconds())
         draft.update(**{"restart_s" if draft.state.has_run else "start_s": begun_s})
     if draft.state.incident:
         draft.update(incident=judge_outage(draft.incident, draft.state.nodes.as_set))

@@ -19,8 +19,10 @@ from holdfast.events import (
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.incident.incident import Incident
-from holdfast_controller.plan.phase import Awaited, Deadline, Ending, JobOutcome, Stopping
+from holdfast_controller.plan.phase import Awaited, Deadline, Ending, JobOutcome, Starting, Stopping
+from holdfast_controller.plan.transitions import become_running
 from tests.scenes.slowed_job import NOW, Scene, located, onset
 
 ENDING = Ending(outcome=JobOutcome.STOPPED, reason="asked", exit_code=143)
@@ -81,6 +83,16 @@ def test_a_restart_costs_what_the_last_one_took_and_before_it_what_the_start_too
     assert scene.at(2 * restart_s - 1).is_nothing
     (eviction,) = (event for event in scene.replaced_at(2 * restart_s) if isinstance(event, Eviction))
     assert f"more than a restart: {restart_s} s" in eviction.reason
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_clock_that_is_set_back_makes_no_restart_cheaper_than_nothing(has_run: bool) -> None:
+    state = Scene().controller.jobs["job"].update(has_run=has_run)
+    starting = Starting(ordered_at=NOW + timedelta(hours=1), deadline=None)
+    draft = JobDraft(state, uuid7(), NOW, Rules())
+    become_running(draft, starting)
+    assert draft.state.restart_s == (0.0 if has_run else None)
+    assert draft.state.start_s == (None if has_run else 0.0)
 
 
 @pytest.mark.parametrize(
