@@ -87,8 +87,8 @@ def test_a_restart_costs_what_the_last_one_took_and_before_it_what_the_start_too
 
 @pytest.mark.parametrize("has_run", [False, True])
 def test_a_clock_that_is_set_back_makes_no_restart_cheaper_than_nothing(has_run: bool) -> None:
-    state = Scene().controller.jobs["job"].update(has_run=has_run)
     starting = Starting(ordered_at=NOW + timedelta(hours=1), deadline=None)
+    state = msgspec.structs.replace(Scene().controller.jobs["job"], phase=starting, has_run=has_run)
     draft = JobDraft(state, uuid7(), NOW, Rules())
     become_running(draft, starting)
     assert draft.state.restart_s == (0.0 if has_run else None)
