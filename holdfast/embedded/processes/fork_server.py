@@ -66,6 +66,10 @@ def serve(link: socket.socket) -> NoReturn:
     if not sys.flags.safe_path:
         # As for `python -P`: a user's file named logging.py, for example, must not replace a module.
         del sys.path[0]
+    # Nor where PYTHONPATH has an empty entry, the user's directory. It may be that of this library too: it comes last.
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    here = {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - set(entries)
+    sys.path.sort(key=lambda place: place in here)
     # numpy's libraries start theirs when they are imported, and forks would lack them.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     try:

@@ -90,7 +90,7 @@ async def supervise(directory: Path, fork_server: ForkServer) -> None:
     (server,) = own_children()
     lives = {
         "stays": await life(spec, fork_server, STAYS),
-        "leaves": await life(spec, fork_server, "sys.exit(3)"),
+        "leaves": await life(spec, fork_server, "import colorsys; sys.exit(3)"),
         "fails": await life(spec, fork_server, "1 / 0"),
         "is killed": await life(spec, fork_server, "import os; os.kill(os.getpid(), 11)"),
         "cannot be imported": await life(replace(spec, imports="holdfast.no_such"), fork_server, STAYS),

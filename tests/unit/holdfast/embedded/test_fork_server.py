@@ -25,11 +25,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seen(directory: Path) -> Iterator[dict[str, Any]]:
+def seen(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """What the supervisor saw of its children; at the end it is killed, and must not leave one behind."""
+    # A user's file replaces no module, not even if PYTHONPATH has an empty entry.
+    users = tmp_path_factory.mktemp("user")
+    (users / "colorsys.py").write_text("1 / 0")
+    search = os.environ | {"PYTHONPATH": f"/none{os.pathsep}"}
     # Exit codes are known also where whatever started the supervisor ignores the end of children.
     command = ["env", "--ignore-signal=CHLD", sys.executable, str(SCENE), str(directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as scene:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=users, env=search) as scene:
         try:
             assert scene.stdout is not None
             answer = json.loads(scene.stdout.readline())
