@@ -137,10 +137,16 @@ def _become(request: ForkRequest, descriptors: list[int], supervisor: int) -> No
         os._exit(0)  # The supervisor has gone, or executes this child by now.
     os.setsid()
     die_with_parent(supervisor, request.death_signal)
+    kept = take_streams(output, output, ready)
+    # An error from here on is in the child's log.
+    run_and_end(lambda: _run(request, kept))
+
+
+def _run(request: ForkRequest, ready: int) -> None:
     os.chdir(request.directory)
-    environment = request.environment | {READY_FD_VARIABLE: str(take_streams(output, output, ready))}
+    environment = request.environment | {READY_FD_VARIABLE: str(ready)}
     os.environ.clear()
     os.environ.update(environment)
     show((sys.executable, "-P", "-m", *request.arguments), environment)
     set_process_name(os.path.basename(sys.executable))
-    run_and_end(lambda: run_module(list(request.arguments)))
+    run_module(list(request.arguments))

@@ -23,6 +23,7 @@ from holdfast.node.kernel import own_children, stat_fields
 
 STAYS = "import time; time.sleep(1000)"
 NOT_UTF_8 = {"ODD": os.fsdecode(b"\xff")}
+STOPS = "pass"
 SHOWS = "import os; print({b'ODD', b''} & os.environb.keys())"
 CHILD = """
 import sys
@@ -93,6 +94,7 @@ async def supervise(directory: Path, fork_server: ForkServer) -> None:
         "leaves": await life(spec, fork_server, "import colorsys; sys.exit(3)"),
         "fails": await life(spec, fork_server, "1 / 0"),
         "is killed": await life(spec, fork_server, "import os; os.kill(os.getpid(), 11)"),
+        "cannot be set up": await life(replace(spec, environment=environment | {"A": "\0"}), fork_server, STOPS),
         "cannot be imported": await life(replace(spec, imports="holdfast.no_such"), fork_server, STAYS),
         "is not UTF-8": await life(replace(spec, environment=environment | NOT_UTF_8), fork_server, SHOWS),
         "has no name": await life(replace(spec, environment=environment | {"": "x"}), fork_server, SHOWS),

@@ -63,6 +63,7 @@ def test_its_end_is_that_of_an_interpreter(seen: dict[str, Any]) -> None:
     assert seen["leaves"]["exit"] == "exit code 3"
     assert seen["fails"]["exit"] == "exit code 1"
     assert "ZeroDivisionError: division by zero" in seen["fails"]["log"]
+    assert "ValueError: embedded null byte" in seen["cannot be set up"]["log"]
     assert seen["is killed"]["exit"] == "killed by SIGSEGV"
 
 
