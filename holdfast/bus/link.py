@@ -27,6 +27,8 @@ from holdfast.settings.network import NO_FILES, NetworkPolicy
 CONNECT_TIMEOUT_S = 2
 PING_S = 2
 """A connection whose peer answers none of three pings in a row is given up: silence is noticed within about 8 s."""
+ASKED_AGAIN = 2
+"""Times that a server which cuts a new connection is asked again for its reason."""
 ANSWER_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 
@@ -207,13 +209,14 @@ class Link:
 
         Raises BusUnavailable if no server answers, BusError if it refuses these credentials, or `network` refuses it.
         """
-        try:
-            return await cls._open(url, name, network)
-        except BusUnavailable as error:
-            # A server that refuses a password may cut the connection before its reason was read: ask once more.
-            if not isinstance(error.__cause__, ConnectionResetError):
-                raise
-            return await cls._open(url, name, network)
+        for _ in range(ASKED_AGAIN):
+            try:
+                return await cls._open(url, name, network)
+            except BusUnavailable as error:
+                # A server that refuses a password or certificate may cut the connection before its reason was read.
+                if not isinstance(error.__cause__, ConnectionResetError | BrokenPipeError):
+                    raise
+        return await cls._open(url, name, network)
 
     @classmethod
     async def _open(cls, url: str, name: str, network: NetworkPolicy) -> Link:
