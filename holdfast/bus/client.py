@@ -8,10 +8,15 @@ import ssl
 from collections.abc import Callable
 
 from holdfast.bus.nats_py import Client, Msg, Subscription, nats
+from holdfast.network.tls import why_refused
 from holdfast.network.trust import allows_plain_text, is_loopback
 from holdfast.settings.network import NO_FILES, NetworkPolicy
 
 _HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")
+
+
+CUT = (ConnectionResetError, BrokenPipeError)
+"""How a write ends on a connection that the server has ended; its reason may be unread."""
 
 
 class ServerRefused(nats.errors.Error):
@@ -39,6 +44,12 @@ class HardenedClient(Client):
     def __init__(self, network: NetworkPolicy = NO_FILES) -> None:
         super().__init__()
         self._network = network
+
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """Host and port of the server that it is connected to, or was last."""
+        address = self._current_server.uri if self._current_server is not None else None
+        return (address.hostname, address.port) if address and address.hostname and address.port else None
 
     async def receive(self, subject: str, take: Callable[[Msg], None], queue: str = "") -> Subscription:
         """Subscribe with a function that never waits, and is called while the message is read.
@@ -86,3 +97,29 @@ class HardenedClient(Client):
         readable = bytes(subject).decode(errors="backslashreplace").encode()
         sound = headers if headers and _HEADER_BLOCK.fullmatch(headers) else b""
         await super()._process_msg(sid, readable, reply, data, sound)
+
+
+def refusal(error: Exception | None) -> str:
+    """Return why one side does not trust the other; "" if it is another error."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return why_refused(error)
+    if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+        alert = error.reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return f"it wants a certificate that it trusts ({alert}). Name this process's with tls_cert and tls_key"
+    return str(error) if isinstance(error, ServerRefused) else ""
+
+
+async def end_of_tls(host: str, port: int, context: ssl.SSLContext, within_s: float) -> Exception | None:
+    """Return the error with which the server ends a TLS connection on which this side says nothing."""
+    try:
+        async with asyncio.timeout(within_s):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                await reader.readline()  # What the server says of itself, in plain text.
+                await writer.start_tls(context, server_hostname=host)
+                await reader.read(1)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError) as error:
+        return error
+    return None

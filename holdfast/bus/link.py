@@ -17,18 +17,16 @@ import msgspec
 import structlog
 
 from holdfast.bus import BusError, BusUnavailable, NoResponder, wire_bytes
-from holdfast.bus.client import HardenedClient, ServerRefused
+from holdfast.bus.client import CUT, HardenedClient, end_of_tls, refusal
 from holdfast.bus.nats_py import Msg, Subscription, nats
 from holdfast.network.guard import addresses_of
-from holdfast.network.tls import TlsFilesRefused, client_context, why_refused
+from holdfast.network.tls import TlsFilesRefused, client_context
 from holdfast.network.trust import AddressRefused, require_private_bus
 from holdfast.settings.network import NO_FILES, NetworkPolicy
 
 CONNECT_TIMEOUT_S = 2
 PING_S = 2
 """A connection whose peer answers none of three pings in a row is given up: silence is noticed within about 8 s."""
-ASKED_AGAIN = 2
-"""Times that a server which cuts a new connection is asked again for its reason."""
 ANSWER_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 
@@ -177,16 +175,6 @@ def _context(url: str, network: NetworkPolicy) -> ssl.SSLContext | None:
         raise BusError(str(error)) from error
 
 
-def _refusal(error: Exception | None) -> str:
-    """Return why one side does not trust the other; "" if it is another error."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return why_refused(error)
-    if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-        alert = error.reason.partition("ALERT_")[2].replace("_", " ").lower()
-        return f"it wants a certificate that it trusts ({alert}). Name this process's with tls_cert and tls_key"
-    return str(error) if isinstance(error, ServerRefused) else ""
-
-
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]*)"')
 
 
@@ -209,14 +197,13 @@ class Link:
 
         Raises BusUnavailable if no server answers, BusError if it refuses these credentials, or `network` refuses it.
         """
-        for _ in range(ASKED_AGAIN):
-            try:
-                return await cls._open(url, name, network)
-            except BusUnavailable as error:
-                # A server that refuses a password or certificate may cut the connection before its reason was read.
-                if not isinstance(error.__cause__, ConnectionResetError | BrokenPipeError):
-                    raise
-        return await cls._open(url, name, network)
+        try:
+            return await cls._open(url, name, network)
+        except BusUnavailable as error:
+            # A server that refuses a password may cut the connection before its reason was read: ask once more.
+            if not isinstance(error.__cause__, CUT):
+                raise
+            return await cls._open(url, name, network)
 
     @classmethod
     async def _open(cls, url: str, name: str, network: NetworkPolicy) -> Link:
@@ -245,8 +232,11 @@ class Link:
             cause = str(link._last_error or error) or type(error).__name__
             if "authorization" in cause.lower():
                 raise BusError(f"the NATS server at {link.address} refuses these credentials") from error
-            if refusal := _refusal(error) or _refusal(link._last_error):
-                raise BusError(f"the NATS server at {link.address} is refused: {refusal}") from error
+            reason = refusal(error) or refusal(link._last_error)
+            if not reason and isinstance(error, CUT) and context and (server := client.server):
+                reason = refusal(await end_of_tls(*server, context, CONNECT_TIMEOUT_S))
+            if reason:
+                raise BusError(f"the NATS server at {link.address} is refused: {reason}") from error
             raise BusUnavailable(f"no NATS server answers at {link.address}: {cause}") from error
         except BaseException:
             await link.close()
