@@ -73,6 +73,22 @@ class Segment:
         return os.fstat(self.descriptor).st_ino
 
     @property
+    def sealed(self) -> SealedStep | None:
+        """The step that it has; None: none is sealed."""
+        return self.contents.sealed if self.contents is not None else None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.is_filling and not self.holds
+
+    def has_shape(self, nbytes: int, absent: frozenset[int]) -> bool:
+        return self.nbytes == nbytes and self.absent == absent
+
+    def has_more(self, contents: SealedContents, absent: frozenset[int]) -> bool:
+        """Return True if it has the same contents with more chunks than but the `absent` ones."""
+        return self.contents is not None and self.contents.seal == contents.seal and self.absent < absent
+
+    @property
     def is_settled(self) -> bool:
         """True if its pages stay what they are."""
         return self._is_settled

@@ -123,8 +123,8 @@ class Shelf:
             segment.is_filling = False
             if self._is_closed or not survives(contents.sealed, self._cut):
                 return False
-            there = [each for each in self._segments if _sealed_of(each) == contents.sealed]
-            if any(_has_more(each, contents, segment.absent) for each in there):
+            there = [each for each in self._segments if each.sealed == contents.sealed]
+            if any(each.has_more(contents, segment.absent) for each in there):
                 return True
             for other in there:
                 other.contents = None
@@ -206,18 +206,18 @@ class Shelf:
     def has_whole(self, sealed: SealedStep) -> bool:
         """Return True if all of this step is here: of copies some chunks may have been left out."""
         with self._lock:
-            return any(_sealed_of(each) == sealed and not each.absent for each in self._segments)
+            return any(each.sealed == sealed and not each.absent for each in self._segments)
 
     def whole(self) -> list[Segment]:
         """Return the segments with all of a step, newest first."""
         with self._lock:
-            there = {sealed: each for each in self._segments if (sealed := _sealed_of(each)) and not each.absent}
+            there = {sealed: each for each in self._segments if (sealed := each.sealed) and not each.absent}
             return [there[sealed] for sealed in sorted(there, reverse=True)]
 
     def hold(self, sealed: SealedStep) -> Segment | None:
         """Return the segment of this step, which stays what it is until it is let go; None if it is not here."""
         with self._lock:
-            segment = next((each for each in self._segments if _sealed_of(each) == sealed), None)
+            segment = next((each for each in self._segments if each.sealed == sealed), None)
             if segment is not None:
                 segment.holds += 1
             return segment
@@ -279,7 +279,7 @@ class Shelf:
                 return
             self._cut = cut
             for segment in self._segments:
-                if (sealed := _sealed_of(segment)) and sealed not in (cut.kept, *cut.behind):
+                if (sealed := segment.sealed) and sealed not in (cut.kept, *cut.behind):
                     segment.contents = None
 
     def close(self) -> None:
@@ -297,7 +297,7 @@ class Shelf:
     def is_floor(self, segment: Segment) -> bool:
         """Return True if its step is the one below which the job need not go back."""
         with self._lock:
-            return _sealed_of(segment) in self._floor()
+            return segment.sealed in self._floor()
 
     def give_back(self, segment: Segment, *, is_left: bool = False) -> bool:
         """Have no part in it any more. False if it is needed now, or in use."""
@@ -346,13 +346,13 @@ class Shelf:
             raise OSError(errno.ESTALE, "another job has this node's memory now")
 
     def _spare(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
-        return next((each for each in self._to_fill if _is_idle(each) and _has_shape(each, nbytes, absent)), None)
+        return next((each for each in self._to_fill if each.is_idle and each.has_shape(nbytes, absent)), None)
 
     def _order(self) -> None:
         """Find what is filled next: what has no contents, then the oldest that is not wanted."""
         steps = self._steps()
         stays = needed(steps, self._sent, pinned(steps, self._pins)) | floor(steps, self._pins, self._cut)
-        there = {_sealed_of(each): each for each in self._segments}
+        there = {each.sealed: each for each in self._segments}
         old = [there[sealed] for sealed in unwanted(steps, stays, self._steps_wanted)]
         self._is_empty = not steps
         self._to_fill = (*(each for each in self._segments if each.contents is None), *old)
@@ -364,7 +364,7 @@ class Shelf:
         return [
             each
             for each in self._free(stays)
-            if each.nbytes != nbytes or (each.absent != absent and _sealed_of(each) in not_wanted)
+            if each.nbytes != nbytes or (each.absent != absent and each.sealed in not_wanted)
         ]
 
     def _oldest_not_needed(self, nbytes: int, absent: frozenset[int]) -> Segment | None:
@@ -372,12 +372,12 @@ class Shelf:
         if self._refusals >= REFUSALS_MAX:
             # The coordinator replaces a pin when newer steps are made: without memory for them it would never go.
             stays = needed(steps, self._sent, ())
-        free = [each for each in self._free(stays) if _has_shape(each, nbytes, absent)]
+        free = [each for each in self._free(stays) if each.has_shape(nbytes, absent)]
         last = self._floor()
-        return min(free, key=lambda each: (_sealed_of(each) in last, _sealed_of(each) or _NOTHING), default=None)
+        return min(free, key=lambda each: (each.sealed in last, each.sealed or _NOTHING), default=None)
 
     def _free(self, needed: frozenset[SealedStep]) -> list[Segment]:
-        return [each for each in self._segments if _is_idle(each) and _sealed_of(each) not in needed]
+        return [each for each in self._segments if each.is_idle and each.sealed not in needed]
 
     def _needed(self) -> frozenset[SealedStep]:
         steps = self._steps()
@@ -392,23 +392,7 @@ class Shelf:
         return frozenset() if found is None else frozenset({found})
 
     def _steps(self) -> list[SealedStep]:
-        return sorted((sealed for each in self._segments if (sealed := _sealed_of(each))), reverse=True)
+        return sorted((sealed for each in self._segments if (sealed := each.sealed)), reverse=True)
 
 
 _NOTHING = SealedStep(generation=-1, step=-1)
-
-
-def _has_more(segment: Segment, contents: SealedContents, absent: frozenset[int]) -> bool:
-    return segment.contents is not None and segment.contents.seal == contents.seal and segment.absent < absent
-
-
-def _has_shape(segment: Segment, nbytes: int, absent: frozenset[int]) -> bool:
-    return segment.nbytes == nbytes and segment.absent == absent
-
-
-def _is_idle(segment: Segment) -> bool:
-    return not segment.is_filling and not segment.holds
-
-
-def _sealed_of(segment: Segment) -> SealedStep | None:
-    return segment.contents.sealed if segment.contents is not None else None
