@@ -90,7 +90,9 @@ class WarmPython(subprocess.Popen[str]):
             self._link.connect(str(_server(self._kind)))
             data = json.dumps(asked).encode() + b"\n"
             sent = socket.send_fds(self._link, [data], list(given.values()))
-            self._link.sendall(data[sent:])
+            # Sending nothing would fail if the fork has ended already.
+            if sent < len(data):
+                self._link.sendall(data[sent:])
         finally:
             self._close_pipe_fds(*files)  # type: ignore[attr-defined]
         self.pid = int(self._line(None))

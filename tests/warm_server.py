@@ -28,6 +28,7 @@ from holdfast.daemon.quick_imports import quick_imports
 from holdfast.embedded.layout import SERVICES
 from holdfast.node import kernel
 from holdfast.node.forks import run_and_end, run_module
+from holdfast.node.vault.huge_pages import collapse_heap
 
 FILES_MOST = 64
 
@@ -159,5 +160,6 @@ if __name__ == "__main__":
     KINDS[sys.argv[2]]()
     gc.collect()
     gc.freeze()
+    collapse_heap()  # Its forks copy page tables: of each process of tests the most expensive part.
     asked = serve(listening)
     run_and_end(lambda: run(asked.arguments))
