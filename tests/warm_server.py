@@ -128,10 +128,12 @@ def serve(listener: socket.socket) -> Asked:
 
 
 def import_torch() -> None:
+    from holdfast.trainer.rank import keep_operators
     from holdfast_agent.zygote import preload
 
     preload.hold_threads()
     preload.preload()
+    keep_operators()
 
 
 def import_holdfast() -> None:

@@ -250,7 +250,7 @@ def _end(code: int) -> NoReturn:
     """Do what the interpreter does at its end, short of tearing it down: that can abort in a thread of a library."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-        _keep_operators()
+        keep_operators()
         atexit._run_exitfuncs()
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -265,7 +265,7 @@ def _end(code: int) -> NoReturn:
         os._exit(code)
 
 
-def _keep_operators() -> None:
+def keep_operators() -> None:
     """Leave torch's operators registered: a survivor would deregister them for 30 ms that a restart needs."""
     deregister = getattr(sys.modules.get("torch.library"), "_del_library", None)
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ import linecache
 import os
 import sys
 import time
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,7 +76,6 @@ def preload(modules: Sequence[str] = MODULES) -> float:
     torch.set_num_threads(1)
     rehearse()
     _clear_rules()
-    _leave_libraries()
     check_single_threaded()
     return time.monotonic() - began
 
@@ -159,16 +157,6 @@ def _clear_rules() -> None:
     clear = getattr(sys.modules.get("torch._dynamo.trace_rules"), "clear_lru_cache", None)
     if clear is not None:
         clear()
-
-
-def _leave_libraries() -> None:
-    """Leave torch's libraries of operators to the end of each process: to take the 177 apart before it takes a rank
-    some 40 ms, most of it to copy pages.
-    """
-    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
-        found = finalizer.peek()
-        if found is not None and found[1].__module__ == "torch.library":
-            finalizer.atexit = False
 
 
 def _is_built_for_accelerator() -> bool:

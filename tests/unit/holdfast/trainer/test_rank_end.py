@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.trainer.rank import ERROR_FILE_VARIABLE, _execute, _keep_operators, _trim
+from holdfast.trainer.rank import ERROR_FILE_VARIABLE, _execute, _trim, keep_operators
 from holdfast.trainer.steps.loads import _noting
 
 
@@ -21,7 +21,7 @@ def test_operators_stay_registered_and_what_a_script_wants_done_is_done() -> Non
     (deregister,) = set(registry) - before
     wanted = weakref.finalize(library, print)
     assert deregister.atexit
-    _keep_operators()
+    keep_operators()
     assert not deregister.atexit
     assert wanted.atexit
     wanted.detach()
