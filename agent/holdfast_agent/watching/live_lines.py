@@ -20,27 +20,27 @@ class LiveLines:
     def __init__(self, node: str, job: Callable[[], str | None]) -> None:
         self._node = node
         self._job = job
-        self._waiting: asyncio.Queue[tuple[Lines, int]] = asyncio.Queue(WAITING_MAX)
+        self._waiting: asyncio.Queue[tuple[str, Lines, int]] = asyncio.Queue(WAITING_MAX)
         self._fence: Fence | None = None
         self._counted: dict[tuple[int, str], int] = {}
         """How many lines each output of the present ranks had, those that were dropped too."""
 
     def put(self, lines: Lines) -> None:
-        if self._waiting.full():
-            self._waiting.get_nowait()
         if lines.fence != self._fence:
             self._fence, self._counted = lines.fence, {}
         output = lines.rank, lines.stream
         before = self._counted.get(output, 0) + lines.dropped
         self._counted[output] = before + len(lines.lines)
-        self._waiting.put_nowait((lines, before))
+        # Asked now: once they wait, the zygote may have reported the end of these ranks too.
+        if (job := self._job()) is None:
+            return
+        if self._waiting.full():
+            self._waiting.get_nowait()
+        self._waiting.put_nowait((job, lines, before))
 
     async def broadcast(self, bus: Bus) -> None:
         while True:
-            lines, before = await self._waiting.get()
-            job = self._job()
-            if job is None:
-                continue
+            job, lines, before = await self._waiting.get()
             body = {
                 "rank": lines.rank,
                 "stream": lines.stream,
