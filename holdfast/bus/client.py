@@ -46,10 +46,12 @@ class HardenedClient(Client):
         self._network = network
 
     @property
-    def server(self) -> tuple[str, int] | None:
-        """Host and port of the server that it is connected to, or was last."""
+    def tls_server(self) -> tuple[str, int] | None:
+        """Host and port of the server that it is connected to, or was last; None: that wants no TLS."""
         address = self._current_server.uri if self._current_server is not None else None
-        return (address.hostname, address.port) if address and address.hostname and address.port else None
+        if not (address and address.hostname and address.port and self._server_info.get("tls_required")):
+            return None
+        return address.hostname, address.port
 
     async def receive(self, subject: str, take: Callable[[Msg], None], queue: str = "") -> Subscription:
         """Subscribe with a function that never waits, and is called while the message is read.

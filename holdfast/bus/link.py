@@ -233,8 +233,9 @@ class Link:
             if "authorization" in cause.lower():
                 raise BusError(f"the NATS server at {link.address} refuses these credentials") from error
             reason = refusal(error) or refusal(link._last_error)
-            if not reason and isinstance(error, CUT) and context and (server := client.server):
-                reason = refusal(await end_of_tls(*server, context, CONNECT_TIMEOUT_S))
+            if not reason and isinstance(error, CUT) and (server := client.tls_server):
+                trusting = context or ssl.create_default_context()
+                reason = refusal(await end_of_tls(*server, trusting, CONNECT_TIMEOUT_S))
             if reason:
                 raise BusError(f"the NATS server at {link.address} is refused: {reason}") from error
             raise BusUnavailable(f"no NATS server answers at {link.address}: {cause}") from error

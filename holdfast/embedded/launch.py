@@ -14,7 +14,7 @@ from holdfast.embedded.errors import EmbeddedError, StartFailed
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.options import ClusterOptions
 from holdfast.embedded.processes.child_process import describe_exit
-from holdfast.embedded.processes.forked import ForkServer, start_fork_server
+from holdfast.embedded.processes.fork_server_link import ForkServerLink, start_fork_server
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.services import ClusterPlan
 from holdfast.embedded.supervisor import Supervisor
@@ -133,7 +133,7 @@ async def _supervise(
     options: ClusterOptions,
     tell: Tell,
     on_ready: Callable[[ClusterInfo], None],
-    fork_server: ForkServer | None,
+    fork_server: ForkServerLink | None,
 ) -> None:
     supervisor = Supervisor(layout, plan, options, tell, fork_server)
     loop = asyncio.get_running_loop()

@@ -25,7 +25,7 @@ from holdfast.embedded.layout import (
 )
 from holdfast.embedded.options import ClusterOptions
 from holdfast.embedded.processes.children import Child, ChildSpec
-from holdfast.embedded.processes.forked import ForkServer
+from holdfast.embedded.processes.fork_server_link import ForkServerLink
 from holdfast.embedded.processes.leftovers import clear_node, end_leftovers, free_ledgers
 from holdfast.embedded.processes.logfile import RotatingLog
 from holdfast.embedded.servers import credentials as passwords
@@ -45,7 +45,7 @@ class Supervisor:
         plan: ClusterPlan,
         options: ClusterOptions,
         tell: Callable[[str], None],
-        fork_server: ForkServer | None,
+        fork_server: ForkServerLink | None,
     ) -> None:
         self._layout = layout
         self._file = InfoFile(layout, self._report)

@@ -207,8 +207,8 @@ def _make_ready(*, brief: bool) -> str | None:
     """Import what ranks need; return why this process cannot serve, None if it can."""
     preload.hold_threads()
     try:
+        show(sys.orig_argv, os.environ)  # Where the kernel cannot, it fails here and not in a zygote.
         zygote_main.make_ready(brief=brief)
-        show(sys.orig_argv, os.environ)
     except (ImportError, OSError, RuntimeError) as error:
         log.error("agents have to start their zygotes themselves", reason=str(error))
         return str(error)

@@ -12,7 +12,7 @@ from holdfast.embedded.errors import StartFailed
 from holdfast.embedded.layout import ChildRecord
 from holdfast.embedded.processes.child_process import Process, describe_exit, spawn
 from holdfast.embedded.processes.fork_server import CannotFork, ForkRequest
-from holdfast.embedded.processes.forked import ForkServer
+from holdfast.embedded.processes.fork_server_link import ForkServerLink
 from holdfast.embedded.processes.logfile import RotatingLog, tail
 from holdfast.embedded.processes.logpipe import LogPipe
 from holdfast.embedded.processes.restart import GiveUp, Restart, RestartPolicy, RestartRecord, after_exit
@@ -65,7 +65,9 @@ Report = Callable[["Child", str | None], None]
 class Child:
     """One child across its restarts. `report` is called on every change, with a line of text if users should see it."""
 
-    def __init__(self, spec: ChildSpec, log_file: Path, report: Report, fork_server: ForkServer | None = None) -> None:
+    def __init__(
+        self, spec: ChildSpec, log_file: Path, report: Report, fork_server: ForkServerLink | None = None
+    ) -> None:
         self.spec = spec
         self.state = ChildState.OFF
         self.restarts = 0

@@ -1,8 +1,8 @@
 """The process that imports what Python children of the supervisor need, once for all, and forks them.
 
 Imports are most of what the start of a service or an agent takes. The supervisor forks this process from itself before
-it has threads or an event loop, and asks it over a socket (`holdfast.embedded.processes.forked`). A child is forked
-twice, so that it belongs to the supervisor: whatever happens to this process, it goes on.
+it has threads or an event loop, and asks it over a socket (`fork_server_link.py`). A child is forked twice, so that it
+belongs to the supervisor: whatever happens to this process, it goes on.
 """
 
 from __future__ import annotations
@@ -58,18 +58,11 @@ def serve(link: socket.socket) -> NoReturn:
     die_with_parent(supervisor)
     os.setsid()  # Ctrl-C is for the supervisor, which ends its children in order.
     null = os.open(os.devnull, os.O_RDWR)
-    take_streams(null, null, link.detach())
-    link = socket.socket(fileno=3)
+    link = socket.socket(fileno=take_streams(null, null, link.detach()))
     set_process_name("fork server")
     # What is to happen at the end of the supervisor is none of its children's business.
     atexit._clear()
-    if not sys.flags.safe_path:
-        # As for `python -P`: a user's file named logging.py, for example, must not replace a module.
-        del sys.path[0]
-    # Nor where PYTHONPATH has an empty entry, the user's directory. It may be that of this library too: it comes last.
-    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    here = {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - set(entries)
-    sys.path.sort(key=lambda place: place in here)
+    _keep_to_own_modules()
     # numpy's libraries start theirs when they are imported, and forks would lack them.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     try:
@@ -79,45 +72,70 @@ def serve(link: socket.socket) -> NoReturn:
         unfit = str(error)
     else:
         unfit = ""
-    code = LoadedCode()
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(link, REQUEST_BYTES_MAX, _DESCRIPTORS)
-        if not data:
+    ForkServer(link, supervisor, unfit).run()
+
+
+def _keep_to_own_modules() -> None:
+    """Let no user's file named logging.py, for example, replace a module, as `python -P` does."""
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    # Nor where PYTHONPATH has an empty entry, the user's directory. It may be that of this library too: it comes last.
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    here = {os.path.abspath(entry) for entry in entries if not os.path.isabs(entry)} - set(entries)
+    sys.path.sort(key=lambda place: place in here)
+
+
+class ForkServer:
+    """The fork server of the process `supervisor`, which asks on `link`; `unfit` is why it can fork nothing."""
+
+    def __init__(self, link: socket.socket, supervisor: int, unfit: str) -> None:
+        self._link = link
+        self._supervisor = supervisor
+        self._unfit = unfit
+        self._code = LoadedCode()
+
+    def run(self) -> NoReturn:
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self._link, REQUEST_BYTES_MAX, _DESCRIPTORS)
+            if not data:
+                os._exit(0)
+            try:
+                request = msgspec.msgpack.decode(data, type=ForkRequest)
+                reply = ForkReply(pid=self._fork(request, descriptors))
+            except (CannotFork, OSError, msgspec.MsgspecError) as error:
+                reply = ForkReply(reason=str(error))
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._link.send(msgspec.msgpack.encode(reply))
+
+    def _fork(self, request: ForkRequest, descriptors: list[int]) -> int:
+        """Return the pid of the child, which waits until it is told to begin."""
+        if self._unfit:
+            raise CannotFork(self._unfit)
+        if self._code.has_changed():
+            raise CannotFork("the code on disk has changed since the supervisor imported it")
+        if request.imports not in sys.modules:
+            _import(request.imports)
+            self._code.note()
+        if (threads := thread_count()) != 1:
+            raise CannotFork(f"an import has started threads: there are {threads}")
+        reading, writing = os.pipe()
+
+        def between(_: int) -> NoReturn:
+            # If this server is killed, the supervisor sees it by the end of the link.
+            self._link.close()
+            pid = fork_child(lambda _: _become(request, descriptors, self._supervisor))
+            os.write(writing, b"%d" % pid)
             os._exit(0)
+
         try:
-            request = msgspec.msgpack.decode(data, type=ForkRequest)
-            reply = ForkReply(reason=unfit) if unfit else ForkReply(pid=_fork(request, descriptors, supervisor, code))
-        except (CannotFork, OSError, msgspec.MsgspecError) as error:
-            reply = ForkReply(reason=str(error))
-        for descriptor in descriptors:
-            os.close(descriptor)
-        link.send(msgspec.msgpack.encode(reply))
-
-
-def _fork(request: ForkRequest, descriptors: list[int], supervisor: int, code: LoadedCode) -> int:
-    """Return the pid of the child, which waits until it is told to begin."""
-    if code.has_changed():
-        raise CannotFork("the code on disk has changed since the supervisor imported it")
-    if request.imports not in sys.modules:
-        _import(request.imports)
-        code.note()
-    if (threads := thread_count()) != 1:
-        raise CannotFork(f"an import has started threads: there are {threads}")
-    reading, writing = os.pipe()
-
-    def between(_: int) -> NoReturn:
-        pid = fork_child(lambda _: _become(request, descriptors, supervisor))
-        os.write(writing, b"%d" % pid)
-        os._exit(0)
-
-    try:
-        _, status = os.waitpid(fork_child(between), 0)
-        if status:
-            raise CannotFork("the process between the two forks ended early")
-        return int(os.read(reading, 32))
-    finally:
-        os.close(reading)
-        os.close(writing)
+            _, status = os.waitpid(fork_child(between), 0)
+            if status:
+                raise CannotFork("the process between the two forks ended early")
+            return int(os.read(reading, 32))
+        finally:
+            os.close(reading)
+            os.close(writing)
 
 
 def _import(module: str) -> None:

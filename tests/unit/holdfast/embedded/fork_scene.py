@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.embedded.errors import StartFailed
 from holdfast.embedded.processes.children import Child, ChildSpec
-from holdfast.embedded.processes.forked import ForkServer, start_fork_server
+from holdfast.embedded.processes.fork_server_link import ForkServerLink, start_fork_server
 from holdfast.embedded.processes.restart import RestartPolicy
 from holdfast.node.kernel import own_children, stat_fields
 
@@ -34,7 +34,7 @@ exec(sys.argv[1])
 """
 
 
-async def life(spec: ChildSpec, fork_server: ForkServer, then: str) -> dict[str, Any]:
+async def life(spec: ChildSpec, fork_server: ForkServerLink, then: str) -> dict[str, Any]:
     """Let a child live once: stop it if it stays."""
     log = spec.directory / "log"
     log.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def look_at(pid: int) -> dict[str, Any]:
     }
 
 
-async def supervise(directory: Path, fork_server: ForkServer) -> None:
+async def supervise(directory: Path, fork_server: ForkServerLink) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(directory), "LONG": "x" * 10_000}
     spec = ChildSpec(
         name="child",

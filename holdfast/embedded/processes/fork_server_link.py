@@ -35,7 +35,7 @@ class Forked:
         return os.waitstatus_to_exitcode(status)
 
 
-class ForkServer:
+class ForkServerLink:
     """A fork server of this process."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -99,7 +99,7 @@ class ForkServer:
         return CannotFork(reason)
 
 
-def start_fork_server() -> ForkServer | None:
+def start_fork_server() -> ForkServerLink | None:
     """Fork a fork server from this process; None: it has threads, which a fork would lack."""
     # Whatever started this process may have ignored it: the kernel would then keep no exit code of a child.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -113,4 +113,4 @@ def start_fork_server() -> ForkServer | None:
 
     fork_child(child)
     theirs.close()
-    return ForkServer(ours)
+    return ForkServerLink(ours)
