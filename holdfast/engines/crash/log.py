@@ -82,6 +82,10 @@ _SYSLOG = re.compile(
 )
 _PROGRAM = re.compile(rf"[\w./-]{{1,40}}\[\d+\]: (?={_OUTPUT})")
 """What syslog writes before a line: time, machine and program."""
+_FRAMED = re.compile(r"(?:\[[\w.-]{1,40}\] )?[\x01\x02]?\x00{0,6}.?(?=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z )")
+"""Name and header of a frame of Docker's raw stream, whose last byte is a length, before the stamp that Docker adds."""
+_NUMBERED_LINE = re.compile(rf"\[\d{{3,9}}\] (?={_OUTPUT}| {{4}}\S)")
+"""Number of a process or line, other in each line."""
 _STREAM = re.compile(r"(?:[\w.:-]{1,60} )?(?:std(?:err|out): |\[std(?:err|out)\] )")
 """Prefixes of programs that repeat the output of another one."""
 _WITHIN = re.compile(
@@ -167,6 +171,8 @@ def _lead(text: str) -> re.Match[str] | None:
         or (_AGAIN.match(text) if " - " in text[:100] else None)
         or (_BEFORE_RANK.match(text) if "[rank" in text[1:240] else None)
         or (_DRAWN.match(text) if "%|" in text[:60] else None)
+        or (_FRAMED.match(text) if "Z " in text[29:82] else None)
+        or (_NUMBERED_LINE.match(text) if text[:1] == "[" else None)
         or _LOGGED.match(text)
     )
 

@@ -13,7 +13,8 @@ _EXCEPTION = re.compile(
     r"^[\s|+]{0,16}(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Exit|Timeout|Failure|Fault|Failed|NotFound|OutOfResources|BadZipFile|Unavailable|"
     r"Closed|Refused|Denied|Exceeded|Mismatch|Missing)|"
     r"KeyboardInterrupt|StopIteration|StopAsyncIteration|MemoryError|Empty|timeout|error|gaierror|GeneratorExit|CancelledError|"
-    r"UnrecoverableError|ExceptionGroup|BaseExceptionGroup|MissingMandatoryValue|OutOfResources|HTTPException))"
+    r"UnrecoverableError|ExceptionGroup|BaseExceptionGroup|MissingMandatoryValue|OutOfResources|HTTPException|"
+    r"ArrowInvalid|VersionConflict|ContextualVersionConflict))"
     r"(?:: ?(?P<message>.*))?$"
 )
 _EMPHASIS = re.compile(r"^[ _]{0,4}[*#`][*#`_ ]{0,8}(?=(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b)")

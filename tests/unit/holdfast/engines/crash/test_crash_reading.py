@@ -62,6 +62,11 @@ def of(**logs: str) -> Diagnosis:
         ("Nov 28 23:01:02 gpu-07 kernel: NVRM: Xid", None, False, "kernel: NVRM: Xid"),
         ("2024-05-15 10:00:00,100 - launch - INFO - KeyError: 'a'", None, False, "KeyError: 'a'"),
         ("KeyError   ", None, False, "KeyError"),
+        # Frames of Docker's raw stream: a header that ends with the length, and the stamp.
+        ("[train] x2025-05-23T16:49:12.287821163Z KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("\x02\x00\x00\x00\x00\x00\x00x2025-05-23T16:49:12.287821163Z KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("[231843] KeyError: 'a'", None, False, "KeyError: 'a'"),
+        ("[231843] samples read", None, False, "[231843] samples read"),
     ],
 )
 def test_whose_line_it_is(line: str, rank: int | None, local: bool, text: str) -> None:
