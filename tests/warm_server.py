@@ -138,7 +138,6 @@ def import_torch() -> None:
 
 def import_holdfast() -> None:
     """Import what commands, agents, vaults and services import, as they do."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # Forks would lack its threads.
     with quick_imports():
         import holdfast.cli.commands
         import holdfast_agent.main  # noqa: F401

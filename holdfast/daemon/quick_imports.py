@@ -15,6 +15,9 @@ def logs_are_readable() -> bool:
     return sys.stderr.isatty() or os.environ.get("HOLDFAST_LOG") == "console"
 
 
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
 @contextmanager
 def quick_imports() -> Iterator[None]:
     """Import what the process needs inside this block."""
@@ -23,9 +26,17 @@ def quick_imports() -> Iterator[None]:
     gc.disable()
     if not logs_are_readable():
         _import_without("structlog", "rich")
+    # numpy's libraries start a thread per core when they are imported. These spin, forks lack them, and no service
+    # computes enough to use them.
+    given = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     try:
         yield
     finally:
+        for name, value in given.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
         gc.freeze()
         if was_enabled:
             gc.enable()

@@ -63,8 +63,6 @@ def serve(link: socket.socket) -> NoReturn:
     # What is to happen at the end of the supervisor is none of its children's business.
     atexit._clear()
     _keep_to_own_modules()
-    # numpy's libraries start theirs when they are imported, and forks would lack them.
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     try:
         # Where the kernel cannot, it fails here and not in a child.
         show((f"holdfast: fork server of {supervisor}",), os.environ)
