@@ -17,8 +17,19 @@ WAITING = ("e2e", "integration")
 COMPUTES_FIRST = "gw0"
 CLUSTERS_FIRST = ("gw2", "gw3")
 ACCELERATOR = "tests/integration/accelerator/"
+LONG = (
+    "test_attempts.py",
+    "test_hangs.py",
+    "test_kept_in_memory.py",
+    "test_power_loss.py",
+    "test_services_killed.py",
+    "test_stopping.py",
+    "test_training_logs.py",
+    "test_waiting_for_nodes.py",
+)
+"""Tests of whole clusters that take half a minute and more, some of them small files."""
 MEASURING = ("test_slow_jobs.py",)
-"""What compares the pace of a job with its pace before: not while each worker starts its first cluster."""
+"""What compares the pace of a job with its pace before: not while workers start their first clusters."""
 
 
 def collects_all(worker: str, workers: int) -> bool:
@@ -40,16 +51,17 @@ def folder(test: str) -> str:
     return test.split("/")[1]
 
 
-def place(test: pytest.Item) -> tuple[bool, int, bool, int]:
+def place(test: pytest.Item) -> tuple[bool, int, int, int]:
     """Return the place of a test in the order: what takes long is first, so that no worker ends with it alone.
 
-    The files that one worker has together take longest, then a test of a whole cluster, and of two files the larger
-    one, as a rule.
+    The files that one worker has together take longest, then a test of a whole cluster, and of two other files the
+    larger one, as a rule.
     """
+    name = test.path.name
     return (
         not test.nodeid.startswith(ACCELERATOR),
         FOLDERS.index(folder(test.nodeid)),
-        test.path.name in MEASURING,
+        0 if name in LONG else 1 if name in MEASURING else 2,
         -test.path.stat().st_size,
     )
 
