@@ -30,8 +30,10 @@ from tls_postgres import TlsPostgresServer, programs_with_tls
 
 from holdfast.bus import BusError
 from holdfast.bus.link import Link
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.embedded.servers.nats import nats_server
 from holdfast.settings.network import NetworkPolicy
+from tests.nursery import public_environment, worker_nursery
 from tests.warm_python import WarmHoldfast, run_warm
 
 ROOT = Path(__file__).parents[2]
@@ -105,9 +107,9 @@ class Machine:
 
     def environment(self, service: str) -> dict[str, str]:
         """What the compose file sets for a service, and nothing of Holdfast's that happens to be set here."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         given = {name: self.here(str(value), service) for name, value in COMPOSE[service]["environment"].items()}
-        return clean | {"PATH": f"{BIN}:{os.environ['PATH']}"} | given
+        path = {} if service in AGENTS else {"PATH": f"{BIN}:{os.environ['PATH']}"}
+        return _clean_environment() | path | given
 
     @contextlib.contextmanager
     def running(
@@ -146,8 +148,7 @@ class Machine:
             **{f"${{{name}}}": value for name, value in own.items()},
         }.items():
             command = command.replace(away, here)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        return command.split(), clean | own
+        return command.split(), _clean_environment() | own
 
     def is_let_in(self, url: str, folder: Path | None = None) -> bool:
         """Return whether the bus takes this address with its password, and the certificate of this folder."""
@@ -181,6 +182,12 @@ class Machine:
             check=False,
             start=WarmHoldfast,
         )
+
+
+def _clean_environment() -> dict[str, str]:
+    """Return what is set here but for Holdfast; agents have their zygotes from the nursery of all tests."""
+    clean = {name: value for name, value in public_environment().items() if not name.startswith("HOLDFAST_")}
+    return clean | {NURSERY_VARIABLE: str(worker_nursery())}
 
 
 def _parts(mount: str) -> tuple[str, str]:
