@@ -18,6 +18,8 @@ _PARTS_MAX = 100
 _PREFIX_CHARS_MAX = 200
 _DIGITS = re.compile(r"\d+")
 _TEXT = re.compile(r"[^\s|+]")
+_TYPE = re.compile(r"(?:Error|Exception): $")
+"""An exception whose message is another process's traceback: its type stands before that one's last line as well."""
 
 
 def unwrapped(text: str) -> list[str]:
@@ -47,4 +49,6 @@ def prefix_before_traceback(text: str) -> re.Pattern[str] | None:
     """Return the prefix that a collector of any kind wrote before a traceback's first line, as a pattern for the lines
     below: numbers in it may differ. None if there is none."""
     prefix = text[: max(text.find(_HEADER, 0, _PREFIX_CHARS_MAX + len(_HEADER)), 0)].removesuffix("Original ")
-    return re.compile(r"\d+".join(map(re.escape, _DIGITS.split(prefix)))) if _TEXT.search(prefix) else None
+    if _TYPE.search(prefix) or not _TEXT.search(prefix):
+        return None
+    return re.compile(r"\d+".join(map(re.escape, _DIGITS.split(prefix))))

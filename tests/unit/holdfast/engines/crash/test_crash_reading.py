@@ -384,3 +384,14 @@ def test_a_label_below_a_frame_is_no_exception() -> None:
     frame = 'Traceback (most recent call last):\n  File "/opt/all.py", line 7, in <module>\n'
     assert of(log=f"{frame}Node: 'reduce_3/value'\n").symptom == "unknown"
     assert of(log=f"{frame}TooFewSamples: 3\n").symptom == "user_code_error"
+
+
+def test_an_exception_whose_message_is_a_workers_traceback_is_read() -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/x/train.py", line 77, in train\n    for batch in batches:\n'
+        '  File "/x/torch/utils/data/dataloader.py", line 307, in _process_next_batch\n'
+        "    raise batch.exc_type(batch.exc_msg)\n"
+        'TypeError: Traceback (most recent call last):\n  File "/x/t.py", line 39, in collated\n    size = len(row)\n'
+        "TypeError: object of type 'int' has no len()\n"
+    )
+    assert of(log=log).symptom == Symptom.USER_CODE_ERROR
