@@ -86,7 +86,7 @@ class Outbox(Protocol):
     """Emitted messages, and where the bus stored those that are published; raises StoreUnavailable without a
     connection.
 
-    Published messages are kept for a while, since the bus may lose them.
+    Published messages that the bus is to keep stay for a while, since it may lose them.
     """
 
     async def pending(self, limit: int) -> list[tuple[int, Message]]:
@@ -94,7 +94,7 @@ class Outbox(Protocol):
         ...
 
     async def published(self, stored: Mapping[int, StreamPosition | None]) -> None:
-        """Mark messages as published, by their positions here. None: the bus need not keep this message."""
+        """Mark messages as published, by their positions here. None: the bus need not keep this message, and it goes."""
         ...
 
     async def newest_published(self) -> list[Published]:

@@ -29,7 +29,7 @@ class _Row(msgspec.Struct, frozen=True):
 class _PublishedRow(msgspec.Struct, frozen=True):
     message: Message
     at: datetime
-    stored: StreamPosition | None
+    stored: StreamPosition
 
 
 class MemoryDatabase:
@@ -54,8 +54,6 @@ class MemoryDatabase:
 
 def _keep_newest(newest: dict[str, Published], row: _PublishedRow) -> None:
     place = row.stored
-    if place is None:
-        return
     known = newest.get(place.stream)
     if known is None or place.sequence >= known.stored.sequence:
         newest[place.stream] = Published(place, row.message.id)
@@ -105,7 +103,8 @@ class MemoryStore:
         self._require_available()
         now = self._now()
         for position, place in stored.items():
-            if (message := self.database.unpublished.pop(position, None)) is not None:
+            message = self.database.unpublished.pop(position, None)
+            if message is not None and place is not None:
                 self.database.note_published(position, _PublishedRow(message, now, place))
 
     async def newest_published(self) -> list[Published]:
@@ -119,7 +118,7 @@ class MemoryStore:
     async def published_in(self, stream: str) -> list[Published]:
         self._require_available()
         rows = self.database.published.values()
-        found = [Published(it.stored, it.message.id) for it in rows if it.stored and it.stored.stream == stream]
+        found = [Published(it.stored, it.message.id) for it in rows if it.stored.stream == stream]
         return sorted(found, key=lambda it: it.stored.sequence)
 
     async def publish_again(self, first: StreamPosition) -> int:
@@ -128,7 +127,7 @@ class MemoryStore:
         lost = {
             position: row.message
             for position, row in database.published.items()
-            if row.stored and row.stored.stream == first.stream and row.stored.sequence >= first.sequence
+            if row.stored.stream == first.stream and row.stored.sequence >= first.sequence
         }
         for position in lost:
             del database.published[position]

@@ -33,9 +33,11 @@ class SchemaSql:
             "where published_at is null order by position limit $1"
         )
         self.published = (
-            f"update {outbox} set published_at = now(), stream = stored.stream, sequence = stored.sequence "
-            "from unnest($1::bigint[], $2::text[], $3::bigint[]) as stored (position, stream, sequence) "
-            "where outbox.position = stored.position"
+            "with stored as (select * from unnest($1::bigint[], $2::text[], $3::bigint[]) as at (position, stream, "
+            f"sequence)), gone as (delete from {outbox} using stored "
+            "where outbox.position = stored.position and stored.stream is null) "
+            f"update {outbox} set published_at = now(), stream = stored.stream, sequence = stored.sequence from stored "
+            "where outbox.position = stored.position and stored.stream is not null"
         )
         # One look into the index for each stream: `distinct on` would read all rows.
         self.newest_published = (

@@ -51,6 +51,9 @@ class World(Protocol):
     async def store(self) -> Store:
         """A store as a newly started service has it."""
 
+    async def outbox(self) -> list[bytes]:
+        """The bodies of all messages in the outbox, also of published ones, in order."""
+
     async def kill(self) -> None: ...
 
     async def revive(self) -> None: ...
@@ -68,6 +71,10 @@ class MemoryWorld:
     async def store(self) -> MemoryStore:
         self.stores.append(MemoryStore(self.database))
         return self.stores[-1]
+
+    async def outbox(self) -> list[bytes]:
+        published = {position: row.message for position, row in self.database.published.items()}
+        return [item.body for _, item in sorted((self.database.unpublished | published).items())]
 
     async def kill(self) -> None:
         for store in self.stores:
@@ -99,6 +106,12 @@ class PostgresWorld:
         url = url or self.server.url_of("holdfast_controller", PASSWORDS["holdfast_controller"])
         self.stores.append(await PostgresStore.connect(url, "controller", application_name="test"))
         return self.stores[-1]
+
+    async def outbox(self) -> list[bytes]:
+        admin = await asyncpg.connect(self.server.url)
+        rows = await admin.fetch("select body from controller.outbox order by position")
+        await admin.close()
+        return [row["body"] for row in rows]
 
     async def kill(self) -> None:
         self.server.kill()

@@ -301,6 +301,17 @@ async def test_the_outbox_keeps_what_was_said_in_order(world: World) -> None:
     assert await store.pending(10) == []
 
 
+async def test_a_message_that_the_bus_need_not_keep_goes_when_it_is_published(world: World) -> None:
+    """Orders carry secrets of jobs."""
+    store = await world.store()
+    async with store.transaction() as tx:
+        await tx.emit([message(b"order"), message(b"event"), message(b"next order")])
+    (order, _), (event, _) = await store.pending(2)
+    await store.published({order: None, event: StreamPosition("DECISIONS", 1)})
+    assert await world.outbox() == [b"event", b"next order"]
+    assert [item.body for _, item in await store.pending(10)] == [b"next order"]
+
+
 async def test_published_messages_can_be_pending_again(world: World) -> None:
     store = await world.store()
     said = [message(b"%d" % number) for number in range(6)]
@@ -352,9 +363,12 @@ async def test_what_is_old_is_forgotten(world: World) -> None:
         await tx.first_time("m1", "s")
         await tx.emit([message(b"1"), message(b"2")])
     ((position, _),) = await store.pending(1)
-    await store.published({position: None})
+    await store.published({position: StreamPosition("DECISIONS", 1)})
     assert await store.forgotten_before() is None
+    await store.prune(now)
+    assert await world.outbox() == [b"1", b"2"]
     await store.prune(now + timedelta(days=6))
+    assert await world.outbox() == [b"2"]
     async with store.transaction() as tx:
         assert not await tx.first_time("m1", "s")
     await store.prune(now + timedelta(days=8))
