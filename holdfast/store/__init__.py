@@ -94,7 +94,7 @@ class Outbox(Protocol):
         ...
 
     async def published(self, stored: Mapping[int, StreamPosition | None]) -> None:
-        """Mark messages as published, by their positions here. None: the bus need not keep this message, and it goes."""
+        """Mark messages as published, by their positions here. One without a place goes: the bus need not keep it."""
         ...
 
     async def newest_published(self) -> list[Published]:
