@@ -8,6 +8,7 @@ from typing import TypeVar
 
 DEADLINE_S = 60.0
 LOOK_EVERY_S = 0.02
+LOOK_EVERY_MOST_S = 0.1
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ class NotYet(Exception):
 
 def until(what: str, condition: Callable[[], T], *, within_s: float = DEADLINE_S, look: Callable[[], str] = str) -> T:
     """The first true value of `condition`; `look` describes the scene for the failure."""
-    deadline = time.monotonic() + within_s
+    started = time.monotonic()
     last: object = None
     while True:
         began = time.monotonic()
@@ -31,7 +32,8 @@ def until(what: str, condition: Callable[[], T], *, within_s: float = DEADLINE_S
                 return value
             last = value
         now = time.monotonic()
-        if now > deadline:
+        if now - started > within_s:
             raise AssertionError(f"not within {within_s:g} s: {what} (last: {last!r})\n{look()}")
-        # Looking takes from those who are looked at: at most a quarter of the time.
-        time.sleep(max(LOOK_EVERY_S, 3 * (now - began)))
+        # Looking takes from those who are looked at: at most a quarter of the time, and less of a long wait.
+        pause_s = max(LOOK_EVERY_S, min(LOOK_EVERY_MOST_S, (now - started) / 20))
+        time.sleep(max(pause_s, 3 * (now - began)))
