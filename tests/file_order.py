@@ -1,12 +1,14 @@
 """The order in which `make test` gives files of tests to its workers.
 
 Tests of whole clusters take most of the processor time, tests of a few processes wait most of the time, all others
-compute. So that each of them takes what the others leave of the cores, one worker begins with the files that compute,
-one or two with whole clusters, the others with the tests that wait. A worker goes on with what is left of the other
-files. Only the first collects the tests that compute: thousands, from hundreds of files that each worker would compile.
+compute. So that each of them takes what the others leave of the cores, one worker begins with the simulations, one or
+two with whole clusters, the others with the tests that wait. A worker goes on with what is left of the other files.
+Only the first collects the tests that compute: thousands, from hundreds of files that each worker would compile.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -15,6 +17,8 @@ from xdist.workermanage import WorkerController
 FOLDERS = ("e2e", "integration", "sim", "golden", "unit")
 WAITING = ("e2e", "integration")
 COMPUTES_FIRST = "gw0"
+SMALL = "unit"
+"""Files that compute for a moment each: spread over the whole time, they fill the moments in which others wait."""
 CLUSTERS_FIRST = ("gw2", "gw3")
 ACCELERATOR = "tests/integration/accelerator/"
 LONG = (
@@ -69,6 +73,9 @@ def place(test: pytest.Item) -> tuple[bool, int, int, int]:
 class FileOrder(LoadFileScheduling):
     """Gives each worker that has nearly done its files the next one in order."""
 
+    _files: Counter[str] | None = None
+    """Files by folder, of all that there is to do."""
+
     def _split_scope(self, nodeid: str) -> str:
         # One worker has the processes with a device, which all its files use.
         path: str = super()._split_scope(nodeid)
@@ -88,9 +95,18 @@ class FileOrder(LoadFileScheduling):
     def _assign_work_unit(self, node: WorkerController) -> None:
         has_all = len(self.registered_collections[node]) == len(self.collection or ())
         taken = [each for each in order(node.gateway.id) if has_all or each in WAITING]
+        if has_all and self._is_ahead_with_small_files():
+            taken.sort(key=lambda each: each == SMALL)
         chosen = next((file for each in taken for file in self.workqueue if folder(file) == each), None)
         if chosen is None:
             node.shutdown()
             return
         self.workqueue.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)
+
+    def _is_ahead_with_small_files(self) -> bool:
+        """Return True if less of them is left than of the tests that wait."""
+        left = Counter(map(folder, self.workqueue))
+        self._files = self._files or left
+        waiting, waiting_left = (sum(files[each] for each in WAITING) for files in (self._files, left))
+        return left[SMALL] * waiting < self._files[SMALL] * waiting_left
