@@ -18,7 +18,9 @@ from holdfast.node.forks import fork_child
 from holdfast.node.kernel import become_subreaper, cease_as_subreaper, thread_count
 
 REPLY_WITHIN_S = 30.0
-"""Time for a fork, the imports of the first of its kind included."""
+"""Time for the first fork of a kind, with its imports."""
+LATER_REPLY_WITHIN_S = 5.0
+"""Time for each later one: a fork takes milliseconds, and its service is away until then."""
 _REPLY_BYTES_MAX = 1 << 16
 
 
@@ -42,6 +44,7 @@ class ForkServerLink:
         link.setblocking(False)
         self._link = link
         self._lost: str | None = None
+        self._imported = set[str]()
         self._turn = asyncio.Lock()
 
     async def fork(self, request: ForkRequest, output: int) -> Process:
@@ -80,8 +83,9 @@ class ForkServerLink:
         become_subreaper()  # Until the child's first parent has ended; nobody else's children should come here.
         try:
             socket.send_fds(self._link, [message], descriptors)
-            async with asyncio.timeout(REPLY_WITHIN_S):
+            async with asyncio.timeout(LATER_REPLY_WITHIN_S if request.imports in self._imported else REPLY_WITHIN_S):
                 reply = await loop.sock_recv(self._link, _REPLY_BYTES_MAX)
+            self._imported.add(request.imports)
             return msgspec.msgpack.decode(reply, type=ForkReply)
         except (OSError, TimeoutError, msgspec.MsgspecError) as error:
             if isinstance(error, OSError) and error.errno == errno.EMSGSIZE:

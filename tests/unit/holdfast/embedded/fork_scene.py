@@ -11,11 +11,13 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from holdfast.embedded.errors import StartFailed
+from holdfast.embedded.processes import fork_server_link
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.processes.fork_server_link import ForkServerLink, start_fork_server
 from holdfast.embedded.processes.restart import RestartPolicy
@@ -78,7 +80,7 @@ def look_at(pid: int) -> dict[str, Any]:
     }
 
 
-async def supervise(directory: Path, fork_server: ForkServerLink) -> None:
+async def supervise(directory: Path, fork_server: ForkServerLink, server: int, another: ForkServerLink) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(directory), "LONG": "x" * 10_000}
     spec = ChildSpec(
         name="child",
@@ -88,7 +90,7 @@ async def supervise(directory: Path, fork_server: ForkServerLink) -> None:
         directory=directory,
         restart=RestartPolicy(base_s=0.01),
     )
-    (server,) = own_children()
+    (stopped,) = set(own_children()) - {server}
     lives = {
         "stays": await life(spec, fork_server, STAYS),
         "leaves": await life(spec, fork_server, "import colorsys; sys.exit(3)"),
@@ -99,6 +101,13 @@ async def supervise(directory: Path, fork_server: ForkServerLink) -> None:
         "is not UTF-8": await life(replace(spec, environment=environment | NOT_UTF_8), fork_server, SHOWS),
         "has no name": await life(replace(spec, environment=environment | {"": "x"}), fork_server, SHOWS),
     }
+    fork_server_link.LATER_REPLY_WITHIN_S = 0.1
+    lives["has another server"] = await life(spec, another, STAYS)
+    os.kill(stopped, signal.SIGSTOP)
+    began = time.monotonic()
+    lives["has a stopped server"] = await life(spec, another, STAYS)
+    lives["has a stopped server"]["took_s"] = time.monotonic() - began
+    os.kill(stopped, signal.SIGKILL)
     left = Child(replace(spec, argv=(*spec.argv, STAYS)), directory / "left.log", lambda *_: None, fork_server)
     running = asyncio.create_task(left.run())
     left.switch_on()
@@ -115,9 +124,11 @@ def main(directory: Path) -> None:
     (directory / "holdfast_forked.py").write_text(CHILD)
     sys.path.insert(1, str(directory))
     fork_server = start_fork_server()
-    assert fork_server is not None
+    (server,) = own_children()
+    another = start_fork_server()
+    assert fork_server is not None and another is not None
     try:
-        asyncio.run(supervise(directory, fork_server))
+        asyncio.run(supervise(directory, fork_server, server, another))
     except StartFailed as error:
         sys.exit(str(error))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.embedded.processes.fork_server_link import REPLY_WITHIN_S
 from tests.unit.holdfast.embedded.fork_scene import STAYS
 
 SCENE = Path(__file__).with_name("fork_scene.py")
@@ -81,3 +82,12 @@ def test_it_is_executed_where_it_cannot_be_forked(seen: dict[str, Any]) -> None:
     (line,) = [line for line in seen["has no server"]["said"] if "executed" in line]
     assert "the fork server has ended" in line
     assert seen["cannot be imported"]["arguments"] == seen["has no server"]["arguments"] == PROGRAM
+
+
+def test_a_fork_server_that_has_forked_and_is_stopped_is_not_waited_for_as_long_as_for_imports(
+    seen: dict[str, Any],
+) -> None:
+    assert not any("executed" in line for line in seen["has another server"]["said"])
+    (line,) = [line for line in seen["has a stopped server"]["said"] if "executed" in line]
+    assert "does not answer" in line
+    assert seen["has a stopped server"]["took_s"] < REPLY_WITHIN_S
