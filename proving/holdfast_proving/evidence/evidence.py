@@ -168,15 +168,15 @@ class Evidence:
         self._steps.spoil(training, Spoil(form, shown, frozenset(fault.machines), fault.kind.is_false))
         self._steps.follow(training, run, NUMBER_STEPS + fault.kind.shows_after_steps)
 
-    def numbers_ahead(self, training: Training, run: Run, until_s: float) -> None:
+    def certify_until(self, training: Training, run: Run, until_s: float) -> None:
         self._steps.follow(training, run, (until_s - self._agenda.seconds) / training.plan.step_s)
 
     def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
         self._telemetry.drift(training, run, fault, machine)
         self._wake(FOLLOWED * self._every_s)
 
-    def certify(self, training: Training, run: Run, past: int) -> None:
-        begin_s = training.when(run, max(run.from_step + 1, past))
+    def certify_past(self, training: Training, run: Run, step: int) -> None:
+        begin_s = training.when(run, max(run.from_step + 1, step))
         self._agenda.at(begin_s, lambda: self._steps.follow(training, run, CERTIFY_STEPS))
 
     # --- what the analyzer says -------------------------------------------------------------------

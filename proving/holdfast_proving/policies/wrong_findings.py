@@ -16,7 +16,7 @@ from holdfast.settings.findings.corruption import CorruptionPolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.load import Settings
 from holdfast_analyzer.engines.bad_numbers import bad_numbers
-from holdfast_analyzer.engines.bad_numbers.bad_numbers import BadNumbers, NumberFault
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import BadNumbers, NumberFault, NumberReading
 from holdfast_analyzer.engines.hang import hang_answers
 from holdfast_analyzer.engines.hang.hang_engine import HangEngine
 from holdfast_analyzer.engines.slow import slow_location, slow_vote
@@ -59,7 +59,7 @@ def _without(direction: str) -> Change:
     return _afterwards(change)
 
 
-def _no_norm_that_is_not_finite(reading: NumberFault | None, *_: Any) -> NumberFault | None:
+def _no_norm_that_is_not_finite(reading: NumberReading | None, *_: Any) -> NumberReading | None:
     return None if reading is not None and reading.quantity == "grad_norm" and reading.value is None else reading
 
 

@@ -11,11 +11,10 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Agenda:
-    """What happens next; at one time in the order of asking."""
+    """What will happen, in the order of time. Actions for the same time happen in the order in which they came."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.done = 0
         self._now = (0.0, EPOCH)
         self._entries: list[tuple[float, int, Callable[[], Any]]] = []
         self._number = 0
@@ -38,7 +37,6 @@ class Agenda:
         """Let everything happen up to this time."""
         while self._entries and self._entries[0][0] <= until_s:
             self.seconds, _, action = heapq.heappop(self._entries)
-            self.done += 1
             action()
         self.seconds = until_s
 

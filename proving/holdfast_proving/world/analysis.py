@@ -9,7 +9,7 @@ from holdfast_proving.world.training import Run, Training
 
 
 class Analysis(Protocol):
-    """Called when something happens that the analyzer should find, or find over."""
+    """Called when something happens that the analyzer should find, or whose end it should find."""
 
     def pace(self, training: Training, run: Run) -> None:
         """A run began to make steps."""
@@ -24,10 +24,11 @@ class Analysis(Protocol):
         """This fault slows the run down no longer."""
 
     def bad_numbers(self, training: Training, run: Run, fault: Fault, step: int) -> None:
-        """Numbers are wrong from this step on; of a false alarm for a step or two."""
+        """Numbers are wrong from this step on, or with a false alarm for a step or two."""
 
-    def numbers_ahead(self, training: Training, run: Run, until_s: float) -> None:
-        """Numbers may go wrong at this time: until then steps are certified one by one, as always."""
+    def certify_until(self, training: Training, run: Run, until_s: float) -> None:
+        """Report certified steps as they come until this time. Otherwise they are left out to save time: they matter
+        only shortly before numbers go wrong."""
 
     def drift(self, training: Training, run: Run, fault: Fault, machine: str) -> None:
         """A machine's use of resources drifts from now on."""
@@ -35,5 +36,5 @@ class Analysis(Protocol):
     def pause(self, training: Training, run: Run, fault: Fault) -> None:
         """No step follows for a while, and nothing is wrong: one rank writes, the others wait for it."""
 
-    def certify(self, training: Training, run: Run, past: int) -> None:
-        """Numbers were wrong up to this step in an earlier run."""
+    def certify_past(self, training: Training, run: Run, step: int) -> None:
+        """Report certified steps once enough sound steps followed `step`, up to which an earlier run's were wrong."""

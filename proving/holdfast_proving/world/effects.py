@@ -256,7 +256,7 @@ class Effects:
         def begin() -> None:
             if run.is_stepping:
                 training.checkpoints.watch(run, bad_s + LOOKED_PAST_S)
-                self._analysis.numbers_ahead(training, run, bad_s + LOOKED_PAST_S)
+                self._analysis.certify_until(training, run, bad_s + LOOKED_PAST_S)
 
         self._agenda.at(max(self._agenda.seconds, bad_s - watch_s(training.plan.step_s)), begin)
 

@@ -179,7 +179,7 @@ class Findings:
     def pause(self, training: Training, run: Run, fault: Fault) -> None:
         """Nothing follows."""
 
-    def numbers_ahead(self, training: Training, run: Run, until_s: float) -> None:
+    def certify_until(self, training: Training, run: Run, until_s: float) -> None:
         def certify() -> None:
             step = training.step(run)
             if not run.is_stepping or training.shown_from is not None or self._agenda.seconds > until_s:
@@ -190,19 +190,19 @@ class Findings:
 
         certify()
 
-    def certify(self, training: Training, run: Run, past: int) -> None:
-        """Certify steps up to `past` once enough sound ones followed."""
+    def certify_past(self, training: Training, run: Run, step: int) -> None:
+        """Report a certified step once enough sound steps followed `step`."""
 
         def certified() -> None:
             if run.halted_s is not None or training.shown_from is not None:
                 return
-            step = training.step(run)
-            if step < past + CERTIFIED_AFTER:
-                self._agenda.at(training.when(run, past + CERTIFIED_AFTER + 1), certified)
+            newest = training.step(run)
+            if newest < step + CERTIFIED_AFTER:
+                self._agenda.at(training.when(run, step + CERTIFIED_AFTER + 1), certified)
             else:
-                self._find(StepsCertified, run, step=step - CERTIFIED_AFTER, newest_step=step)
+                self._find(StepsCertified, run, step=newest - CERTIFIED_AFTER, newest_step=newest)
 
-        self._agenda.at(training.when(run, past + CERTIFIED_AFTER + 1), certified)
+        self._agenda.at(training.when(run, step + CERTIFIED_AFTER + 1), certified)
 
     @staticmethod
     def _named(run: Run, fault: Fault, machine: str | None, chance: Random) -> tuple[str, ...]:

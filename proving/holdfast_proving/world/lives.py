@@ -110,7 +110,7 @@ class Lives:
             self._agenda.at(training.when(run, run.from_step + JUDGED_STEPS), self._machines[nodes[0]].observe)
         if run.job in self._had_bad_numbers:
             # An incident of bad numbers ends with a certified step past all that was reached.
-            self._analysis.certify(training, run, reached)
+            self._analysis.certify_past(training, run, reached)
         if training.plan.steps:
             self._finish_at_last(training, run)
 

@@ -15,39 +15,44 @@ from holdfast.engines.stragglers.traces.step_shape import StepShape
 from holdfast.engines.stragglers.what_if.dependencies import OF_ALL, nodes_of
 
 _AGREE = 0.25
+"""Share of a pair's differences that have to agree. It is small: most ends may be late for reasons of their own."""
 _AGREE_MIN = 3
+"""Minimum number of them: two may agree by chance."""
 _SKEW_S = 0.002
 """Skew below this is within the noise of transfers' ends."""
 
 
 def without_skew(shape: StepShape) -> tuple[StepShape, float]:
     """Return the steps on one clock, and the greatest difference of clocks in seconds (0.0: negligible)."""
-    behind_s = _behind(shape)
-    greatest_s = float(np.ptp(behind_s)) if len(behind_s) else 0.0
+    ahead_s = _ahead(shape)
+    greatest_s = float(np.ptp(ahead_s)) if len(ahead_s) else 0.0
     if greatest_s < _SKEW_S:
         return shape, 0.0
-    return shape._replace(start_s=shape.start_s - behind_s[shape.worker][:, None]), greatest_s
+    return shape._replace(start_s=shape.start_s - ahead_s[shape.worker][:, None]), greatest_s
 
 
-def _behind(shape: StepShape) -> Floats:
-    """Return each worker's clock minus the first's in seconds, compared along a tree, the most certain first."""
+def _ahead(shape: StepShape) -> Floats:
+    """Return by how many seconds each worker's clock is ahead of that of the first worker that it is connected with.
+
+    Workers are connected by common operations, directly or over others: along a tree, the most certain pairs first.
+    """
     near: dict[int, list[tuple[float, int, float]]] = defaultdict(list)
     for (a, b), found in _differences(shape).items():
         later_s, strays_s = _most_agree_on(np.concatenate(found))
         near[a].append((strays_s, b, later_s))
         near[b].append((strays_s, a, -later_s))
-    behind_s = np.zeros(shape.dp_size * shape.pp_size)
+    ahead_s = np.zeros(shape.dp_size * shape.pp_size)
     reached: set[int] = set()
     for root in sorted(near):
         waiting = [(0.0, root, 0.0)] if root not in reached else []
         while waiting:
-            _, one, is_behind_s = heappop(waiting)
+            _, one, one_ahead_s = heappop(waiting)
             if one not in reached:
                 reached.add(one)
-                behind_s[one] = is_behind_s
+                ahead_s[one] = one_ahead_s
                 for strays_s, other, later_s in near[one]:
-                    heappush(waiting, (strays_s, other, is_behind_s + later_s))
-    return behind_s
+                    heappush(waiting, (strays_s, other, one_ahead_s + later_s))
+    return ahead_s
 
 
 def _differences(shape: StepShape) -> dict[tuple[int, int], list[Floats]]:

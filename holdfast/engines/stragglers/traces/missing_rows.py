@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from holdfast.engines.stragglers.traces.operations import Floats, Ints
 
 _NEIGHBORS = 4
+"""Operations before and after it that are compared: what an operation begins or ends with is launched near it."""
 _STEPS_MIN = 2
 """Minimum steps to find the neighbour with which an operation begins or ends."""
 
@@ -29,16 +30,16 @@ def _of_worker(start_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
     back = np.argsort(order, kind="stable")
     start_s, end_s, usual_s = start_s[order], end_s[order], usual_s[order]
     duration_s = np.nanmedian(end_s - start_s, axis=1)
-    starts_s, ends_s = start_s.copy(), end_s.copy()
+    filled_start_s, filled_end_s = start_s.copy(), end_s.copy()
     for row in np.flatnonzero(np.isnan(start_s).any(axis=1)).tolist():
         near = [one for one in range(row - _NEIGHBORS, row + _NEIGHBORS + 1) if one != row and 0 <= one < len(start_s)]
         anchors_s = np.concatenate((start_s[near], end_s[near]))
-        starts_s[row] = _beside(start_s[row], anchors_s)
-        ends_s[row] = _beside(end_s[row], anchors_s)
-    for column in np.flatnonzero(np.isnan(starts_s).any(axis=0)).tolist():
-        _by_distance(starts_s[:, column], usual_s)
-    ends_s = np.where(np.isnan(ends_s), starts_s + duration_s[:, None], ends_s)
-    return starts_s[back], np.maximum(starts_s, ends_s)[back]
+        filled_start_s[row] = _beside(start_s[row], anchors_s)
+        filled_end_s[row] = _beside(end_s[row], anchors_s)
+    for column in np.flatnonzero(np.isnan(filled_start_s).any(axis=0)).tolist():
+        _by_distance(filled_start_s[:, column], usual_s)
+    filled_end_s = np.where(np.isnan(filled_end_s), filled_start_s + duration_s[:, None], filled_end_s)
+    return filled_start_s[back], np.maximum(filled_start_s, filled_end_s)[back]
 
 
 def _beside(times_s: Floats, anchors_s: Floats) -> Floats:

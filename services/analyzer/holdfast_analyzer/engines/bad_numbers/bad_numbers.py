@@ -39,15 +39,26 @@ Kind = Literal["nan", "inf", "jump"]
 QUANTITIES: tuple[Quantity, ...] = ("loss", "grad_norm")
 
 
+class NumberReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank reported of a step."""
+
+    step: int
+    quantity: Quantity
+    rank: int
+    value: float | None
+    """None: it is not finite."""
+    not_finite: Literal["", "nan", "inf"] = ""
+
+
 class NumberFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A reading, or a fault: not finite (`value` None), or far above the level."""
+    """A number that is not finite (`value` None), or far above the level."""
 
     step: int
     quantity: Quantity
     kind: Kind
-    rank: int | None = None
-    value: float | None = None
-    level: float | None = None
+    rank: int
+    value: float | None
+    level: float | None
     told_by: Literal["", "tensorboard", "wandb"] = ""
     tag: str = ""
     logged_step: int | None = None
@@ -72,8 +83,8 @@ class StoredNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
 class _OpenStep(msgspec.Struct):
     reports: int = 0
-    worst: dict[Quantity, NumberFault] = msgspec.field(default_factory=dict)
-    unknown: dict[Quantity, NumberFault] = msgspec.field(default_factory=dict)
+    worst: dict[Quantity, NumberReading] = msgspec.field(default_factory=dict)
+    unknown: dict[Quantity, NumberReading] = msgspec.field(default_factory=dict)
     """NaN from ranks that have never reported a number."""
 
 
@@ -128,7 +139,7 @@ class BadNumbers:
             if sample.grad_norm is not None:
                 self._numbered["grad_norm"].add(sample.rank)
             if "loss" in sample.not_finite and sample.rank in self._numbered["loss"]:
-                self._find(_not_finite("loss", sample))
+                self._find(_fault(_not_finite("loss", sample), None))
         if self._is_next(event):
             for sample in samples:
                 self._count(sample, event.world_size)
@@ -152,7 +163,7 @@ class BadNumbers:
                         self._add_clean(step)
 
     def _judge_logged(self, sample: LoggedSample, event: NumbersLogged) -> None:
-        is_clean, readings = True, list[NumberFault]()
+        is_clean, readings = True, list[NumberReading]()
         for name in QUANTITIES:
             reading = None if self._numbered[name] else _reading(name, sample)
             if reading is None or (reading.value is None and sample.rank not in self._logged[name]):
@@ -272,13 +283,13 @@ class BadNumbers:
         if len(self._clean) == self._clean.maxlen:
             self._certified = max(self._certified or 0, self._clean[0] - 1)
 
-    def _suspect(self, reading: NumberFault) -> NumberFault | None:
+    def _suspect(self, reading: NumberReading) -> NumberFault | None:
         level = self._level(reading.quantity)
         if reading.value is None:
-            return msgspec.structs.replace(reading, level=level)
+            return _fault(reading, level)
         if level is None or level <= 0 or reading.value < self._policy.jump_factor * level:
             return None
-        return msgspec.structs.replace(reading, level=level)
+        return _fault(reading, level)
 
     def _level(self, name: Quantity) -> float | None:
         readings = self._levels[name]
@@ -352,19 +363,30 @@ class BadNumbers:
             self._emitted_fault = self._fault
 
 
-def _reading(name: Quantity, sample: StepSample | LoggedSample) -> NumberFault | None:
+def _reading(name: Quantity, sample: StepSample | LoggedSample) -> NumberReading | None:
     if name in sample.not_finite:
         return _not_finite(name, sample)
     value = sample.loss if name == "loss" else sample.grad_norm
     if value is None:
         return None
-    return NumberFault(step=sample.step, quantity=name, kind="jump", rank=sample.rank, value=value)
+    return NumberReading(step=sample.step, quantity=name, rank=sample.rank, value=value)
 
 
-def _not_finite(name: Quantity, sample: StepSample | LoggedSample) -> NumberFault:
-    kind: Kind = "nan" if sample.not_finite[name] == "nan" else "inf"
-    return NumberFault(step=sample.step, quantity=name, kind=kind, rank=sample.rank)
+def _not_finite(name: Quantity, sample: StepSample | LoggedSample) -> NumberReading:
+    kind: Literal["nan", "inf"] = "nan" if sample.not_finite[name] == "nan" else "inf"
+    return NumberReading(step=sample.step, quantity=name, rank=sample.rank, value=None, not_finite=kind)
 
 
-def _size(reading: NumberFault) -> float:
+def _fault(reading: NumberReading, level: float | None) -> NumberFault:
+    return NumberFault(
+        step=reading.step,
+        quantity=reading.quantity,
+        kind=reading.not_finite or "jump",
+        rank=reading.rank,
+        value=reading.value,
+        level=level,
+    )
+
+
+def _size(reading: NumberReading) -> float:
     return float("inf") if reading.value is None else reading.value
