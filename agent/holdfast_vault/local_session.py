@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -60,7 +61,17 @@ from holdfast_vault.shelf.stocking import claim, settle, stock
 log = structlog.get_logger(__name__)
 
 
+class _BegunSave(NamedTuple):
+    """A save whose segment is taken, but not sealed. It has the shelf's turn until `finish` is over."""
+
+    finish: Callable[[], None]
+    shelf: Shelf
+    segment: Segment
+
+
 class LocalSession:
+    """The vault's side of one connection: what its rank has joined with, laid out and begun to save."""
+
     def __init__(self, link: socket.socket, node: NodeVault, copy_threads: int) -> None:
         self._link = link
         self._node = node
@@ -73,7 +84,7 @@ class LocalSession:
         self._layout: CopyLayout | None = None
         self._persist_to: PersistTo | None = None
         self._handed_out: Segment | None = None
-        self._begun: tuple[Callable[[], None], Shelf, Segment] | None = None
+        self._begun: _BegunSave | None = None
 
     def run(self) -> None:
         """Answer until the other end closes the connection or breaks the protocol."""
@@ -97,7 +108,7 @@ class LocalSession:
                 try:
                     send(self._link, answer, beside)
                 finally:
-                    self._go_on()
+                    self._finish_save()
         except WireError as error:
             of = self._joined[0] if self._joined else "no rank"
             log.info("a connection ended", reason=str(error), of=str(of))
@@ -106,6 +117,7 @@ class LocalSession:
             self._leave_ledger()
             self._drop_userfault()
             if self._joined is not None:
+                # The rank's next process asks for the newest step: it is checked while that process starts.
                 self._node.checks.ahead(self._joined[1])
 
     def _answer(self, request: Request, descriptor: int | None) -> tuple[Answer, int | None]:
@@ -219,7 +231,8 @@ class LocalSession:
         assert self._source is not None, "it has joined"
         if lay is None or layout is None:
             return Refused(reason="the tensors of this rank have not been laid out")
-        # Waits until the save before is sealed, be it of this rank's life or of the one before.
+        # Waits until the save before is sealed, be it of this rank's life or of the one before. The thread that seals
+        # this one gives the turn back (`_seal_in_turn`).
         shelf.turn.acquire()
         is_over = threading.Event() if shelf.answers_when_sealed() else None
         segment: Segment | None = None
@@ -246,24 +259,27 @@ class LocalSession:
             return Refused(reason=f"step {request.step} of {lay.nbytes} bytes is not kept: {reason}")
         if is_over is not None:
             sealing = partial(_run_and_set, sealing, is_over)
-        self._begun = partial(self._seal_in_turn, shelf, segment, sealing, request.step), shelf, segment
+        finish = partial(self._seal_in_turn, shelf, segment, sealing, request.step)
+        self._begun = _BegunSave(finish, shelf, segment)
         if is_over is not None:
-            self._go_on()
+            self._finish_save()
             is_over.wait()
         return Done()
 
-    def _go_on(self) -> None:
-        """Do the rest of a save, most often once the rank knows that it may go on: to start a thread takes a while."""
-        if self._begun is None:
+    def _finish_save(self) -> None:
+        """Have a thread finish the begun save, if there is one. It is started after the answer, because that takes a
+        while; before it only where the rank has to wait until the step is sealed."""
+        begun, self._begun = self._begun, None
+        if begun is None:
             return
-        (work, shelf, segment), self._begun = self._begun, None
         try:
-            threading.Thread(target=_then_settle, args=(work, shelf, segment)).start()
+            threading.Thread(target=_finish_and_settle, args=(begun,)).start()
         except RuntimeError as error:
             log.warning("a rank waits for its save", of=str(self._rank()[0]), reason=str(error))
-            work()
+            begun.finish()
 
     def _seal_in_turn(self, shelf: Shelf, segment: Segment, sealing: Callable[[], None], step: int) -> None:
+        """Seal a save, make room for the next one, and give the shelf's turn back that `_save` has taken."""
         try:
             sealing()
         except BaseException as error:
@@ -340,10 +356,10 @@ class LocalSession:
         return SealedShard(**msgspec.structs.asdict(contents), damaged=damaged), self._handed_out.descriptor
 
 
-def _then_settle(work: Callable[[], None], shelf: Shelf, segment: Segment) -> None:
+def _finish_and_settle(begun: _BegunSave) -> None:
     """Run on a separate thread: nothing waits for the second part, which the next save may overtake."""
-    work()
-    settle(shelf, segment)
+    begun.finish()
+    settle(begun.shelf, begun.segment)
 
 
 def _run_and_set(work: Callable[[], None], is_over: threading.Event) -> None:

@@ -201,7 +201,7 @@ class NodeVault:
             return ()
         left = [name for name in names if name not in own and not order.is_kept_here(name.rank)]
         for name in left:
-            self._receptions.give_up(name)
+            self._receptions.drop_if_idle(name)
         return left
 
     def _has_sent(self, name: ShardName, order: BackupOrder) -> bool:

@@ -16,7 +16,7 @@ from holdfast_vault.peers import peer_messages as messages
 from holdfast_vault.peers.chunk_sets import packed, unpacked
 from holdfast_vault.peers.chunk_transfer import send_chunk
 from holdfast_vault.peers.handshake import voucher
-from holdfast_vault.peers.receptions import NotTaken, Reception, Receptions, ReceptionSlot
+from holdfast_vault.peers.receptions import NotTaken, Receptions, ReceptionSlot
 from holdfast_vault.peers.tls_link import is_readable
 from holdfast_vault.shelf.common_chunks import chunks_in_common, has_chunk
 from holdfast_vault.shelf.shelf import Shelf
@@ -98,7 +98,7 @@ class PeerSession:
             slot.enter(self._link)
             self._slot, self._name = slot, offer.name
             reception = slot.expect(shelf, offer)
-            return messages.Want(first=reception.first_missing) if not reception.is_whole else self._finish(reception)
+            return messages.Want(first=reception.first_missing) if not reception.is_whole else self._finish()
         except NotTaken as error:
             return self._not_taken(error)
 
@@ -110,7 +110,7 @@ class PeerSession:
             return None
         try:
             if reception.take(self._link, chunk):
-                return messages.Good(number=chunk.number) if not reception.is_whole else self._finish(reception)
+                return messages.Good(number=chunk.number) if not reception.is_whole else self._finish()
         except NotTaken as error:
             return self._not_taken(error)
         detail = f"chunk {chunk.number} fails its checksum as it arrives"
@@ -119,19 +119,18 @@ class PeerSession:
         )
         return messages.Again(number=chunk.number)
 
-    def _finish(self, reception: Reception) -> messages.Reply:
+    def _finish(self) -> messages.Reply:
         assert self._slot is not None
         if self._is_over():
             raise NotTaken(f"generation {self._hello.generation} is over")
-        reception.seal_it()
-        self._slot.clear(drop=False)
+        self._slot.seal()
         self._leave()
         return messages.Kept()
 
     def _not_taken(self, error: NotTaken) -> Refused:
         log.warning("a copy is not taken", of=str(self._name), source=self._hello.node, reason=str(error))
         if self._slot is not None:
-            self._slot.clear(drop=True)
+            self._slot.drop()
         self._leave()
         return Refused(reason=str(error))
 
@@ -148,7 +147,7 @@ class PeerSession:
             sealed=tuple(shelf.steps()),
             cut=shelf.cut,
             coming=coming.sealed if coming is not None else None,
-            chunks=coming.chunks if coming is not None else 0,
+            chunks=coming.chunks_here if coming is not None else 0,
         )
 
     def _whole(self, question: messages.AskWhole) -> messages.Reply:

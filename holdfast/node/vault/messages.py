@@ -1,8 +1,8 @@
 """Messages between a node's vault and its ranks and agent over `vault.sock`, framed by `holdfast.node.frames`.
 
-The rank sends requests, and the vault answers each once and in order. The node's agent uses the same protocol: it hands
-over backup orders, and on a second connection it receives notices. A rank whose state lies on an accelerator fills
-segments itself: it has a second connection for that, which begins with `Fills`.
+The rank sends requests, and the vault answers them in order; the docstring of each names its answers. The node's agent
+uses the same protocol: it hands over backup orders, and on a second connection it receives notices. A rank whose state
+lies on an accelerator fills segments itself: it has a second connection for that, which begins with `Fills`.
 
 File descriptors travel beside the message that names them: a rank's userfaultfd with `Join`, the memory of a shard with
 `SealedShard`, memory to be filled with `Room`.
@@ -39,7 +39,8 @@ class SealedStep(msgspec.Struct, frozen=True, kw_only=True, order=True):
 class Join(_VaultMessage, frozen=True, kw_only=True, tag="join"):
     """First message of a rank, sent again when its memory moves. The userfaultfd beside it, if there is one, lets the
     vault copy that memory while the rank goes on. While a collective is under way by the rank's `ledger` (a path),
-    copies to other nodes wait.
+    copies to other nodes wait. Answered by `Done`, or by `Refused`: the node serves another job, or the process is not
+    the one at the other end.
     """
 
     name: ShardName
@@ -49,7 +50,8 @@ class Join(_VaultMessage, frozen=True, kw_only=True, tag="join"):
 
 
 class Lay(_VaultMessage, frozen=True, kw_only=True, tag="lay"):
-    """Places of the rank's tensors, for all saves until the next such message."""
+    """Places of the rank's tensors, for all saves until the next such message. Answered by `Done`, or by `Refused`: the
+    layout is not valid."""
 
     nbytes: int
     index: bytes
@@ -63,7 +65,8 @@ class Lay(_VaultMessage, frozen=True, kw_only=True, tag="lay"):
 
 
 class Save(_VaultMessage, frozen=True, kw_only=True, tag="save"):
-    """Keep the tensors as they are now, and `objects` with them. Answered by `Done` as soon as they may be changed."""
+    """Request to keep the tensors as they are now, and `objects` with them. Answered by `Done` as soon as they may be
+    changed, or by `Refused`: they are not kept."""
 
     step: int
     objects: bytes
@@ -83,7 +86,7 @@ class AskFormer(_VaultMessage, frozen=True, kw_only=True, tag="ask_former"):
 
 
 class AskShard(_VaultMessage, frozen=True, kw_only=True, tag="ask_shard"):
-    """Request for the shard of this step. Answered by `Shard`, its memory beside it, or `Refused`."""
+    """Request for the shard of this step. Answered by `SealedShard`, its memory beside it, or `Refused`."""
 
     sealed: SealedStep
     of_former: bool = False
@@ -99,8 +102,8 @@ class Repair(_VaultMessage, frozen=True, kw_only=True, tag="repair"):
 
 
 class KeepOnly(_VaultMessage, frozen=True, kw_only=True, tag="keep_only"):
-    """Notice that the job goes on from this step (None: from no step); what else is sealed is abandoned. `from_disk`:
-    the step was read from there, and what it has behind it in memory may stay.
+    """Request to abandon what else is sealed, for the job goes on from this step (None: from no step). `from_disk`: the
+    step was read from there, and what it has behind it in memory may stay. Answered by `Done`.
     """
 
     sealed: SealedStep | None
@@ -124,8 +127,8 @@ class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
 
 
 class Fills(_VaultMessage, frozen=True, kw_only=True, tag="fills"):
-    """First message on a connection over which a rank fills segments itself. Answered by `Done`. `Lay` (without
-    pieces), `Fill`, `Filled` and `Abandon` follow, one step at a time.
+    """First message on a connection over which a rank fills segments itself. Answered by `Done`, or by `Refused`: the
+    node serves another job. `Lay` (without pieces), `Fill`, `Filled` and `Abandon` follow, one step at a time.
     """
 
     name: ShardName
@@ -145,8 +148,8 @@ class Fill(_VaultMessage, frozen=True, kw_only=True, tag="fill"):
 
 
 class Filled(_VaultMessage, frozen=True, kw_only=True, tag="filled"):
-    """Notice: the first `up_to` bytes of the memory have come. When all have, it is answered by `Done` once the step is
-    sealed, or by `Refused`; before that it has no answer.
+    """Report that the first `up_to` bytes of the memory have come. No answer until all have: then `Done` once the step
+    is sealed, or `Refused`.
     """
 
     up_to: int
@@ -161,8 +164,8 @@ class AskCertified(_VaultMessage, frozen=True, kw_only=True, tag="ask_certified"
 
 
 class Assign(_VaultMessage, frozen=True, kw_only=True, tag="assign"):
-    """Order of the agent: these are the backups of this node's ranks from now on. Answered by `Done`. `token` is the
-    job's: vaults that do not show the same one get nothing from each other.
+    """Order of the agent: these are the backups of this node's ranks from now on. Answered by `Done` or `Refused`.
+    `token` is the job's: vaults that do not show the same one get nothing from each other.
     """
 
     order: BackupOrder
