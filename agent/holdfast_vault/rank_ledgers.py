@@ -6,7 +6,7 @@ import threading
 
 import structlog
 
-from holdfast.node.ledger.ledger_file import LedgerError
+from holdfast.node.ledger.ledger_layout import LedgerError
 from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast.node.vault.messages import ShardName
 

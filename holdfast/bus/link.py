@@ -144,6 +144,10 @@ def is_control(message: Msg) -> bool:
     return not message.data and bool(message.headers) and (message.headers or {}).get("Status") == "100"
 
 
+NO_MESSAGE = ("404", "408")
+"""Statuses of a direct read without a result: the stream has no such message, or cannot have one (number 0)."""
+
+
 def status_of(message: Msg) -> str | None:
     """Return the status that the server sent in place of an answer, such as 503."""
     return message.headers.get("Status") if message.headers and not message.data else None

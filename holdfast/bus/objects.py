@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.bus import BusUnavailable, Message, NoResponder
-from holdfast.bus.link import Link, status_of
+from holdfast.bus.link import NO_MESSAGE, Link, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
@@ -106,7 +106,7 @@ async def _stored(link: Link, bucket: str, subject: str, request: bytes) -> Msg 
         message = await link.answer(f"$JS.API.DIRECT.GET.{object_stream(bucket)}{subject}", request)
     except NoResponder:
         raise BusUnavailable(f"bucket {bucket} is not there at {link.address}") from None
-    return None if status_of(message) in ("404", "408") else message
+    return None if status_of(message) in NO_MESSAGE else message
 
 
 def _name_subject(bucket: str, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.bus import BusError, BusUnavailable, Message, NoResponder, StreamPosition, StreamState
-from holdfast.bus.link import ApiRefusal, Link, raise_refusal, status_of
+from holdfast.bus.link import NO_MESSAGE, ApiRefusal, Link, raise_refusal, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.events import BODY_BYTES_MAX
 from holdfast.subjects import (
@@ -240,4 +240,4 @@ async def _read(link: Link, stream: str, suffix: str, request: bytes) -> Msg | N
         found = await link.answer(f"$JS.API.DIRECT.GET.{stream}{suffix}", request)
     except NoResponder:
         raise BusUnavailable(f"stream {stream} does not answer at {link.address}") from None
-    return None if status_of(found) in ("404", "408") else found
+    return None if status_of(found) in NO_MESSAGE else found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.bus import KeyUpdate, NoResponder
-from holdfast.bus.link import Inflow, Link, status_of
+from holdfast.bus.link import NO_MESSAGE, Inflow, Link, status_of
 from holdfast.bus.nats_py import Msg
 from holdfast.bus.streams import StreamMissing
 from holdfast.subjects import bucket_stream, kv_subject, stored_subject
@@ -19,7 +19,7 @@ LOOK_AGAIN_S = 30.0
 
 
 class Watch:
-    """A watch of one key, or with a wildcard of several."""
+    """A watch of one key, or of several: its last part may be `*`."""
 
     def __init__(self, bucket: str, key: str) -> None:
         self.has_wildcard = "*" in key
@@ -80,7 +80,7 @@ async def _read(link: Link, bucket: str, subject: str, request: bytes) -> Msg | 
         message = await link.answer(f"$JS.API.DIRECT.GET.{bucket_stream(bucket)}{subject}", request)
     except NoResponder:
         raise StreamMissing(f"bucket {bucket} is not there at {link.address}") from None
-    return None if status_of(message) in ("404", "408") else message
+    return None if status_of(message) in NO_MESSAGE else message
 
 
 def is_delete(message: Msg) -> bool:
@@ -88,9 +88,9 @@ def is_delete(message: Msg) -> bool:
 
 
 def key_update(bucket: str, key: str, message: Msg) -> KeyUpdate | None:
-    """Return the update of this key (wildcards allowed) that a message brings.
+    """Return the update of this key, or of the keys that it stands for, that a message brings.
 
-    None for any other message: a node can have answers of the server delivered to another node.
+    None for any other message, which may be an attack: a node can have the server send answers to another node.
     """
     headers = message.headers or {}
     subject, revision = headers.get("Nats-Subject", ""), headers.get("Nats-Sequence", "")

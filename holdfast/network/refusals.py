@@ -1,7 +1,7 @@
-"""Nodes whose certificates other nodes refuse, as a file has them. Pure.
+"""Nodes whose certificates other nodes refuse. Pure. A file has a line for each:
 
-node-1                              # revoked: no certificate of it counts
-node-2 2026-11-24T00:10:00+00:00    # those made before this time count no more
+node-1                              # it is revoked: all its certificates are refused
+node-2 2026-11-24T00:10:00+00:00    # its certificates that were made before this time are refused
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.ids import checked_name
 
 
 class Refusals:
-    """The nodes that are refused. A time instead of None: certificates of the node that were made before it are."""
+    """The nodes whose certificates are refused: all of them (None), or those that were made before a time."""
 
     def __init__(self, nodes: Mapping[str, datetime | None]) -> None:
         self._nodes = dict(nodes)
@@ -43,7 +43,7 @@ class Refusals:
         return "".join(f"{node}{time}\n" for node, time in times.items())
 
     def why(self, names: Collection[str], made_at: datetime | None) -> str:
-        """Return why a certificate with these names is refused, "" if it is not; `made_at` is None without one."""
+        """Return why a certificate with these names is refused, "" if it is not. `made_at` is None if there is none."""
         for name in names:
             if name not in self._nodes:
                 continue

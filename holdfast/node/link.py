@@ -16,8 +16,8 @@ import msgspec
 from holdfast.node.frames import Frames, WireError, framed
 
 _READ_BYTES = 65_536
-_DESCRIPTORS_MAX = 4
-"""The kernel passes on those of one `send_fds` at a time, which here is one."""
+_DESCRIPTORS_MAX = 1
+"""A message comes with one at most, and the kernel never joins those of two `send_fds`."""
 
 M = TypeVar("M")
 
@@ -73,7 +73,8 @@ class Link(Generic[M]):
     def receive(self) -> Iterator[M]:
         """Yield the messages that have arrived.
 
-        Raises BlockingIOError: nothing has; EOFError, OSError: the other side is gone; WireError.
+        Raises, at the first iteration, BlockingIOError: nothing has arrived; EOFError, OSError: the other side is gone.
+        Raises WireError at a message that is not one of the protocol.
         """
         data, descriptors, _, _ = socket.recv_fds(
             self.connection, _READ_BYTES, _DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
@@ -84,7 +85,8 @@ class Link(Generic[M]):
         yield from self._frames.feed(data)
 
     def descriptor(self) -> int:
-        """Return the descriptor that came with the present message; the caller closes it. Raises WireError: none."""
+        """Return the descriptor of the message that `receive` has just yielded; the caller closes it. Call this for
+        each message that comes with one: they wait in one queue. Raises WireError: there is none."""
         if not self._received:
             raise WireError("a message came without its file")
         return self._received.popleft()

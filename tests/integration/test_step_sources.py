@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.ledger.ledger_file import LedgerSnapshot
-from holdfast.node.ledger.ledger_layout import Source
+from holdfast.node.ledger.ledger_layout import LedgerSnapshot, Source
 from holdfast.node.ledger.ledger_reader import LedgerReader
 from tests.warm_python import WarmPython
 

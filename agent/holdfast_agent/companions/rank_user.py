@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class RankUser(NamedTuple):
-    """The user of ranks; None: the agent's, which is root only for `reason`."""
+    """The user that ranks run as; None: the agent's. `reason`: why they run as root although another was to be used."""
 
     user: JobUser | None
     reason: str = ""
@@ -64,6 +64,13 @@ class RankUsers:
         """The last job, and its user."""
 
     def choose(self, order: NodeOrder, script: str) -> RankUser:
+        """Return the user of an order's ranks, with the node's directories and the job's prepared for it.
+
+        It is, in this order: the agent's user for checks, or if the agent changes no user; the one user that the agent
+        is set to; the owner of the job's directory, if it is a user of a job's own; a user of the job's own, which then
+        gets that directory; root, if such a user cannot have or reach what ranks need and falling back is allowed.
+        While the job's directory does not answer, it is the user chosen last.
+        """
         placement, run_as, begin = order.placement, self._directories.run_as, self._directories.begin_generation
         assert placement is not None
         job, directory = order.job or "", Path(placement.job.directory)

@@ -13,7 +13,7 @@ from holdfast.events.parts.samples import IterationSample, RankProfile
 from holdfast.events.parts.traces import RankTrace
 from holdfast.node.collectives.ring_path import ring_path
 from holdfast.node.collectives.ring_reader import RingError, RingReader
-from holdfast.node.ledger.ledger_file import LedgerError, StepRecord
+from holdfast.node.ledger.ledger_layout import LedgerError, StepRecord
 from holdfast.node.ledger.ledger_reader import LedgerReader
 
 log = structlog.get_logger(__name__)

@@ -12,8 +12,7 @@ import structlog
 from holdfast.events.parts.samples import StepSample
 from holdfast.events.parts.scalars import INTEGER_MAX
 from holdfast.events.parts.step_source import StepSource
-from holdfast.node.ledger.ledger_file import LedgerError, LedgerSnapshot, StepRecord
-from holdfast.node.ledger.ledger_layout import Source
+from holdfast.node.ledger.ledger_layout import LedgerError, LedgerSnapshot, Source, StepRecord
 from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast_agent.plan.node_state import RankStatus
 

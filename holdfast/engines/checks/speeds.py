@@ -17,13 +17,14 @@ from holdfast.engines.checks.folding import unfolded
 from holdfast.engines.checks.pairs import Pair, judge_pairs
 from holdfast.engines.checks.suites import ALL_GATHER, SPEED
 from holdfast.events import DiagnosticResult
+from holdfast.settings.findings.slow import SlowPolicy
 from holdfast.symptoms import Symptom
 
-SLOWER_BY = 0.25
-"""Share by which a slow node takes longer than most; the same as `[slow] compute_slower_by`."""
+SLOWER_BY = SlowPolicy().compute_slower_by
+"""Share by which a slow node takes longer than most."""
 
-LINKS_SLOWER_BY = 1.0
-"""Share by which a slow connection takes longer than the faster ones; the same as `[slow] links_slower_by`."""
+LINKS_SLOWER_BY = SlowPolicy().links_slower_by
+"""Share by which a slow connection takes longer than the faster ones."""
 
 PAIRS_MIN = 2
 """Minimum number of pairs to compare."""
@@ -37,20 +38,20 @@ class _Speeds(msgspec.Struct, frozen=True):
     compared: frozenset[str]
 
 
-def with_speeds(verdict: ChecksVerdict, nodes: Sequence[str], results: Iterable[DiagnosticResult]) -> ChecksVerdict:
-    """Add what rates show about `nodes` to the verdict. `results` are those of all nodes of the run."""
+def with_speeds(verdict: ChecksVerdict, suspected: Sequence[str], results: Iterable[DiagnosticResult]) -> ChecksVerdict:
+    """Add what rates show about the suspected nodes to the verdict. `results` are those of all nodes of the run."""
     known = [result for result in unfolded(results) if result.status == "passed" and result.value]
-    devices, links = _devices(known, nodes), _links(known)
+    devices, links = _devices(known, suspected), _links(known)
     slow = {
         node: "; ".join(found.slow[node] for found in (devices, links) if node in found.slow)
-        for node in nodes
+        for node in suspected
         if node in devices.slow or node in links.slow
     }
     named = {suspect.node for suspect in verdict.suspects}
     unresolved = [
-        UnresolvedNodes(nodes=tuple(node for node in pair if node in nodes), symptom=SYMPTOM, reason=reason)
+        UnresolvedNodes(nodes=tuple(node for node in pair if node in suspected), symptom=SYMPTOM, reason=reason)
         for pair, reason in links.links.items()
-        if set(pair) & set(nodes)
+        if set(pair) & set(suspected)
     ]
     uncompared = [node for node in verdict.cleared if node not in devices.compared & links.compared | slow.keys()]
     if uncompared:
@@ -72,7 +73,7 @@ def with_speeds(verdict: ChecksVerdict, nodes: Sequence[str], results: Iterable[
     )
 
 
-def _devices(results: Sequence[DiagnosticResult], suspects: Sequence[str]) -> _Speeds:
+def _devices(results: Sequence[DiagnosticResult], suspected: Sequence[str]) -> _Speeds:
     by_kind: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for result in results:
         if result.test == SPEED and result.node and result.value:
@@ -85,7 +86,7 @@ def _devices(results: Sequence[DiagnosticResult], suspects: Sequence[str]) -> _S
             continue
         compared.update(rates)
         # Compared with nodes that are not suspected; of two nodes the faster one sets the usual rate.
-        well = [rate for node, rate in rates.items() if node not in suspects] or list(rates.values())
+        well = [rate for node, rate in rates.items() if node not in suspected] or list(rates.values())
         usual = 1.0 / median_low([1.0 / rate for rate in well])
         for node, rate in rates.items():
             if usual > (1.0 + SLOWER_BY) * rate:

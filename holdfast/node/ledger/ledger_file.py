@@ -40,25 +40,9 @@ from holdfast.node.ledger.ledger_layout import (
     STATE_OFFSETS,
     STEP,
     VERSION,
-    CollectiveState,
-    LedgerError,
-    LedgerSnapshot,
     Phase,
     Source,
-    StepRecord,
 )
-
-__all__ = [
-    "FILE_BYTES",
-    "RING_STEPS",
-    "CollectiveState",
-    "LedgerError",
-    "LedgerSnapshot",
-    "LedgerWriter",
-    "Phase",
-    "StepRecord",
-]
-
 
 # Global names are found faster than attributes of modules, and calls of a training step pass here a hundred times.
 _time_ns = time.time_ns
@@ -110,7 +94,7 @@ class LedgerWriter:
         self._left_ns = 0
         self._in_flight = 0
         self._collective_name = b""
-        self.calls = Calls()
+        self.calls = CallsOfThread()
 
         self._write_state(now)
         self._write_collective()
@@ -176,7 +160,8 @@ class LedgerWriter:
 
     def begin_steps(self, first: int, source: Source, name: str = "", *, is_known: bool = True) -> None:
         """Note the number of this generation's first step, and where it comes from. Steps without a number of their own
-        continue from there.
+        continue from there. Ignored once that step is completed, if an earlier call has noted its number. Only a log
+        may still correct it, for it shows the script's number later.
         """
         self._is_numbered = self._is_numbered or source in _NUMBERING
         if self._steps_done and self._start_sequence and source is not Source.LOG:
@@ -220,7 +205,7 @@ class LedgerWriter:
             self._write_collective()
 
     def end(self, exit_code: int) -> None:
-        """Note that the script has ended by itself: the done marker."""
+        """Note that the script has ended by itself. Without this its process was killed, or crashed."""
         self._exit_code = exit_code
         self.enter_phase("exit")
 
@@ -270,8 +255,8 @@ _NUMBERING = (Source.FRAMEWORK, Source.RESTORED)
 """Sources of numbers that continue those of earlier generations."""
 
 
-class Here:
-    """What one thread is in: collectives that call each other."""
+class NestedCalls:
+    """The collectives that one thread is in: one may call another."""
 
     __slots__ = ("begun", "depth")
 
@@ -281,8 +266,8 @@ class Here:
         """What the innermost of them has begun, as the hooks note it."""
 
 
-class Calls(threading.local):
-    """`here` of the present thread. It is found faster than attributes of this object are."""
+class CallsOfThread(threading.local):
+    """The calls of the present thread, in `here`: attributes of that are found faster than a thread-local object's."""
 
     def __init__(self) -> None:
-        self.here = Here()
+        self.here = NestedCalls()

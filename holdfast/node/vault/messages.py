@@ -39,8 +39,8 @@ class SealedStep(msgspec.Struct, frozen=True, kw_only=True, order=True):
 class Join(_VaultMessage, frozen=True, kw_only=True, tag="join"):
     """First message of a rank, sent again when its memory moves. The userfaultfd beside it, if there is one, lets the
     vault copy that memory while the rank goes on. While a collective is under way by the rank's `ledger` (a path),
-    copies to other nodes wait. Answered by `Done`, or by `Refused`: the node serves another job, or the process is not
-    the one at the other end.
+    copies to other nodes wait. Answered by `Done`, or by `Refused`: it is not the process that it names, or
+    may not have shards of this job.
     """
 
     name: ShardName
@@ -127,8 +127,8 @@ class PersistTo(_VaultMessage, frozen=True, kw_only=True, tag="persist_to"):
 
 
 class Fills(_VaultMessage, frozen=True, kw_only=True, tag="fills"):
-    """First message on a connection over which a rank fills segments itself. Answered by `Done`, or by `Refused`: the
-    node serves another job. `Lay` (without pieces), `Fill`, `Filled` and `Abandon` follow, one step at a time.
+    """First message on a connection over which a rank fills segments itself. Answered by `Done`, or by `Refused`: it
+    may not have shards of this job. `Lay` (without pieces), `Fill`, `Filled` and `Abandon` follow, one step at a time.
     """
 
     name: ShardName

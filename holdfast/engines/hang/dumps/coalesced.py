@@ -71,9 +71,15 @@ def _gone(
 ) -> set[int]:
     """Return the records inside coalesced operations that have ended and were left out of the dump.
 
-    Records of one sequence are inside one coalesced operation; a single message is if its group sends in batches. Once
-    the rank has issued anything after them, or a later message of the group has ended, the record that ends them
-    exists too: it can only be missing because the operation has ended.
+    Records of one sequence are inside one coalesced operation; a single message is inside one if its group sends in
+    batches. For example, a dump of active operations has these records, all with the state "scheduled":
+
+        send, sequence 7
+        send, sequence 7
+        all_reduce, sequence 8
+
+    The record that ends the two sends was issued before the all_reduce. So it can only be missing because it has ended,
+    and with it the sends. The same holds if a later message of the group has ended.
     """
     # A dump with completed records was not limited to active operations: nothing is left out.
     if any(state_of(entry) == "completed" for entry in entries):

@@ -1,8 +1,10 @@
 """Ranks that run the same program but launched their operations in another order than their peers. Pure.
 
-With one program, one of two ranks is ahead of or level with the other in every group. A rank that is ahead in one group
-and behind in another has skipped an operation or uses another order. So has a rank that lacks a collective but entered
-one that its peers began later, and a rank that began operations pending on both in another order.
+Of two ranks with one program, one is ahead of the other or level with it in every group. They are out of order if
+
+- one is ahead in one group and behind in another,
+- one lacks an operation that is pending on the other, but has begun one that the other began later, or
+- both have begun the same operations, in different orders.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from holdfast.engines.hang.graph.collective_graph import WaitGraph
 from holdfast.engines.hang.graph.progress import GroupProgress, is_recorded
 
 PEERS_MAX = 256
+"""Peers that a rank is compared with. All pairs of a group of thousands would be too many, and show no more."""
 
 
 def out_of_order(graph: WaitGraph, ranks: Iterable[int]) -> dict[int, int]:
@@ -73,13 +76,11 @@ class _Comparisons:
 def _alike(graph: WaitGraph) -> list[GroupProgress]:
     """Return groups whose members run the same program: none sends to another, unlike stages of a pipeline."""
     messages = [operation for operation in graph.operations if operation.is_p2p]
-    ends = {(operation.joined[0], other) for operation in messages for other in (*operation.joined[1:],)}
-    ends |= {(operation.joined[0], other) for operation in messages for other in operation.missing_here}
-    ends |= {(operation.joined[0], other) for operation in messages for other in operation.silent}
+    ends = {frozenset((*each.joined, *each.missing_here, *each.silent)) for each in messages}
     found: list[GroupProgress] = []
     for group in graph.progress.groups.values():
         members = set(group.ranks)
-        if len(members) > 1 and not group.has_p2p and not any(a in members and b in members for a, b in ends):
+        if len(members) > 1 and not group.has_p2p and not any(both <= members for both in ends):
             found.append(group)
     return found
 

@@ -11,7 +11,8 @@ from holdfast.engines.slow.sent_profiles import group_times, iterations_by_steps
 from holdfast.events.parts.samples import RankProfile
 from holdfast.node.collectives.ring_layout import RECORD, RING_OFFSET
 from holdfast.node.collectives.ring_reader import RingReader
-from holdfast.node.ledger.ledger_file import LedgerWriter, StepRecord
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.ledger_layout import StepRecord
 from holdfast.topology import Mesh
 from holdfast.trainer.hooks.ring_writer import RingWriter
 from holdfast_agent.slow_tests.rings import IterationBook, profile

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.ledger.ledger_file import FILE_BYTES, RING_STEPS, LedgerError, LedgerWriter, Phase, Source
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.ledger_layout import FILE_BYTES, RING_STEPS, LedgerError, Phase, Source
 from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast_agent.watching.ledgers import LedgerBook
 

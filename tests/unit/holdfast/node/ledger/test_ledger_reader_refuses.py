@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.ledger.ledger_file import LedgerError, LedgerWriter
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.ledger_layout import LedgerError
 from holdfast.node.ledger.ledger_reader import LedgerReader
 
 
