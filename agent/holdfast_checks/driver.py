@@ -75,6 +75,7 @@ class Driver:
             self._meet()
         began, spent_s = time.monotonic(), 0.0
         for number, stage in enumerate(self._stages, start=1):
+            # A partner is due when the limits of the stages before have passed, and is given one more limit.
             wait_s = max(0.0, began + spent_s - time.monotonic()) + stage.limit_s if stage.pairs else 0.0
             spent_s += stage.limit_s
             self._run_stage(stage, wait_s, number)
@@ -144,7 +145,13 @@ def code_of(test: str) -> Test:
 
 
 def merged(found: Sequence[StageResult]) -> list[StageResult]:
-    """Merge equal passes of all devices into the slowest's; of a pair, which fails together, keep one failure."""
+    """Return what counts of the results of a node's devices. The first of these that there is hides all others:
+
+    - what failed or broke without a partner, each device for itself, and one failure with a partner: a pair fails once;
+    - one test with a partner that broke;
+    - passes, with equal ones merged into the slowest's;
+    - the rest, merged in the same way.
+    """
     trouble = [result for result in found if result.status in ("failed", "broken")]
     between = [result for result in trouble if result.peers and result.status == "failed"][:1]
     alone = [result for result in trouble if not result.peers]

@@ -71,7 +71,7 @@ def send(link: socket.socket, message: msgspec.Struct, descriptor: int | None = 
     data = framed(message)
     try:
         sent = link.send(data) if descriptor is None else socket.send_fds(link, [data], [descriptor])
-        # Sending nothing would fail if the other side has its answer already and has closed the connection.
+        # No second call if all is sent: the other side may have its answer and have closed the connection by now.
         if sent < len(data):
             link.sendall(memoryview(data)[sent:])
     except OSError as error:

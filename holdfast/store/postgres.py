@@ -133,7 +133,6 @@ class PostgresStore:
         return int(done.removeprefix("UPDATE "))
 
     async def prune(self, now: datetime) -> None:
-        """Delete handled messages after 7 days and published ones after one day."""
         async with self._work.one() as connection:
             with translated():
                 await connection.execute(self._sql.prune_inbox, now - INBOX_KEPT)
@@ -172,11 +171,11 @@ class PostgresTransaction:
 
     async def load(self, table: Table[S], key: str) -> S | None:
         place = (table.name, key)
-        seen = self._seen(place)
+        seen = self._known(place)
         if seen is None:
             with translated():
                 record = await self._connection.fetchrow(self._sql.load(table.name, table.changes), key)
-            seen = Seen(ABSENT, None) if record is None else _seen(table, record)
+            seen = Seen(ABSENT, None) if record is None else _seen_in(table, record)
             self.touched[place] = seen
         row: S | None = seen.row
         return row
@@ -190,14 +189,14 @@ class PostgresTransaction:
                 self.touched[place] = Seen(ABSENT, None)
         rows: dict[str, S] = {}
         for record in records:
-            seen = _seen(table, record)
+            seen = _seen_in(table, record)
             rows[record[0]] = seen.row
             self.touched[(table.name, record[0])] = seen
         return rows
 
     async def save(self, table: Table[S], key: str, row: S) -> None:
         place = (table.name, key)
-        seen = self._seen(place)
+        seen = self._known(place)
         columns = table.columns(row)
         known = None if seen is None else seen.version
         values = [storable_value(value) for value in columns.values()]
@@ -220,7 +219,7 @@ class PostgresTransaction:
 
     async def delete(self, table: Table[S], key: str) -> None:
         place = (table.name, key)
-        seen = self._seen(place)
+        seen = self._known(place)
         known = None if seen is None else seen.version
         with translated():
             done = await self._connection.execute(self._sql.delete(table.name), key, known)
@@ -260,11 +259,11 @@ class PostgresTransaction:
         table, key = place
         raise StaleState(f"row {key!r} of {table} is not at version {known} any more: another writer was here")
 
-    def _seen(self, place: Place) -> Seen | None:
+    def _known(self, place: Place) -> Seen | None:
         return self.touched.get(place) or self._cache.get(place)
 
 
-def _seen(table: Table[Any], record: Any) -> Seen:
+def _seen_in(table: Table[Any], record: Any) -> Seen:
     _, version, body, changes = record
     return Seen(version, row_of(table.row_type, body, changes or ()))
 

@@ -158,6 +158,7 @@ def _in_one_phase(
     phase = PHASES[0] if rows else PHASES[1]
     groups = rows or columns
     here = _of(plan, phase, groups)
+    # Exactly half may be: without a majority, groups are at fault that have bad numbers or do not repeat themselves.
     if plan.size == 1 and len(here) <= suspects_max and 2 * len(here) <= plan.machines:
         return ReplaySuspects(
             suspects=here, reason=f"each group is one machine; {_group_words(phase, groups)} deviates"

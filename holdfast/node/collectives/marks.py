@@ -1,7 +1,8 @@
-"""The agent's side of marks: a rank is asked how far its device has come, and has some time to answer.
+"""The agent asks a rank how far its device has come, by marks, and gives it some time to answer.
 
-A thread of the rank answers, looking twice a second. A rank that is stopped or holds the interpreter's lock does not:
-of it nothing more is known than before.
+A mark is an event that the rank puts into a stream of its device before each collective
+(`holdfast/trainer/hooks/kernel_starts.py`). A thread of the rank answers, looking twice a second. It does not while the
+rank is stopped, or holds the interpreter's lock: then nothing more is known than before.
 """
 
 from __future__ import annotations

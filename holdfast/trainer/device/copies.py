@@ -265,7 +265,7 @@ class DeviceCopies:
         while len(self._events) < len(plan.marks):
             self._events.append(torch.Event(training.device))
         copy.events = self._events[: len(plan.marks)]
-        _let_wait(own, training)
+        _wait_for_training(own, training)
         self.is_direct = copy.landing.is_pinned
         if self.is_direct:
             self._queue(copy, own, training)
@@ -315,7 +315,7 @@ def _part(copy: Copy, tensors: Sequence[torch.Tensor], shadow: Shadow | None) ->
     return flat.as_strided((copy.nbytes,), (1,), flat.storage_offset() + copy.begin)
 
 
-def _let_wait(own: torch.Stream, training: torch.Stream) -> None:
+def _wait_for_training(own: torch.Stream, training: torch.Stream) -> None:
     """Have the copies come after all that is queued in training now."""
     own.wait_stream(training)
 

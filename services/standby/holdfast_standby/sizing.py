@@ -64,7 +64,7 @@ def standbys(machines: int, per_day: float, quantile: float) -> int:
 
 
 def reserve(nodes: Iterable[Node], policy: PoolPolicy, now: datetime) -> int:
-    """Return how many standbys new jobs leave free, for the machines that train now."""
+    """Return the size of the pool: how many standbys new jobs leave free, for the machines that train now."""
     if policy.size:
         return policy.size
     known = tuple(nodes)

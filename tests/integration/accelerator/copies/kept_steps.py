@@ -145,7 +145,7 @@ def mutated(mutant: Mutant | None) -> Iterator[None]:
 
     patches = {
         Mutant.NO_GATE: mock.patch.object(gate.Gate, "hold_back", nothing),
-        Mutant.NO_WAIT_FOR_TRAINING: mock.patch.object(copies_module, "_let_wait", nothing),
+        Mutant.NO_WAIT_FOR_TRAINING: mock.patch.object(copies_module, "_wait_for_training", nothing),
         Mutant.SEALED_BEFORE_THE_EVENT: mock.patch.object(Follower, "_wait", nothing),
         Mutant.FREED_EARLY: mock.patch.object(DeviceCopies, "_queue", queue_and_let_go),
         Mutant.NO_SHADOW: mock.patch.object(lay_out, "guards_of", guards_without_shadow),

@@ -189,6 +189,9 @@ def _exonerate(draft: JobDraft, incident: Incident, choice: RungChoice) -> None:
 
 
 def _evict(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
+    """Evict the chosen nodes and replace them. What an eviction proves or refutes is noted in the nodes' records, the
+    incident and the breaker, for later decisions.
+    """
     incident = draft.incident
     held = tuple(filter(None, map(draft.state.member, choice.nodes)))
     is_proven = _is_proven(draft, choice)
