@@ -1,4 +1,4 @@
-"""The process behind `holdfast simulate`: its output is a scoreboard as JSON, or with status 2 what is wrong."""
+"""The process behind `holdfast simulate`: its output is JSON, or with status 2 what is wrong."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from holdfast.settings.load import ConfigRefused
 from holdfast_proving.judging.scoring import score_policies
 from holdfast_proving.policies.named import policy_of
 from holdfast_proving.progress import Watch
-from holdfast_proving.scenario.load import ScenarioRefused, load_scenario
+from holdfast_proving.scenario.load import ScenarioRefused, load_scenario, shipped
 
 REFUSED = 2
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="holdfast_proving")
-    parser.add_argument("--scenario", required=True)
+    parser.add_argument("--scenario", default="")
+    parser.add_argument("--list", action="store_true", help="name the scenarios instead, as JSON")
     parser.add_argument("--policy", action="append", default=[])
     parser.add_argument("--days", type=float)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
     asked = parser.parse_args()
+    if asked.list:
+        sys.stdout.buffer.write(msgspec.json.encode({name: load_scenario(name).title for name in shipped()}))
+        return
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

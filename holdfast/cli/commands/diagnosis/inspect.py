@@ -25,7 +25,7 @@ def inspect(only: tuple[str, ...], config: str | None, as_json: bool) -> None:
 
     \b
         holdfast inspect
-        holdfast inspect --only disk --json
+        holdfast inspect --only disks --json
 
     No cluster is needed. A device that cannot be inspected is listed with the cause and the cure, and counts as neither
     healthy nor faulty. The kernel log is read since boot, so a fault that was repaired since may still be listed.
@@ -33,7 +33,7 @@ def inspect(only: tuple[str, ...], config: str | None, as_json: bool) -> None:
     \b
     State      meaning to an agent
     evict      certain fault of this machine: its node is evicted
-    tolerate   often passes by itself: the second time within five minutes evicts
+    tolerate   often passes by itself; counts with a crash or hang of its node
     hint       no proof; used as evidence
 
     Exit codes, as for Nagios: 0 healthy, 1 hint or tolerate, 2 evict, 3 no fault, but something could not be inspected.

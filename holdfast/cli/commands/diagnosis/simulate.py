@@ -28,6 +28,7 @@ _INTERRUPTED = 130
 @click.option("--days", type=FiniteNumber(min=0.001, max=3650), help="Simulated days. Default: the scenario's.")
 @click.option("--seeds", type=WholeNumber(min=1, max=10_000), default=3, show_default=True, help="Number of seeds.")
 @click.option("--seed", type=WholeNumber(min=0), default=1, show_default=True, help="The first seed.")
+@click.option("--list", "only_lists", is_flag=True, help="List the scenarios that come with Holdfast instead.")
 @click.option("--picture", "svg", type=click.Path(dir_okay=False), help="Draw the policies side by side: FILE.svg.")
 @json_option
 def simulate(
@@ -36,12 +37,14 @@ def simulate(
     days: float | None,
     seeds: int,
     seed: int,
+    only_lists: bool,
     svg: str | None,
     as_json: bool,
 ) -> None:
     """Try policies in a simulated cluster that knows who is at fault.
 
     \b
+        holdfast simulate --list
         holdfast simulate --days 7
         holdfast simulate --policy today --policy cautious.toml --seeds 10
         holdfast simulate --scenario llama3 --policy today --policy byterobust --policy requeue --picture them.svg
@@ -50,13 +53,16 @@ def simulate(
     Controller, standby service and the decisions of agents are those of production. Machines, jobs and faults are
     simulated; all policies meet the same faults. A policy is a file with settings, as holdfast.toml, or a name: today
     (the default settings), oracle (it knows the truth), byterobust, transom, requeue, requeue_checked, torchrun, or one
-    of the wrong policies of the tests. Scenarios that come with Holdfast: mixed, lemons, fleet, llama3, ft-hsdp,
-    byterobust-dense, byterobust-moe, byterobust-fleet, transom, trial, storm, known-... (docs/simulate.md).
+    of the wrong policies of the tests. docs/simulate.md describes scenarios and results.
 
     Ctrl-C ends it and shows the seeds that are done.
 
     Exit codes: 0 no complaint but known ones, 3 others, 1 an error, 130 interrupted.
     """
+    if only_lists:
+        titles = msgspec.json.decode(_output("--list"), type=dict[str, str])
+        click.echo(json_text(titles) if as_json else render(["scenario", "what it is"], map(list, titles.items())))
+        return
     board = _simulated(scenario, policy, days, seeds, seed)
     if svg and board.scores:
         Path(svg).write_text(picture(board))
@@ -72,10 +78,15 @@ def simulate(
 
 
 def _simulated(scenario: str, policy: tuple[str, ...], days: float | None, seeds: int, seed: int) -> Scoreboard:
+    asked = [f"--scenario={scenario}", *(f"--policy={name}" for name in policy)]
+    asked += [f"--seeds={seeds}", f"--first-seed={seed}"]
+    asked += [f"--days={days}"] if days is not None else []
+    return msgspec.json.decode(_output(*asked), type=Scoreboard)
+
+
+def _output(*asked: str) -> bytes:
     # The proving ground imports services, which the command line does not: it runs as a separate process.
-    command = [sys.executable, "-P", "-m", "holdfast_proving", f"--scenario={scenario}"]
-    command += [*(f"--policy={name}" for name in policy), f"--seeds={seeds}", f"--first-seed={seed}"]
-    command += [f"--days={days}"] if days is not None else []
+    command = [sys.executable, "-P", "-m", "holdfast_proving", *asked]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         # Ctrl-C reaches that process as well, which answers it with what is done.
         before = signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -87,7 +98,7 @@ def _simulated(scenario: str, policy: tuple[str, ...], days: float | None, seeds
         raise click.ClickException(output.decode(errors="replace").strip())
     if process.returncode != 0:
         raise click.ClickException("the simulation failed")
-    return msgspec.json.decode(output, type=Scoreboard)
+    return output
 
 
 def _shown(board: Scoreboard) -> str:

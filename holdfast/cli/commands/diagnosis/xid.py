@@ -17,8 +17,8 @@ from holdfast.engines.hardware.kernel_rules import Confidence
 from holdfast.engines.hardware.xid import Xid, explained
 
 DOES = {
-    "evict": "stops the job's ranks now, evicts the node and continues on another",
-    "tolerate": "waits for it to pass; the second time within five minutes evicts the node",
+    "evict": "evicts the node once a free one can replace it; at once if the job has failed",
+    "tolerate": "waits for it to pass while the job trains; counts with a crash or hang of the node",
     "hint": "nothing by itself; keeps it as evidence for later decisions",
 }
 

@@ -75,8 +75,8 @@ def whatif(
     would have followed is not known; the comparison goes on once the job trains again. Costs after a parting are
     those of the record, beside the median of such responses in it.
 
-    A policy has settings of [timeouts], [ladder], [mechanisms], [hang] and [code]. Without --policy the command checks
-    that the recorded decisions follow from the settings.
+    A policy has settings of [timeouts], [ladder], [mechanisms], [hang], [code], [record] and [warm_up]. Without
+    --policy the command checks that the recorded decisions follow from the settings.
 
     Exit codes: 0 the recorded decisions follow from the settings; 1 an error; 3 some do not, for example because
     settings were others then (--was).

@@ -1,7 +1,7 @@
 """The present step time of a job, so that limits adapt to it. Pure; the windows live in memory only.
 
-A finding is emitted when the first window is full, and again when the median has moved by a fifth: findings stay rare
-while samples are many.
+A finding is emitted after the first few steps, and again when the median has moved by a fifth: findings stay rare while
+samples are many.
 """
 
 from __future__ import annotations

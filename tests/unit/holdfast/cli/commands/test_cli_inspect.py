@@ -1,5 +1,6 @@
 """`holdfast inspect` and `holdfast xid`: what they show, in words and as JSON, and their exit codes."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,12 @@ confidence = "evict"
 [inspections.commands.doors]
 command = "sh -c 'echo no sensor; exit 3'"
 """
+
+
+def test_its_examples_can_be_typed() -> None:
+    assert inspect.help is not None
+    (words,) = re.findall(r"holdfast inspect (--only .*)", inspect.help)
+    assert "there is no check" not in CliRunner().invoke(inspect, words.split()).output
 
 
 def test_a_machine_is_inspected_without_a_cluster(tmp_path: Path) -> None:
