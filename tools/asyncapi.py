@@ -7,13 +7,9 @@ A unit test fails when the file in `docs/` is not what this module prints.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -25,6 +21,7 @@ from holdfast.orders.any_order import AnyOrder
 from holdfast.orders.base import Order
 from holdfast.requests import ANALYZER_REQUESTS, CONTROLLER_REQUESTS, STANDBY_REQUESTS, Answer, AnyRequest, Request
 from holdfast.subjects import ROOT, STREAMS, StreamSpec
+from tools.field_docs import field_docs
 
 ASYNCAPI_VERSION = "3.0.0"
 API_VERSION = "1"
@@ -107,7 +104,7 @@ def document() -> dict[str, Any]:
     """Return the whole description."""
     events = list(EVENT_TYPES.values())
     _, schemas = msgspec.json.schema_components([*events, *_ORDERS, *_REQUESTS, Answer], ref_template=_REF)
-    field_docs = {kind.__name__: _field_docs(kind) for kind in _structs_of([*events, *_ORDERS, *_REQUESTS, Answer])}
+    docs = {kind.__name__: field_docs(kind) for kind in _structs_of([*events, *_ORDERS, *_REQUESTS, Answer])}
     channels = {event.__name__: _event_channel(event) for event in events} | _other_channels()
     return {
         "asyncapi": ASYNCAPI_VERSION,
@@ -143,7 +140,7 @@ def document() -> dict[str, Any]:
                 "rank": {"description": "the rank's number"},
                 "consumer": {"description": "the service that could not read or handle the message"},
             },
-            "schemas": {name: _described(schema, field_docs.get(name, {})) for name, schema in schemas.items()}
+            "schemas": {name: _described(schema, docs.get(name, {})) for name, schema in schemas.items()}
             | {"Heartbeat": _HEARTBEAT, "LogLines": _LOG_LINES},
         },
     }
@@ -325,26 +322,14 @@ def _structs_of(types: Iterable[Any]) -> set[type[msgspec.Struct]]:
     return found
 
 
-def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the docstring under each field of a struct and of its bases."""
-    docs: dict[str, str] = {}
-    for cls in reversed(kind.__mro__[: kind.__mro__.index(msgspec.Struct)]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, below in pairwise(body.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(field.target, ast.Name):
-                docs[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
-    return docs
-
-
-def _described(schema: dict[str, Any], field_docs: Mapping[str, str]) -> dict[str, Any]:
+def _described(schema: dict[str, Any], docs: Mapping[str, str]) -> dict[str, Any]:
     """Add the fields' docs to a schema, with each description on one line."""
     described = dict(schema)
     if "description" in schema:
         described["description"] = " ".join(schema["description"].split())
     if "properties" in schema:
         described["properties"] = {
-            name: inner | ({"description": field_docs[name]} if name in field_docs else {})
+            name: inner | ({"description": docs[name]} if name in docs else {})
             for name, inner in schema["properties"].items()
         }
     return described

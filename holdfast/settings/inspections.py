@@ -41,6 +41,8 @@ class CommandCheck(Section, frozen=True, kw_only=True):
     """The program and its arguments, split like in a shell; no shell runs."""
 
     interval_s: Interval = 60.0
+    """Time between two starts."""
+
     limit_s: Annotated[float, Within(0.01, _HOUR_S)] = 10.0
     """Time after which it is killed and counts as broken."""
 
@@ -48,10 +50,13 @@ class CommandCheck(Section, frozen=True, kw_only=True):
     """Confidence of exit code 2 (critical); 1 (warning) is a hint."""
 
     symptom: str = ""
+    """Name of what its alerts show, such as `gpu_unavailable`; "": an unknown fault."""
+
     misses: Annotated[int, Within(1, 1000)] = 1
     """Readings in a row until it is an alert."""
 
     scope: Literal["node", "host"] = "node"
+    """What is at fault: this node, or its machine, so that all nodes on it fail together."""
 
     def __post_init__(self) -> None:
         try:
@@ -84,26 +89,43 @@ class InspectionPolicy(Section, frozen=True, kw_only=True):
     found."""
 
     network_s: Interval = 30.0
+    """Interval of the checks of network and InfiniBand ports."""
+
     switch_s: Interval = 30.0
+    """Interval of the check of the default gateway and of `switches`."""
+
     switch_misses: Annotated[int, Within(1, 1000)] = 2
     """Readings in a row without an answer until it is an alert."""
 
     gpu_s: Interval = 10.0
+    """Interval of the check of GPUs."""
+
     gpu_hang_s: Interval = 10.0
     """A driver that does not answer for this long hangs."""
 
     dcgm_s: Interval = 60.0
+    """Interval of DCGM's health checks, where it is installed."""
+
     kernel_s: Interval = 2.0
     """Upper limit; lines are read when they are written."""
 
     disks_s: Interval = 30.0
+    """Interval of the check of disks: space, file systems that became read-only, disks that are offline."""
+
     mounts_s: Interval = 15.0
+    """Interval of the check of file systems that can hang or vanish."""
+
     mount_hang_s: Interval = 10.0
     """A file system that does not answer for this long hangs."""
 
     pressure_s: Interval = 15.0
+    """Interval of the check of processors and memory: shortage, OOM kills, foreign processes."""
+
     clock_s: Interval = 60.0
+    """Interval of the check of the clock."""
+
     container_s: Interval = 30.0
+    """Interval of the check of the container runtime."""
 
     again_s: Annotated[float, Within(1, 24 * _HOUR_S)] = 300.0
     """Interval at which a lasting alert that names its node without doubt is repeated."""
@@ -142,6 +164,7 @@ class InspectionPolicy(Section, frozen=True, kw_only=True):
     """Largest offset of the clock, as the time service reports it."""
 
     commands: dict[str, CommandCheck] = msgspec.field(default_factory=dict)
+    """Checks of your own, by name: tables `[inspections.commands.NAME]`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -90,3 +90,4 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     """Number that is always allowed; a job of two or three nodes may have two."""
 
     evictions_window_s: Annotated[float, Within(1, 30 * 86400.0)] = 3600.0
+    """Time within which the circuit breaker counts."""
