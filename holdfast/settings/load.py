@@ -122,14 +122,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 _TABLES: dict[str, type[msgspec.Struct]] = {"inspections.commands": CommandCheck}
 """Settings that are tables: a user chooses the names, each with settings below it."""
 
-ADDRESSES = ("nats_url", "database_url")
-_SECTIONS: dict[str, type[Section]] = {
+ADDRESSES = {
+    "nats_url": "Address of the bus, with a user and its password.",
+    "database_url": "Address of Postgres, with a role and its password.",
+}
+"""Settings without a section, and what they mean."""
+
+SECTIONS: dict[str, type[Section]] = {
     field.name: field.type for field in msgspec.structs.fields(Settings) if field.name not in ADDRESSES
 }
 SECRETS = ("network.order_key",)
 """Settings whose value is never shown."""
-_TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in _SECTIONS)))
-_KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in _SECTIONS.items() for name in kind.__struct_fields__))
+_TOP_LEVEL = ", ".join((*ADDRESSES, *(f"[{section}]" for section in SECTIONS)))
+_KEYS = (*ADDRESSES, *(f"{section}.{name}" for section, kind in SECTIONS.items() for name in kind.__struct_fields__))
 
 
 def load(
@@ -146,7 +151,7 @@ def load(
         values[key] = value
         origins[key] = origin
     tree: dict[str, Any] = {key: values[key] for key in ADDRESSES if key in values}
-    for section in _SECTIONS:
+    for section in SECTIONS:
         tree[section] = {key.split(".", 1)[1]: value for key, value in values.items() if key.startswith(section + ".")}
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
@@ -212,10 +217,10 @@ def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tupl
     for key, value in data.items():
         if key in ADDRESSES:
             found.append((key, value, str(path)))
-        elif key in _SECTIONS and isinstance(value, dict):
+        elif key in SECTIONS and isinstance(value, dict):
             found.extend((f"{key}.{name}", inner, str(path)) for name, inner in value.items())
         else:
-            raise ConfigRefused(f"{path}: {_unknown(key)}")
+            raise ConfigRefused(f"{path}: {no_such_setting(key)}")
     return found
 
 
@@ -248,11 +253,11 @@ def _of_text(key: str, text: str, origin: str) -> Any:
 
 def _refuse_misspelt(environ: Mapping[str, str]) -> None:
     known = {variable + suffix for variable in map(variable_of, _KEYS) for suffix in ("", "_FILE")}
-    for section in _SECTIONS:
+    for section in SECTIONS:
         prefix = variable_of(section) + "_"
         for name in environ:
             if name.startswith(prefix) and name not in known:
-                raise ConfigRefused(f"{name}: {_unknown(f'{section}.{name.removeprefix(prefix).lower()}')}")
+                raise ConfigRefused(f"{name}: {no_such_setting(f'{section}.{name.removeprefix(prefix).lower()}')}")
 
 
 def variable_of(key: str) -> str:
@@ -273,7 +278,7 @@ def _in_words(error: Exception, values: Mapping[str, Any], origins: Mapping[str,
         return _in_words_of_entry(table, entries, origins[table])
     if unknown := re.fullmatch("Object contains unknown field `(.*)`", what):
         key = f"{key}.{unknown[1]}"
-        return f"{origins.get(key, 'set')}: {_unknown(key)}"
+        return f"{origins.get(key, 'set')}: {no_such_setting(key)}"
     if key in values:
         shown = "***" if key in SECRETS else repr(values[key])
         return f"{key} = {shown} (by {origins[key]}): {what[:1].lower()}{what[1:].replace('`', '')}"
@@ -290,10 +295,11 @@ def _in_words_of_entry(table: str, entries: Mapping[str, Any], origin: str) -> s
     return f"[{table}] (by {origin}): its names are texts"
 
 
-def _unknown(key: str) -> str:
+def no_such_setting(key: str) -> str:
+    """Return in words that there is no such setting, and what there is."""
     near = difflib.get_close_matches(key, _KEYS, n=1)
     meant = f", perhaps {near[0]} is meant" if near else ""
-    kind = _SECTIONS.get(key.split(".")[0])
+    kind = SECTIONS.get(key.split(".")[0])
     # No hint to `holdfast config`: it refuses the same.
     there = f"[{key.split('.')[0]}] has {', '.join(kind.__struct_fields__)}" if kind else f"there are {_TOP_LEVEL}"
     return f"unknown setting {key}{meant}: {there}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 
 import click
@@ -10,15 +11,20 @@ import msgspec
 
 from holdfast.cli.connect.addresses import both_elsewhere
 from holdfast.cli.connect.directory import cluster_errors, directory_option, is_named
-from holdfast.cli.output.tables import render
+from holdfast.cli.output.tables import json_text, render
 from holdfast.cli.values import FilePath, FiniteNumber
 from holdfast.embedded.control import is_running
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.settings import load as settings
+from holdfast.settings.meanings import Meaning, meanings_of
 from holdfast.settings.timeouts import Timeouts
+
+WIDTH = 100
+"""Characters of a line of text."""
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[SETTING|SECTION]...")
 @directory_option
 @click.option(
     "--config",
@@ -32,12 +38,13 @@ from holdfast.settings.timeouts import Timeouts
     help="Show the limits for a job whose step takes this many seconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def config(directory: Path, file: str | None, step_s: float | None, as_json: bool) -> None:
-    """Show every setting with its value and source, and the limits derived from them.
+def config(names: tuple[str, ...], directory: Path, file: str | None, step_s: float | None, as_json: bool) -> None:
+    """Show every setting with its value and source, and the limits derived from them; or what some of them mean.
 
     \b
         holdfast config
         holdfast config --config holdfast.toml --step-s 12
+        holdfast config timeouts ladder.attempts_max
 
     For a cluster that runs here, or is named by --dir: the settings that it was started with. Otherwise, and with
     --config: the settings that a process started here would have, from the environment, the file in HOLDFAST_CONFIG, or
@@ -53,6 +60,10 @@ def config(directory: Path, file: str | None, step_s: float | None, as_json: boo
         derived = derived_limits(settings.timeouts_of(listed), step_s)
     except settings.ConfigRefused as error:
         raise click.ClickException(str(error)) from error
+    if names:
+        explained = _explained(names, listed)
+        click.echo(json_text(explained) if as_json else "\n\n".join(map(_in_words, explained)))
+        return
     if as_json:
         click.echo(msgspec.json.encode({"settings": listed, "derived": derived}).decode())
         return
@@ -63,6 +74,49 @@ def config(directory: Path, file: str | None, step_s: float | None, as_json: boo
     click.echo(
         render(["limit", "seconds", "because"], [[row["limit"], row["seconds"], row["because"]] for row in derived])
     )
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting in words. `allowed`: its range or its choices, "" for any value."""
+
+    key: str
+    value: str
+    origin: str
+    default: str
+    allowed: str
+    meaning: str
+
+
+def _explained(names: tuple[str, ...], listed: list[settings.Setting]) -> list[Explanation]:
+    found = {row.key: row for row in listed}
+    known = {key: Meaning(key, "", "", meaning) for key, meaning in settings.ADDRESSES.items()} | {
+        f"{section}.{meaning.name}": meaning
+        for section, kind in settings.SECTIONS.items()
+        for meaning in meanings_of(kind)
+    }
+    wanted = dict[str, None]()
+    for name in names:
+        keys = [key for key in known if name in (key, *key.split("."))]
+        if not keys:
+            raise click.UsageError(settings.no_such_setting(name))
+        wanted |= dict.fromkeys(keys)
+    return [
+        Explanation(
+            key=key,
+            value=_masked(found[key].value) if key in found else "",
+            origin=found[key].origin if key in found else "default",
+            default=known[key].default,
+            allowed=known[key].allowed,
+            meaning=known[key].text,
+        )
+        for key in wanted
+    ]
+
+
+def _in_words(one: Explanation) -> str:
+    origin = one.origin if one.origin == "default" else f"{one.origin}; default {one.default or 'none'}"
+    head = f"{one.key} = {one.value or one.default or '-'} ({origin})" + (f", {one.allowed}" if one.allowed else "")
+    return f"{head}\n{textwrap.fill(one.meaning, WIDTH, initial_indent='    ', subsequent_indent='    ')}"
 
 
 def _runs(layout: ClusterLayout) -> bool:

@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.settings import Section, Within, ranges_of
 from holdfast.settings.inspections import CommandCheck
-from holdfast.settings.load import _SECTIONS, ConfigRefused, load
+from holdfast.settings.load import SECTIONS, ConfigRefused, load
 
-RANGES = [(section, name, within) for section, kind in _SECTIONS.items() for name, within in ranges_of(kind).items()]
+RANGES = [(section, name, within) for section, kind in SECTIONS.items() for name, within in ranges_of(kind).items()]
 
 
 def beyond(section: str, name: str, within: Within) -> tuple[float, float]:
-    if get_type_hints(_SECTIONS[section])[name] is int:
+    if get_type_hints(SECTIONS[section])[name] is int:
         return int(within.low) - 1, int(within.high) + 1
     step = max(abs(within.high), abs(within.low)) * 1e-6
     return within.low - step, within.high + step
@@ -25,7 +25,7 @@ def beyond(section: str, name: str, within: Within) -> tuple[float, float]:
 def test_a_number_beyond_its_range_is_refused_with_range_and_reason(
     section: str, name: str, within: Within, tmp_path: Path
 ) -> None:
-    kind = _SECTIONS[section]
+    kind = SECTIONS[section]
     said = f"must be at least {within.low:.12g} and at most {within.high:.12g}" + (within.why and f": {within.why}")
     for value in beyond(section, name, within):
         shown = f"{name} = {value:g} {said}"
@@ -40,7 +40,7 @@ def test_a_number_beyond_its_range_is_refused_with_range_and_reason(
             assert shown in str(told.value) and origin in str(told.value)
 
 
-@pytest.mark.parametrize("kind", [*_SECTIONS.values(), CommandCheck])
+@pytest.mark.parametrize("kind", [*SECTIONS.values(), CommandCheck])
 def test_every_number_has_a_range(kind: type[Section]) -> None:
     numbers = {name for name, hint in get_type_hints(kind).items() if hint in (int, float)}
     assert numbers == set(ranges_of(kind))

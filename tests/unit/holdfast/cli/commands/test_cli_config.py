@@ -64,3 +64,15 @@ def test_one_that_runs_goes_before_what_is_set_here_unless_that_is_the_address_o
 def test_with_none_that_runs_and_with_a_file_it_is_what_a_process_would_have(cluster: ClusterInfo) -> None:
     assert shown()["timeouts.stop_grace_s"] == ["30", "default"]
     assert shown("--dir", ".holdfast", "--config", "/dev/null")["timeouts.stop_grace_s"] == ["30", "default"]
+
+
+def test_settings_are_explained_by_section_and_by_name(cluster: ClusterInfo) -> None:
+    result = CliRunner().invoke(main, ["config", "--dir", ".holdfast", "pool", "stop_grace_s"])
+    assert result.exit_code == 0, result.output
+    explained = result.output.split("\n\n")
+    heads = [one.splitlines()[0] for one in explained]
+    assert heads[-1].startswith("timeouts.stop_grace_s = 7 (lab.toml; default 30), 0.05 to 600")
+    assert {head.split(".")[0] for head in heads[:-1]} == {"pool"}
+    assert "Time between SIGTERM and SIGKILL" in " ".join(explained[-1].split())
+    wrong = CliRunner().invoke(main, ["config", "timeouts.node_lost"])
+    assert (wrong.exit_code, "perhaps timeouts.node_lost_s is meant" in wrong.output) == (2, True)

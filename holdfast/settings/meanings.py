@@ -1,0 +1,40 @@
+"""Meaning of each setting: its default, what it may be, and the docstring under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from holdfast.field_docs import field_docs
+from holdfast.settings import Section, ranges_of
+
+
+class Meaning(NamedTuple):
+    name: str
+    default: str
+    """As in a TOML file; "": it is required, or none is there."""
+    allowed: str
+    """Range or choice, "": any value of its type."""
+    text: str
+
+
+def meanings_of(section: type[Section]) -> Iterator[Meaning]:
+    """Yield the meanings of a section's settings, in order."""
+    docs, ranges, hints = field_docs(section), ranges_of(section), get_type_hints(section)
+    for field in msgspec.structs.fields(section):
+        allowed = ""
+        if field.name in ranges:
+            low, high, why = ranges[field.name]
+            allowed = f"{low:.12g} to {high:.12g}" + (f" ({why})" if why else "")
+        elif get_origin(hints[field.name]) is Literal:
+            allowed = "one of " + ", ".join(map(_shown, get_args(hints[field.name])))
+        default = "" if field.default is msgspec.NODEFAULT else _shown(field.default)
+        yield Meaning(field.name, default, allowed, docs[field.name])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, int | float) else f'"{value}"'
