@@ -17,10 +17,10 @@ import msgspec
 from holdfast import subjects
 from holdfast.bus.accounts import OPERATOR, READ, READER, SERVICES, node_user
 from holdfast.events import BODY_BYTES_MAX, EVENT_TYPES, Event, EventClass
-from holdfast.field_docs import field_docs
 from holdfast.orders.any_order import AnyOrder
 from holdfast.orders.base import Order
 from holdfast.requests import ANALYZER_REQUESTS, CONTROLLER_REQUESTS, STANDBY_REQUESTS, Answer, AnyRequest, Request
+from holdfast.settings.meanings import field_docs
 from holdfast.subjects import ROOT, STREAMS, StreamSpec
 
 ASYNCAPI_VERSION = "3.0.0"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from holdfast.field_docs import field_docs
 from holdfast.settings import Section, ranges_of
 
 
@@ -32,6 +35,18 @@ def meanings_of(section: type[Section]) -> Iterator[Meaning]:
             allowed = "one of " + ", ".join(map(_shown, get_args(hints[field.name])))
         default = "" if field.default is msgspec.NODEFAULT else _shown(field.default)
         yield Meaning(field.name, default, allowed, docs[field.name])
+
+
+def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the docstring under each field of a struct and of its bases."""
+    docs: dict[str, str] = {}
+    for cls in reversed(kind.__mro__[: kind.__mro__.index(msgspec.Struct)]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(field.target, ast.Name):
+                docs[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return docs
 
 
 def _shown(value: Any) -> str:
