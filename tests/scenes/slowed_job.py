@@ -27,13 +27,16 @@ from holdfast_controller.service import Controller
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-POLICY = LadderPolicy(slow_cost_max_s=60)
+POLICY = LadderPolicy(slow_cost_max_s=60, slow_lasts_s=0)
+"""Algorithm 1 alone, whatever is known of how long slowness lasts."""
 
 
 class Scene:
     """A job of three nodes that trains, and a controller."""
 
-    def __init__(self, mechanisms: MechanismPolicy | None = None, *, can_resume: bool = True) -> None:
+    def __init__(
+        self, mechanisms: MechanismPolicy | None = None, *, can_resume: bool = True, ladder: LadderPolicy = POLICY
+    ) -> None:
         grants = tuple(
             Grant(node=f"node-{number}", epoch=1, address="10.0.0.1", store_ports=(29500,)) for number in range(3)
         )
@@ -47,7 +50,7 @@ class Scene:
             step=100,
             has_checkpoints=can_resume,
         )
-        self.controller = Controller(Rules(ladder=POLICY, mechanisms=mechanisms or MechanismPolicy()))
+        self.controller = Controller(Rules(ladder=ladder, mechanisms=mechanisms or MechanismPolicy()))
         self.controller.load({JOBS.name: {"job": state}, INCIDENTS.name: {}, USED_NAMES.name: {}})
 
     def receive(self, event: FailSlowLocated | FailSlowOnset | FailSlowRelieved | Inspection | NodesGranted) -> Effect:

@@ -67,6 +67,11 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     replay_suspects_max: Annotated[int, Within(1, 1_000_000)] = 2
     """Machines that a replay may evict if it cannot tell which of them is at fault; more are only named."""
 
+    slow_lasts_s: Annotated[float, Within(0.0, SETTLED_S_MAX)] = 600.0
+    """Time that slowness of a machine lasts on average (GREYHOUND, section 3: 10 minutes of a machine that computes
+    slowly, 24 and more of a link): if a restart costs less than that, a machine that tests have named is replaced at
+    once. 0: never before the slowness has cost as much as a restart (Algorithm 1)."""
+
     slow_cost_max_s: Annotated[float, Within(0.1, SETTLED_S_MAX)] = 120.0
     """Limit of the price of a restart, beside steps to repeat, until a restart of the job shows it: before that its
     start stands for it. A slow machine may cost as much before it is replaced."""

@@ -13,7 +13,7 @@ crash on a node that has an alert             -> evict it: a crash with a culpri
 a rank names its machine, and a witness too   -> evict it: its kernel, its devices, or all nodes that ran without it
 a rank alone names its machine, others are free -> it leaves, and is tested beside training; else all are tested
 the same although another one left for it     -> stop-time checks: a script can print anything
-tests name a machine that slows the job down  -> evict it, once it has cost as much as a restart, and test it again
+tests name a machine that slows the job down  -> evict it, once a restart is the smaller loss, and test it again
 a link, or a group by stacks, slows it down   -> evict both ends, or the group, likewise; healthy ones come back
 crash or hang, and a hint about its node      -> stop-time checks at once; a hint alone does nothing
 hang, and a machine itself shows a fault      -> evict it, and test it: a process there is stuck, or cannot be read

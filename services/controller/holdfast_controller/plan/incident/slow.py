@@ -1,9 +1,10 @@
 """The decision about a machine that slows its job down, or about a few of which one does.
 
-A restart costs time as well, and slowness may pass by itself: the machine is replaced once it has cost as much as a
-restart would cost this job, since the first slow iteration (GREYHOUND's Algorithm 1). At worst the job loses twice the
-minimum, however long the slowness lasts. A job that has shown no way to resume would lose everything: its slowness is
-only reported. Evicted machines are tested beside training (`checks/suspect_test.py`).
+A restart costs time as well, and slowness may pass by itself. A machine that tests have named is replaced at once if a
+restart costs this job less than what such slowness costs on average until it passes (GREYHOUND, section 3). Otherwise a
+machine is replaced once it has cost as much as a restart, since the first slow iteration (GREYHOUND's Algorithm 1): at
+worst the job then loses twice the minimum, however long the slowness lasts. A job that has shown no way to resume would
+lose everything: its slowness is only reported. Evicted machines are tested beside training (`checks/suspect_test.py`).
 
 Before tests or stacks name a machine, hints may: if one node of the slow job has a reason to be slow, such as heat, it
 is the suspect (ByteRobust §8.1.1). In a job that is slow from its start, it is the one that tests found slow last, here
@@ -38,6 +39,9 @@ NO_WAY_TO_RESUME = "no_way_to_resume"
 TESTS_ANSWER = timedelta(seconds=60)
 """Time from the onset in which tests, and rounds of stacks after them, name a machine or find none slow. Until then
 nothing follows from a hint alone, however cheap a restart is."""
+
+RELIEF_S = 10.0
+"""Time from the first slow iteration, and after an outage of the bus, in which relief may be on its way."""
 
 FROM_THE_START, FROM_THE_START_STEPS = timedelta(minutes=5), 20
 """A job that gets slow within this time of its start, or within as many steps, is slow from the start."""
@@ -266,11 +270,14 @@ def _restart_s(state: JobState, policy: LadderPolicy) -> float:
 
 
 def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
-    """Return when the slowness has cost as much as a restart; None if the job must not be restarted for it."""
+    """Return when a restart is the smaller loss; None if the job must not be restarted for the slowness."""
     slow = state.slow
     if slow is None or state.replacement is not None or (slow.is_told and not can_resume(state)):
         return None
-    cost_at = slow.since + timedelta(seconds=price(state, policy).total_s / slow.lost_share)
+    equals_s = price(state, policy).total_s / slow.lost_share
+    if slow.is_tested and equals_s < policy.slow_lasts_s:
+        equals_s = min(equals_s, RELIEF_S)
+    cost_at = slow.since + timedelta(seconds=equals_s)
     return cost_at if slow.tests_until is None else max(cost_at, slow.tests_until)
 
 
@@ -294,7 +301,11 @@ def replace_slow_nodes(draft: JobDraft) -> None:
         draft.update(slow=None)
         return
     costs, lasted_s = price(state, draft.rules.ladder), (draft.now - slow.since).total_seconds()
-    reason = f"{slow.text}; in {lasted_s:.0f} s this has cost {lasted_s * slow.lost_share:.0f} s"
+    cost_s = lasted_s * slow.lost_share
+    reason = f"{slow.text}; in {lasted_s:.0f} s this has cost {cost_s:.0f} s"
+    if cost_s < costs.total_s and slow.is_tested:
+        mean_s = draft.rules.ladder.slow_lasts_s
+        reason = f"{slow.text}; slowness lasts {mean_s:.0f} s on average, which costs {mean_s * slow.lost_share:.0f} s"
     if not can_resume(state):
         draft.update(slow=msgspec.structs.replace(slow, is_told=True))
         _withhold(draft, slow, NO_WAY_TO_RESUME, f"{reason}, but a restart would begin from scratch: {NEVER_RESUMED}")

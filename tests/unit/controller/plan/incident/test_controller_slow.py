@@ -17,6 +17,7 @@ from holdfast.events import (
     Withheld,
 )
 from holdfast.fresh_ids import uuid7
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft, Rules
@@ -61,6 +62,28 @@ def test_a_slow_machine_is_replaced_once_it_has_cost_as_much_as_a_restart() -> N
     assert (eviction.node, eviction.together) == ("node-1", ("node-1",))
     assert "an iteration takes 2 s instead of 1 s; rank 1 computes slowly; in 120 s" in eviction.reason
     assert scene.controller.jobs["job"].slow is None
+
+
+@pytest.mark.parametrize(
+    ("ladder", "is_tested", "due_s"),
+    [
+        # Half of the time is lost, and a restart costs 60 s. Relief that is on its way is awaited.
+        (LadderPolicy(slow_cost_max_s=60), True, 10),
+        (LadderPolicy(slow_cost_max_s=60), False, 120),
+        (LadderPolicy(slow_cost_max_s=60, slow_lasts_s=121), True, 10),
+        (LadderPolicy(slow_cost_max_s=60, slow_lasts_s=120), True, 120),
+    ],
+)
+def test_a_machine_that_tests_named_goes_at_once_where_a_restart_costs_less_than_slowness_on_average(
+    ladder: LadderPolicy, is_tested: bool, due_s: int
+) -> None:
+    scene = Scene(ladder=ladder)
+    named = located() if is_tested else located(is_validated=False, nodes=(), one_of=("node-1",), confidence=0.9)
+    assert not scene.receive(named).events
+    assert scene.at(due_s - 1).is_nothing
+    (eviction,) = (event for event in scene.replaced_at(due_s) if isinstance(event, Eviction))
+    why = f"slowness lasts {ladder.slow_lasts_s:.0f} s on average" if due_s == 10 else "in 120 s this has cost 60 s"
+    assert why in eviction.reason
 
 
 @pytest.mark.parametrize(
