@@ -132,8 +132,7 @@ def greyhound(seed: int = 1) -> Figure:
         "without any answer.",
         why="Our change points need several iterations (1.6 to 3.9 s each) beyond their agreement; profiles and tests "
         "take whole iterations too. What GREYHOUND does about slowness (micro-batches, topology) is not here: Holdfast "
-        "replaces a machine once it has cost as much as a restart (`[ladder] slow_cost_max_s`), and these events are "
-        "over sooner.",
+        "replaces machines ([slow-jobs.md](slow-jobs.md#what-follows)), and most of these events are over before.",
     )
 
 
