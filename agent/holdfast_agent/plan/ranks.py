@@ -143,11 +143,13 @@ def _stopped(draft: PlanDraft, ranks: tuple[int, ...], killed: int, statuses: di
         return
     ended = crew.order if crew is not None else order
     if ended is not None:
+        # A node that an order releases does not belong to the generation which that begins.
+        is_released = crew is None and ended.placement is None
         draft.emit(
             RanksStopped,
             crew,
             job=ended.job,
-            generation=ended.generation,
+            generation=max(0, ended.generation - is_released),
             cause=order.cause if order else None,
             incident=order.incident if order else None,
             ranks=ranks,

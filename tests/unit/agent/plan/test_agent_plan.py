@@ -126,6 +126,7 @@ def test_an_idle_order_stops_and_says_so_even_if_nothing_ran() -> None:
     scene.stopped()
     (stopped,) = scene.said(RanksStopped)
     assert (stopped.ordered_generation, stopped.ranks, stopped.cause) == (4, (), INCIDENT)
+    assert stopped.generation == 3, "the node is no member of generation 4: services would take it for a stranger"
     assert scene.order(order(4, idle=True)) == []
 
 
