@@ -35,7 +35,7 @@ WRONG = {
     "Missing option": [
         *("migrate", "update x", "ckpt export newest nosuch", "ckpt import dir --path dir", f"migrate {DATABASE}"),
     ],
-    "unexpected extra argument": ["up extra", "down extra", "status extra", "doctor extra", "config extra", "show x y"],
+    "unexpected extra argument": ["up extra", "down extra", "status extra", "doctor extra", "show x y"],
     "No such option": ["xid -5", "ckpt ls --nope", "nodes add --nope", "breaker show --nope", "credentials -x"],
     "File name too long": [f"run {LONG}", f"nodes add --dir {LONG}", f"credentials revoke x --dir {LONG}"],
     "no UTF-8": ["run train.py \udcff", "run --python \udcff train.py"],
@@ -137,6 +137,7 @@ WRONG = {
     ],
     "unknown setting": [
         *("config --config unknown.toml", "up --config unknown.toml --dir c", "config --config type.toml"),
+        *("config extra", "config timeouts.nix", "config ''"),
     ],
     "must be at least": ["config --config nan.toml", "up --config nan.toml --dir c"],
     "is a directory": ["config --config dir", "up --config dir --dir c", "inspect --config dir"],
