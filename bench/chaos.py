@@ -240,6 +240,11 @@ class Soak:
             time.sleep(POLL_S)
         return missing
 
+    def await_disk(self) -> None:
+        """Wait until a disk has a step: without one, a job that loses all its memory ends, and begins nothing anew."""
+        if not self._await_sql("select 1 from historian.events where job = $1 and type = 'checkpoint_saved'", JOB):
+            self.violated([f"no step has come to a disk within {STOP_S:g} s"], self._scene())
+
     def finish(self) -> None:
         """Stop the job, and compare the whole record."""
         for fault in self._active:
@@ -299,6 +304,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         running.holdfast("run", "-d", "--name", JOB, *shape, *script)
         interrupted = False
         try:
+            soak.await_disk()
             interrupted = rounds(soak, began + 60 * args.minutes)
             soak.finish()
             if not soak.metrics_lost:
