@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables by which numpy's libraries learn how many threads they may start."""
+
 
 def logs_are_readable() -> bool:
     """Return True if people read the logs of this process, on a terminal or by HOLDFAST_LOG=console."""
     return sys.stderr.isatty() or os.environ.get("HOLDFAST_LOG") == "console"
-
-
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @contextmanager

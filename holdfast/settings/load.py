@@ -317,4 +317,6 @@ def _listed(settings: Settings, origins: Mapping[str, str]) -> list[Setting]:
 def _shown(value: str | float | dict[str, msgspec.Struct]) -> str:
     if isinstance(value, dict):
         return msgspec.json.encode(value).decode() if value else ""
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -25,6 +25,8 @@ WHERE_NUMBERS_CAN_BE_CHOSEN = ("unshare", "--pid", "--fork", "--mount-proc")
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="numbers cannot be chosen here")
 def test_a_number_that_another_process_has_got_is_not_read() -> None:
+    if subprocess.run((*WHERE_NUMBERS_CAN_BE_CHOSEN, "true"), capture_output=True, check=False).returncode:
+        pytest.skip("no namespace of processes can be made here")
     done = subprocess.run(
         (*WHERE_NUMBERS_CAN_BE_CHOSEN, sys.executable, str(HERE)), capture_output=True, text=True, check=False
     )

@@ -76,7 +76,7 @@ def config(names: tuple[str, ...], directory: Path, file: str | None, step_s: fl
     )
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class ExplainedSetting(msgspec.Struct, frozen=True, kw_only=True):
     """A setting in words. `allowed`: its range or its choices, "" for any value."""
 
     key: str
@@ -87,9 +87,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
 
 
-def _explained(names: tuple[str, ...], listed: list[settings.Setting]) -> list[Explanation]:
+def _explained(names: tuple[str, ...], listed: list[settings.Setting]) -> list[ExplainedSetting]:
     found = {row.key: row for row in listed}
-    known = {key: Meaning(key, "", "", meaning) for key, meaning in settings.ADDRESSES.items()} | {
+    addresses = {key: Meaning(name=key, default="", allowed="", text=text) for key, text in settings.ADDRESSES.items()}
+    known = addresses | {
         f"{section}.{meaning.name}": meaning
         for section, kind in settings.SECTIONS.items()
         for meaning in meanings_of(kind)
@@ -101,7 +102,7 @@ def _explained(names: tuple[str, ...], listed: list[settings.Setting]) -> list[E
             raise click.UsageError(settings.no_such_setting(name))
         wanted |= dict.fromkeys(keys)
     return [
-        Explanation(
+        ExplainedSetting(
             key=key,
             value=_masked(found[key].value) if key in found else "",
             origin=found[key].origin if key in found else "default",
@@ -113,7 +114,7 @@ def _explained(names: tuple[str, ...], listed: list[settings.Setting]) -> list[E
     ]
 
 
-def _in_words(one: Explanation) -> str:
+def _in_words(one: ExplainedSetting) -> str:
     origin = one.origin if one.origin == "default" else f"{one.origin}; default {one.default or 'none'}"
     head = f"{one.key} = {one.value or one.default or '-'} ({origin})" + (f", {one.allowed}" if one.allowed else "")
     return f"{head}\n{textwrap.fill(one.meaning, WIDTH, initial_indent='    ', subsequent_indent='    ')}"

@@ -147,7 +147,7 @@ def _is_worth(slowdown: Slowdown, state: JobState, policy: LadderPolicy) -> bool
 
 
 def fail_slow_located(draft: JobDraft, event: FailSlowLocated) -> None:
-    """Note when the named machines will have cost as much as a restart."""
+    """Note the machines that were named as slow, if a restart without them can be the smaller loss."""
     state = draft.state
     if event.generation != state.generation or event.slowdown <= 1.0:
         return
@@ -274,15 +274,16 @@ def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
     slow = state.slow
     if slow is None or state.replacement is not None or (slow.is_told and not can_resume(state)):
         return None
-    equals_s = price(state, policy).total_s / slow.lost_share
-    if slow.is_tested and equals_s < policy.slow_lasts_s:
-        equals_s = min(equals_s, RELIEF_S)
-    cost_at = slow.since + timedelta(seconds=equals_s)
-    return cost_at if slow.tests_until is None else max(cost_at, slow.tests_until)
+    # Until then the slowness has cost less than a restart.
+    patience_s = price(state, policy).total_s / slow.lost_share
+    if slow.is_tested and patience_s < policy.slow_lasts_s:
+        patience_s = min(patience_s, RELIEF_S)
+    due = slow.since + timedelta(seconds=patience_s)
+    return due if slow.tests_until is None else max(due, slow.tests_until)
 
 
 def is_due(state: JobState, now: datetime, hearing_since: datetime, policy: LadderPolicy) -> bool:
-    """Return True if they have cost enough, no relief was published since, and no open incident has to end first."""
+    """Return True if a restart is due, no relief was published since, and no open incident has to end first."""
     slow, due = state.slow, due_at(state, policy)
     if slow is None or due is None or now - max(slow.since, hearing_since) < due - slow.since:
         return False

@@ -74,5 +74,6 @@ def test_settings_are_explained_by_section_and_by_name(cluster: ClusterInfo) -> 
     assert heads[-1].startswith("timeouts.stop_grace_s = 7 (lab.toml; default 30), 0.05 to 600")
     assert {head.split(".")[0] for head in heads[:-1]} == {"pool"}
     assert "Time between SIGTERM and SIGKILL" in " ".join(explained[-1].split())
+    assert shown("--dir", ".holdfast")["slow.test"][0] == "true", "as in a TOML file"
     wrong = CliRunner().invoke(main, ["config", "timeouts.node_lost"])
     assert (wrong.exit_code, "perhaps timeouts.node_lost_s is meant" in wrong.output) == (2, True)
