@@ -24,10 +24,7 @@ HOST = "127.0.0.1"
 
 def launch(count: int, script: str, arguments: list[str], outputs: list[int]) -> int:
     """Run them all; the exit code of the first that failed, whose partners are then killed."""
-    with socket.socket() as reserved:
-        # Bound and not listening: rank 0's store may listen beside it, and nobody else is given the port.
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind((HOST, 0))
+    with _reserved_port() as reserved:
         os.environ |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(reserved.getsockname()[1]), "WORLD_SIZE": str(count)}
         os.environ["LOCAL_WORLD_SIZE"] = str(count)
         if count > 1:
@@ -46,6 +43,20 @@ def launch(count: int, script: str, arguments: list[str], outputs: list[int]) ->
                 for other in ranks:
                     os.kill(other, signal.SIGKILL)
     return failed
+
+
+def _reserved_port() -> socket.socket:
+    """Bound and not listening: rank 0's store may listen beside it, and nobody else is given the port.
+
+    It is bound at all addresses, as the store is: of one address, others may have the same port of another.
+    """
+    dual = socket.has_dualstack_ipv6()
+    reserved = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if dual:
+        reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    reserved.bind(("", 0))
+    return reserved
 
 
 def _fork(rank: int, script: str, arguments: list[str], outputs: list[int]) -> int:
