@@ -40,6 +40,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--keep", action="store_true", help="leave the cluster running at the end")
     args = parser.parse_args()
+    # Otherwise a terminated demo would leave its cluster running.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     return Demo(args.dir.absolute(), args.steps, args.keep).run()
 
 
@@ -55,27 +57,30 @@ class Demo:
         self.make_room()
         self.tell("Starting a cluster on this machine: four nodes and a standby.")
         try:
-            self.holdfast("up", "--detach", "--nodes", "5")
-        finally:
-            # Not before: `up` takes no directory that holds other things. There was nothing of anybody's until now.
-            self.sign()
-        try:
+            try:
+                self.holdfast("up", "--detach", "--nodes", "5")
+            finally:
+                # Not before: `up` takes no directory that holds other things. There was nothing of anybody's until now.
+                self.sign()
             self.tell(f"An undisturbed run: GPT, pp=2 x dp=2 on four nodes, {self.steps} steps.")
             undisturbed = self.train("undisturbed")
             self.tell("The same run again. Now things break: first a rank is killed, then a node goes dark.")
             disturbed = asyncio.run(self.train_and_break("disturbed"))
             return asyncio.run(self.summarise(undisturbed, disturbed))
         finally:
-            if not self.keep:
-                self.holdfast("down")
+            if not self.keep and self.marker.exists():
+                self.down()
 
     def make_room(self) -> None:
         """Remove the cluster of an earlier demo; anything else, a cluster of jobs too, is not ours to remove."""
         if self.marker.exists():
-            subprocess.run([HOLDFAST, "down", "--dir", self.directory], check=False, capture_output=True)
+            self.down(capture_output=True)
             shutil.rmtree(self.directory, ignore_errors=True)
         elif self.directory.exists() and any(self.directory.iterdir()):
             raise SystemExit(f"{self.directory} holds something else than a demo: remove it, or name a new directory")
+
+    def down(self, *, capture_output: bool = False) -> None:
+        subprocess.run([HOLDFAST, "down", "--dir", self.directory], check=False, capture_output=capture_output)
 
     def sign(self) -> None:
         """Say that what is in the directory may go when the demo starts again."""
