@@ -15,7 +15,7 @@ from typing import NamedTuple
 import machine
 from chaos_checks import Training
 from chaos_clocks import Clocks
-from launchers import Cluster
+from launchers import Cluster, LauncherFailed
 
 from holdfast.embedded.control import PowerOff, PowerOn, ask
 from holdfast.embedded.fabric import DEVICE
@@ -69,6 +69,7 @@ class Faults:
         self._up = up
         self._clocks = clocks
         self._layout = ClusterLayout(running.directory)
+        self._supervisor_killed_at = 0.0
         self.kinds: dict[str, Callable[[str], Injected]] = {}
         self.kinds |= {f"kill {name}": self._kill for name in PROCESSES}
         self.kinds |= {f"stop {name}": self._stop for name in PROCESSES}
@@ -157,11 +158,16 @@ class Faults:
 
     def _kill_supervisor(self, kind: str) -> Injected:
         pid = _alive(self._running.info.pid or 0, "the supervisor")
-        at = time.time()
+        at = self._supervisor_killed_at = time.time()
         os.kill(pid, signal.SIGKILL)
 
         def undo() -> None:
-            self._running.holdfast("up", "--detach", *self._up, limit_s=UP_S)
+            try:
+                self._running.holdfast("up", "--detach", *self._up, limit_s=UP_S)
+            except LauncherFailed:
+                # The second of a pair may kill what this begins to start; then the second starts it anew.
+                if self._supervisor_killed_at == at:
+                    raise
 
         return Injected(kind, "", at, at + self._duration_s(), undo, frozenset(self._running.info.nodes))
 
