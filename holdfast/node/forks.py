@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import locale
 import os
 import runpy
 import signal
@@ -15,6 +16,8 @@ from typing import Any, NoReturn
 
 _FIRST_OWN_DESCRIPTOR = 3
 _HANDLED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+_LENIENT_LOCALES = ("C", "POSIX", "C.UTF-8", "C.utf8", "UTF-8")
+"""Locales in which an interpreter prints names of files as they are, also those that are not UTF-8."""
 EXIT_SETUP_FAILED = 70
 """Exit code of a child that could not become what it was forked for (EX_SOFTWARE); its log has the reason."""
 
@@ -54,8 +57,10 @@ def take_streams(output: int, errors: int, keep: int | None = None) -> int:
     # Unbuffered like `python -u`, as torchrun does.
     null_input = io.FileIO(0, closefd=False)
     null_input.name = "<stdin>"
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(null_input), encoding="utf-8")  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = _text_stream(1, "<stdout>", "strict")  # type: ignore[misc]
+    handling = "surrogateescape" if locale.setlocale(locale.LC_CTYPE) in _LENIENT_LOCALES else "strict"
+    reader = io.BufferedReader(null_input)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(reader, encoding="utf-8", errors=handling)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text_stream(1, "<stdout>", handling)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _text_stream(2, "<stderr>", "backslashreplace")  # type: ignore[misc]
     return _FIRST_OWN_DESCRIPTOR
 

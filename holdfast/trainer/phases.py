@@ -21,7 +21,8 @@ class _Binding:
 
     `explicit` once the script counts its own steps. `unsettled_ns` is the time of the first optimizer step: whether it
     is a step of the job is known only when the script calls `step` for it, or steps the optimizer again without having
-    done so. `recorder` is that of a rank that replays. `framework` is the one that counts the steps; "": none.
+    done so. `recorder` is that of a rank that replays. `framework` is the one that counts the steps; "": none, and
+    `trained_before` the number of steps before its present training, if that began again at 0.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class _Binding:
         self.explicit = False
         self.unsettled_ns: tuple[int, int] | None = None
         self.framework = ""
+        self.trained_before = 0
         self.start = StepStart()
         self.is_begun = False
         self.is_start_known = True
@@ -65,11 +67,11 @@ class _Binding:
         start = self.start.decide()
         return start.done + (self.unsettled_ns is not None) if start.is_known else None
 
-    def begin_counting(self, framework: str, done: int, name: str) -> None:
+    def begin_counting(self, framework: str, done: int, name: str, *, is_known: bool = True) -> None:
         """Let a framework count from now on: optimizers are not asked any more."""
         if self.ledger is not None and not self.explicit:
             self.framework, self.unsettled_ns, self.is_begun = framework, None, True
-            self.ledger.begin_steps(done + 1, Source.FRAMEWORK, name)
+            self.ledger.begin_steps(done + 1, Source.FRAMEWORK, name, is_known=is_known)
 
 
 binding = _Binding()
@@ -82,6 +84,7 @@ def bind(ledger: LedgerWriter, ring: RingWriter | None = None) -> None:
     binding.is_start_known = True
     binding.unsettled_ns = None
     binding.framework = ""
+    binding.trained_before = 0
     binding.start = StepStart()
 
 

@@ -7,6 +7,7 @@ the exception that ends it, and an end that cannot fail late.
 from __future__ import annotations
 
 import atexit
+import builtins
 import faulthandler
 import importlib.util
 import linecache
@@ -16,7 +17,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
@@ -87,6 +88,8 @@ def _execute(script: str, args: Sequence[str], is_module: bool) -> int:
     try:
         module, code = _load_module(script) if is_module else _load_script(script)
         sys.argv = [str(module.__file__) if is_module else script, *args]
+        # A script may execute itself again by it.
+        sys.orig_argv[:] = [sys.executable, "-u", *(("-m",) if is_module else ()), script, *args]
         sys.modules["__main__"] = module
         exec(code, module.__dict__)  # noqa: S102 - running the user's script is what a rank is for
     except SystemExit as request:
@@ -113,7 +116,10 @@ def _load_script(script: str) -> tuple[ModuleType, CodeType]:
     module.__file__ = script
     # Without a spec, as for a script: multiprocessing's spawn decides by it how to import the main module again.
     module.__spec__ = None
-    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    module.__loader__ = SourceFileLoader("__main__", script)
+    module.__cached__ = None  # type: ignore[attr-defined]
+    # The module: what it has here is a dictionary, which scripts that set a builtin do not expect.
+    module.__builtins__ = builtins  # type: ignore[attr-defined]
     module.__annotations__ = {}
     return module, compile(source, script, "exec", dont_inherit=True)
 
@@ -132,7 +138,7 @@ def _load_module(name: str) -> tuple[ModuleType, CodeType]:
     module.__spec__ = spec
     module.__loader__ = spec.loader
     module.__package__ = spec.parent
-    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    module.__builtins__ = builtins  # type: ignore[attr-defined]
     module.__annotations__ = {}
     return module, code
 

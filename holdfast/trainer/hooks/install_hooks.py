@@ -11,8 +11,6 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-import time
-import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -22,13 +20,11 @@ from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import flight_recorder, kernel_starts
 from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks, recorded_call
 from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
-from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.hooks.log_hooks import patch_event_files
-from holdfast.trainer.known_imports import note_imports
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import make_deterministic
 from holdfast.trainer.spawned.parent import patch_spawn
-from holdfast.trainer.steps import frameworks, loads, saves
+from holdfast.trainer.steps import counted, frameworks, loads, saves
 from holdfast.trainer.steps.guard import harmless
 
 COLLECTIVES = (
@@ -156,7 +152,7 @@ def _patch_rendezvous(module: ModuleType) -> None:
 def _patch_optimizer(module: ModuleType) -> None:
     # Runs before training is held at the end of the step.
     module.register_optimizer_step_post_hook(note_buckets)
-    module.register_optimizer_step_post_hook(_on_optimizer_step)
+    counted.hook(module)
     module.register_optimizer_step_post_hook(device_used.stepped)
 
 
@@ -177,37 +173,6 @@ def _in_rendezvous(original: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     return call
-
-
-class _Counted:
-    """The optimizer whose steps are the job's steps: the first one to step, for as long as it exists."""
-
-    optimizer: weakref.ref[Any] | None = None
-
-
-def _on_optimizer_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    ledger, recorder = binding.ledger, binding.recorder
-    if recorder is None and (ledger is None or ((binding.explicit or binding.framework) and ledger.steps_done)):
-        return
-    counted = _Counted.optimizer() if _Counted.optimizer is not None else None
-    if counted is None:
-        _Counted.optimizer = weakref.ref(optimizer)
-    is_counted = counted is None or counted is optimizer
-    if recorder is not None:
-        recorder.optimizer_stepped(optimizer, is_counted=is_counted)
-    if ledger is None or not is_counted:
-        return
-    if ledger.steps_done == 0 and binding.unsettled_ns is None:
-        harmless(binding.start.note_optimizer)(optimizer)
-        note_imports()
-    if binding.explicit or binding.framework:
-        return
-    if binding.unsettled_ns is None and ledger.steps_done == 0:
-        binding.unsettled_ns = (time.time_ns(), time.monotonic_ns())
-        return
-    binding.settle()
-    ledger.complete_step()
-    wait_if_held()
 
 
 def _patch_torch(module: ModuleType) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
+from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, is_marked, mark
+from holdfast.trainer.steps.start import generation
 
 
 def patch_transformers(module: ModuleType) -> None:
@@ -86,9 +88,22 @@ def _after(original: Callable[..., Any], hook: Callable[..., None]) -> Callable[
 
 
 def note_begin(framework: str, done: int) -> None:
-    """Note that a framework begins to train, with so many steps completed."""
-    if binding.framework in ("", framework):
-        binding.begin_counting(framework, int(done), _versioned(framework))
+    """Note that a framework begins to train, with so many steps completed.
+
+    If it has trained before in this process and begins again at a lower number, the job's steps go on all the same. A
+    later generation does not know which of its trainings it does again.
+    """
+    ledger = binding.ledger
+    if ledger is None or binding.explicit or binding.framework not in ("", framework):
+        return
+    done, name, is_known = int(done), _versioned(framework), True
+    if ledger.steps_done:
+        if done + binding.trained_before < ledger.step:
+            binding.trained_before = ledger.step - done
+            mark(COUNTS_BEGIN_AGAIN)
+    elif generation() > 1 and is_marked(COUNTS_BEGIN_AGAIN):
+        name, is_known = f"{framework} trains more than once", False
+    binding.begin_counting(framework, done, name, is_known=is_known)
 
 
 def note_step(framework: str, done: int) -> None:
@@ -98,8 +113,9 @@ def note_step(framework: str, done: int) -> None:
         return
     if not binding.framework:
         binding.begin_counting(framework, int(done) - 1, _versioned(framework))
-    if done != ledger.step:
-        ledger.complete_step(int(done))
+    number = int(done) + binding.trained_before
+    if number != ledger.step:
+        ledger.complete_step(number)
         wait_if_held()
 
 

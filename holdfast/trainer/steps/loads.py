@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
-from holdfast.trainer.steps.saves import step_of
+from holdfast.trainer.steps.saves import saved_at
 from holdfast.trainer.steps.start import path_of
 
 LOADED_STATE = "_holdfast_loaded_state"
@@ -77,7 +77,7 @@ def _noting(original: Callable[..., Any], place: str, at: int = 0) -> Callable[.
 def _note(value: object, place: object) -> None:
     if binding.ledger is not None:
         path = path_of(place)
-        binding.start.note_loaded(value, place, None if path is None else step_of(path))
+        binding.start.note_loaded(value, place, None if path is None else saved_at(path))
 
 
 @harmless

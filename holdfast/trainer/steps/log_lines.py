@@ -15,12 +15,10 @@ import sys
 from holdfast.node.ledger.ledger_layout import Source
 from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
-from holdfast.trainer.steps.saves import note_folder
+from holdfast.trainer.steps.notes import NUMBERS_BEGIN_AGAIN, is_marked, mark
 
 LINE_CHARS_MAX = 512
 LINES_MAX = 10_000
-BEGIN_AGAIN = "printed-numbers-begin-again"
-"""Name of that file."""
 _NUMBERED = re.compile(r"\b(global[ _-]?step|iteration|iter|step)s?\b\W{0,16}(\d{1,12})(?![\d.])", re.IGNORECASE)
 _EPOCH = re.compile("epoch", re.IGNORECASE)
 
@@ -58,22 +56,11 @@ class LineNumbers:
             return
         if first < 0 or (self._shown is not None and self._shown[0] == name and first < self._shown[1]):
             self.is_wanted = False
-            _note_that_they_begin_again()
+            mark(NUMBERS_BEGIN_AGAIN)
         elif self._shown is None:
             self._shown = name, first
-            if not _begin_again():
+            if not is_marked(NUMBERS_BEGIN_AGAIN):
                 ledger.begin_steps(first, Source.LOG, f"{name} in its output")
-
-
-def _begin_again() -> bool:
-    folder = note_folder()
-    return folder is not None and (folder / BEGIN_AGAIN).exists()
-
-
-def _note_that_they_begin_again() -> None:
-    if (folder := note_folder()) is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / BEGIN_AGAIN).touch()
 
 
 class _Watched(io.TextIOWrapper):

@@ -19,9 +19,11 @@ from typing import Any
 import msgspec
 
 from holdfast.trainer.phases import binding
+from holdfast.trainer.steps.counted import own_count
 from holdfast.trainer.steps.guard import harmless
+from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, mark, note_folder
+from holdfast.trainer.steps.start import LATE_STEPS_MAX, Saved
 
-FOLDER = "saved-steps"
 NOTES_BYTES_MAX = 16_384
 """A rank's notes that are longer are set aside, in place of those before: it remembers 200 saves or more."""
 
@@ -34,6 +36,8 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     modified_ns: int
     done: int
     """Number of steps that the job had completed."""
+    own_count: int | None = None
+    """Number of steps that its optimizer had counted by itself; None if it keeps no count."""
 
 
 _note = msgspec.json.Decoder(_Note)
@@ -46,13 +50,14 @@ def patch_torch_save(torch: ModuleType) -> None:
     def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
         # In another thread, training goes on meanwhile.
         done = binding.steps_completed()
+        own = own_count() if done else None
         original(obj, f, *args, **kwargs)
-        _note_saved(f, done)
+        _note_saved(f, done, own)
 
     torch.save = torch.serialization.save = save  # type: ignore[attr-defined]
 
 
-def step_of(path: Path) -> int | None:
+def saved_at(path: Path) -> Saved | None:
     """Return how many steps the job had completed when it saved a file; None if that is not known."""
     folder = note_folder()
     try:
@@ -61,9 +66,11 @@ def step_of(path: Path) -> int | None:
     except OSError:
         return None
     # A file that replaces another may have the inode of the one before.
-    errors_ns = {abs(note.modified_ns - about.st_mtime_ns): note.done for note in notes if note.inode == about.st_ino}
+    errors_ns = {abs(note.modified_ns - about.st_mtime_ns): note for note in notes if note.inode == about.st_ino}
     nearest_ns = min(errors_ns, default=TIME_ERROR_NS)
-    return errors_ns[nearest_ns] if nearest_ns < TIME_ERROR_NS else None
+    if nearest_ns >= TIME_ERROR_NS:
+        return None
+    return Saved(errors_ns[nearest_ns].done, errors_ns[nearest_ns].own_count)
 
 
 def _read(folder: Path) -> Iterator[_Note]:
@@ -75,7 +82,7 @@ def _read(folder: Path) -> Iterator[_Note]:
 
 
 @harmless
-def _note_saved(place: Any, done: int | None) -> None:
+def _note_saved(place: Any, done: int | None, own: int | None) -> None:
     folder = note_folder()
     # What is saved before the first step is no progress.
     if not done or folder is None:
@@ -85,18 +92,14 @@ def _note_saved(place: Any, done: int | None) -> None:
     except (AttributeError, OSError):
         # It is no file of this machine.
         return
-    note = msgspec.json.encode(_Note(inode=about.st_ino, modified_ns=about.st_mtime_ns, done=done))
+    if own is not None and not binding.start.goes_on(own, done, tolerance=LATE_STEPS_MAX):
+        mark(COUNTS_BEGIN_AGAIN)
+    note = msgspec.json.encode(_Note(inode=about.st_ino, modified_ns=about.st_mtime_ns, done=done, own_count=own))
     folder.mkdir(parents=True, exist_ok=True)
-    own = folder / f"rank-{int(os.environ['RANK']):05d}.jsonl"
+    file_of_rank = folder / f"rank-{int(os.environ['RANK']):05d}.jsonl"
     # Training does not wait for the disk: ext4 allocates a file at once that replaces another one.
-    with open(own, "ab", buffering=0) as file:
+    with open(file_of_rank, "ab", buffering=0) as file:
         file.write(b"\n%b\n" % note)
         is_long = file.tell() > NOTES_BYTES_MAX
     if is_long:
-        own.replace(own.with_suffix(".jsonl.older"))
-
-
-def note_folder() -> Path | None:
-    """Return where ranks note what a later generation is to know of this one; None without a job."""
-    directory = os.environ.get("HOLDFAST_JOB_DIR")
-    return Path(directory) / FOLDER if directory else None
+        file_of_rank.replace(file_of_rank.with_suffix(".jsonl.older"))

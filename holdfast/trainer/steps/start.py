@@ -1,10 +1,11 @@
 """The step from which a process goes on, if its script does not report it: found in what the script restores.
 
 The best witness is the optimizer: Adam and most others count their own steps and keep the count with their state, so a
-count above 0 after the first step shows both that the script restored it and how far it was. Second is a number with a
-telling name in what the script loads, or the step at which that was saved, if they do not agree. An optimizer that
-counts from 0, in a script that has loaded nothing of this job, began at 0. In all other cases nothing shows from which
-step the script goes on.
+count above 0 after the first step shows both that the script restored it and how far it was. Where the script makes a
+new optimizer while it trains, that count is not the job's: what was noted when the file was saved relates the two.
+Second is a number with a telling name in what the script loads, or the step at which that was saved, if they do not
+agree. A script that has loaded nothing of this job, and begins with the weights of the job's first step or with an
+optimizer that counts from 0, began at 0. In all other cases nothing shows from which step the script goes on.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ LATE_STEPS_MAX = 10
 OPTIMIZER_STATE = "the optimizer's restored state"
 SAVED = "the save"
 """Stands for a number that was noted when a file was saved."""
+BEGINS_AGAIN = "its optimizers begin again while it trains"
 
 
 class Start(NamedTuple):
@@ -53,6 +55,13 @@ class Start(NamedTuple):
     is_known: bool = True
 
 
+class Saved(NamedTuple):
+    """When a file was saved: the number of steps that the job had completed, and its optimizer had counted."""
+
+    done: int
+    own_count: int | None = None
+
+
 class _Number(NamedTuple):
     done: int
     name: str
@@ -60,53 +69,107 @@ class _Number(NamedTuple):
 
 
 class StepStart:
-    """What this process has loaded, and what its optimizer counted."""
+    """What this process has loaded, what its optimizer counted, and with which weights it began."""
 
     def __init__(self) -> None:
+        self._has_stepped = False
         self._own_count: int | None = None
-        self._number: _Number | None = None
+        self._numbers: list[_Number] = []
+        self._saved: list[tuple[Saved, str]] = []
         self._unnumbered = ""
+        self._has_first_weights: bool | None = None
+        self._begins_again = False
 
-    def note_loaded(self, value: object, place: object, saved_at: int | None = None) -> None:
+    def note_loaded(self, value: object, place: object, saved: Saved | None = None) -> None:
         """Note what the script has loaded, and the file or directory that it was in.
 
-        `saved_at`: the number of steps that the job had completed when it saved that, if this was noted.
+        `saved`: what was noted when the job saved that.
         """
+        if self._has_stepped:
+            return
         is_of_job, file = _is_of_job(place), _name_of(place)
         found = number_in(value)
-        if saved_at is not None:
-            found = _agreed(found, saved_at)
+        if saved is not None:
+            found = _agreed(found, saved.done)
+            self._saved.append((saved, file))
         if found is not None:
             name, number = found
-            if self._number is None or is_of_job >= self._number.is_of_job:
-                self._number = _Number(number, f"{name} {'of' if name == SAVED else 'in'} {file}", is_of_job)
+            self._numbers.append(_Number(number, f"{name} {'of' if name == SAVED else 'in'} {file}", is_of_job))
         elif is_of_job:
             self._unnumbered = file
 
     def note_optimizer(self, optimizer: Any) -> None:
         """Read the optimizer's own count after its first step in this process."""
+        self._has_stepped = True
         count = count_of(optimizer)
         self._own_count = None if count is None else max(0, count - 1)
+
+    def note_weights(self, are_the_first: bool | None) -> None:
+        """Note whether training began with the weights of the job's first step; None: it is the first, or unknown."""
+        self._has_first_weights = are_the_first
+
+    def note_that_counts_begin_again(self) -> None:
+        """Note that in this job the optimizer's count is not that of the job's steps."""
+        self._begins_again = True
 
     @property
     def is_counted(self) -> bool:
         """True if the optimizer keeps a count of its steps."""
         return self._own_count is not None
 
+    def goes_on(self, own_count: int | None, done: int | None, tolerance: int = 0) -> bool:
+        """Return True if the optimizer's own count is as far from the number of steps as at the start."""
+        start = self.decide()
+        if own_count is None or done is None or self._own_count is None or not start.is_known:
+            return False
+        return abs((done - own_count) - (start.done - self._own_count)) <= tolerance
+
     def decide(self) -> Start:
-        number = self._number
         if self._own_count:
-            return Start(self._own_count, Source.RESTORED, OPTIMIZER_STATE)
+            return self._by_count(self._own_count)
+        of_job = [number for number in self._numbers if number.is_of_job]
+        if len({number.done for number in of_job}) > 1:
+            return _unknown("its files are of different steps")
         # An optimizer that begins at 0 beside an older file: these are weights to begin with, not the job's progress.
-        if number is not None and (number.is_of_job or self._own_count is None):
-            return Start(number.done, Source.RESTORED, number.name)
+        numbers = of_job or (self._numbers if self._own_count is None else [])
+        if numbers:
+            return Start(numbers[-1].done, Source.RESTORED, numbers[-1].name)
         # What the first generation has written itself, before its first step, is no step of the job.
-        if self._unnumbered and _generation() > 1:
-            return Start(0, Source.OPTIMIZER, f"no step in {self._unnumbered}", is_known=False)
-        # There are more ways to restore than are hooked: only an optimizer's own count shows that nothing was.
-        if self._own_count is None and _generation() > 1:
-            return Start(0, Source.OPTIMIZER, "the optimizer keeps no count", is_known=False)
-        return Start(0, Source.OPTIMIZER)
+        if generation() == 1:
+            return Start(0, Source.OPTIMIZER)
+        return self._by_weights()
+
+    def _by_count(self, own_count: int) -> Start:
+        """Return the start of a script that has restored an optimizer with this count."""
+        counted = [(saved.own_count - own_count, saved.done) for saved, _ in self._saved if saved.own_count is not None]
+        # The state may have been copied first, and saved while training went on.
+        near = [(late, done) for late, done in counted if 0 <= late <= LATE_STEPS_MAX]
+        if near:
+            late, done = min(near, key=lambda pair: (pair[0], -pair[1]))
+            return Start(done - late, Source.RESTORED, OPTIMIZER_STATE)
+        if not self._begins_again:
+            return Start(own_count, Source.RESTORED, OPTIMIZER_STATE)
+        if len({saved.done for saved, _ in self._saved}) == 1:
+            saved, file = self._saved[0]
+            return Start(saved.done, Source.RESTORED, f"{SAVED} of {file}")
+        return _unknown(BEGINS_AGAIN)
+
+    def _by_weights(self) -> Start:
+        """Return the start of a restart that shows no step."""
+        if self._begins_again:
+            return _unknown(BEGINS_AGAIN)
+        if self._has_first_weights:
+            return Start(0, Source.OPTIMIZER)
+        if self._unnumbered:
+            return _unknown(f"no step in {self._unnumbered}")
+        # There are more ways to restore than are hooked.
+        if self._has_first_weights is not None:
+            return _unknown("its weights are not those of the first step")
+        return Start(0, Source.OPTIMIZER) if self.is_counted else _unknown("the optimizer keeps no count")
+
+
+def _unknown(why: str) -> Start:
+    return Start(0, Source.OPTIMIZER, why, is_known=False)
 
 
 def _agreed(found: tuple[str, int] | None, saved_at: int) -> tuple[str, int]:
@@ -176,7 +239,7 @@ def _is_of_job(place: object) -> bool:
     """Return True if this job may have written what lies there: it is not older than the job."""
     path = path_of(place)
     if path is None:
-        return _generation() > 1
+        return generation() > 1
     try:
         # A directory may be older than what was written into it.
         newest = max((path.stat().st_mtime, *(entry.stat().st_mtime for entry in _entries(path))))
@@ -185,7 +248,7 @@ def _is_of_job(place: object) -> bool:
         return True
 
 
-def _generation() -> int:
+def generation() -> int:
     return int(os.environ.get(GENERATION_VARIABLE, "1"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from holdfast.node.forks import fork_child
+from holdfast.node.forks import fork_child, take_streams
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -29,3 +30,20 @@ def test_a_fork_that_is_ended_at_once_ends(number: signal.Signals) -> None:
         signal.signal(number, before)
     assert os.waitstatus_to_exitcode(status) == -number
     assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_fork_prints_names_that_are_no_text_as_an_interpreter_does() -> None:
+    """In the locale C. In others both raise an error."""
+
+    def child(_: int) -> NoReturn:
+        locale.setlocale(locale.LC_CTYPE, "C")
+        take_streams(write, write)
+        print(os.fsdecode(b"caf\xe9"))
+        os._exit(0)
+
+    read, write = os.pipe()
+    pid = fork_child(child)
+    os.close(write)
+    with os.fdopen(read, "rb") as output:
+        assert output.read() == b"caf\xe9\n"
+    assert os.waitpid(pid, 0)[1] == 0

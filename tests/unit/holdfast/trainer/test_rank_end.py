@@ -49,6 +49,26 @@ def test_a_traceback_has_the_scripts_calls_and_torchs_and_no_hooks_between() -> 
         assert names == [own, own, "_of_torch"]
 
 
+def test_a_script_finds_what_the_interpreter_gives_to_its_main_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import inspect, sys\n"
+        "if not hasattr(__builtins__, 'profile'):\n    __builtins__.profile = lambda function: function\n"
+        "@profile\ndef main(): pass\n"
+        "print(inspect.getsource(main), __loader__.get_filename(), __cached__, sys.orig_argv[2:])\n"
+        "del __builtins__.profile\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "orig_argv", [*sys.orig_argv])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    assert _execute(str(script), ("--steps", "3"), is_module=False) == 0
+    shown = capsys.readouterr().out
+    assert shown == f"@profile\ndef main(): pass\n {script} None ['{script}', '--steps', '3']\n"
+
+
 def test_a_script_that_is_no_python_is_shown_by_its_own_line_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from holdfast.node.ledger.spawned_ledger import SpawnedLedger, take_over
 
 TORCH = """
 hooks = []
+def register_optimizer_step_pre_hook(hook):
+    pass
 def register_optimizer_step_post_hook(hook):
     hooks.append(hook)
 class SGD:

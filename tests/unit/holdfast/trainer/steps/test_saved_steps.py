@@ -13,6 +13,7 @@ import torch
 
 from holdfast.node.ledger.ledger_layout import Source
 from holdfast.trainer.steps import saves
+from holdfast.trainer.steps.notes import FOLDER
 from holdfast.trainer.steps.start import GENERATION_VARIABLE, StepStart
 
 SNAPSHOT = {"epoch": 2, "weights": torch.ones(3)}
@@ -35,7 +36,7 @@ def test_a_snapshot_that_was_renamed_is_known(hooked: Any, tmp_path: Path) -> No
     hooked.save(SNAPSHOT, part)
     part.rename(path)
     start = StepStart()
-    start.note_loaded(torch.load(path), path, saves.step_of(path))
+    start.note_loaded(torch.load(path), path, saves.saved_at(path))
     assert start.decide() == (60, Source.RESTORED, "the save of snapshot.pt", True)
 
 
@@ -43,7 +44,7 @@ def test_so_is_one_that_the_script_opened(hooked: Any, tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pt"
     with path.open("wb") as file:
         hooked.save(SNAPSHOT, file)
-    assert saves.step_of(path) == 60
+    assert saves.saved_at(path) == (60, None)
 
 
 def test_a_file_that_took_over_an_inode_is_not_taken_for_the_one_before(
@@ -54,23 +55,23 @@ def test_a_file_that_took_over_an_inode_is_not_taken_for_the_one_before(
         monkeypatch.setattr(saves.binding, "steps_completed", lambda done=done: done)
         hooked.save(SNAPSHOT, path)
         time.sleep(0.01)
-    assert saves.step_of(path) == 40
+    assert saves.saved_at(path) == (40, None)
 
 
 def test_other_files_are_not(hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "snapshot.pt"
     hooked.save(SNAPSHOT, path)
     os.utime(path, (1.0, 1.0))
-    assert saves.step_of(path) is None, "it was written again"
-    assert saves.step_of(tmp_path / "missing") is None
+    assert saves.saved_at(path) is None, "it was written again"
+    assert saves.saved_at(tmp_path / "missing") is None
     monkeypatch.setattr(saves.binding, "steps_completed", lambda: 0)
     hooked.save(SNAPSHOT, tmp_path / "vocabulary.pt")
-    assert saves.step_of(tmp_path / "vocabulary.pt") is None, "nothing was trained yet"
+    assert saves.saved_at(tmp_path / "vocabulary.pt") is None, "nothing was trained yet"
 
 
 def test_notes_are_added_and_the_oldest_forgotten(hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saves, "NOTES_BYTES_MAX", 500)
-    own = tmp_path / "job" / saves.FOLDER / "rank-00000.jsonl"
+    own = tmp_path / "job" / FOLDER / "rank-00000.jsonl"
     paths = [tmp_path / f"snapshot-{number}.pt" for number in range(30)]
     for number, path in enumerate(paths):
         before = own.stat().st_ino if own.exists() else None
@@ -79,8 +80,8 @@ def test_notes_are_added_and_the_oldest_forgotten(hooked: Any, tmp_path: Path, m
             assert own.stat().st_ino == before, "a file that replaces another one is written to the disk meanwhile"
             with own.open("ab") as file:
                 file.write(b'{"inode": 1')
-    assert [saves.step_of(path) for path in paths[-5:]] == [60] * 5
-    assert saves.step_of(paths[0]) is None
+    assert [saves.saved_at(path) for path in paths[-5:]] == [(60, None)] * 5
+    assert saves.saved_at(paths[0]) is None
     assert sum(file.stat().st_size for file in own.parent.iterdir()) < 4 * 500
 
 
@@ -100,7 +101,7 @@ def test_a_number_counts_if_it_agrees_with_the_step_of_the_save(
     path = tmp_path / "snapshot.pt"
     hooked.save({"epoch": 2, "step": number}, path)
     start = StepStart()
-    start.note_loaded(torch.load(path), path, saves.step_of(path))
+    start.note_loaded(torch.load(path), path, saves.saved_at(path))
     assert start.decide()[:3] == (done, Source.RESTORED, name)
 
 
@@ -108,4 +109,4 @@ def test_training_goes_on_while_a_thread_saves(hooked: Any, tmp_path: Path, monk
     counted = iter((60, 65))
     monkeypatch.setattr(saves.binding, "steps_completed", lambda: next(counted))
     hooked.save(SNAPSHOT, tmp_path / "snapshot.pt")
-    assert saves.step_of(tmp_path / "snapshot.pt") == 60
+    assert saves.saved_at(tmp_path / "snapshot.pt") == (60, None)

@@ -1,0 +1,148 @@
+"""The optimizer whose steps are the job's, and what each of them leads to.
+
+It is the first one to step. Another takes its place once that one is gone, or has made two steps while it made none: a
+script may train in stages, with an optimizer for each. Optimizers that step beside it, as those of a GAN, add nothing.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any, NamedTuple
+
+from holdfast.trainer.hooks.holding import wait_if_held
+from holdfast.trainer.known_imports import note_imports
+from holdfast.trainer.phases import binding
+from holdfast.trainer.steps.guard import harmless
+from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, is_marked, mark
+from holdfast.trainer.steps.start import count_of
+from holdfast.trainer.steps.weights import are_the_first, weights_of
+
+Moment = tuple[int, int]
+"""Real and monotonic time."""
+
+
+class Taken(NamedTuple):
+    """When the job completed the steps that an optimizer's step shows: one, none, or two."""
+
+    moments: tuple[Moment, ...]
+    has_changed: bool = False
+
+
+class CountedOptimizer:
+    """Which optimizer counts. It keeps none alive."""
+
+    def __init__(self) -> None:
+        self._optimizer: weakref.ref[Any] | None = None
+        self._since: weakref.WeakKeyDictionary[Any, Moment] = weakref.WeakKeyDictionary()
+        """Other optimizers that stepped after its last step."""
+        self._beside: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Other optimizers that stepped before that."""
+
+    @property
+    def optimizer(self) -> Any:
+        return None if self._optimizer is None else self._optimizer()
+
+    def take(self, optimizer: Any, now: Moment) -> Taken:
+        """Note that an optimizer has made a step."""
+        current = self.optimizer
+        if current is optimizer:
+            if self._since:
+                self._beside.update(self._since)
+                self._since.clear()
+            return Taken((now,))
+        before = self._since.get(optimizer)
+        if current is not None and before is None:
+            self._since[optimizer] = now
+            return Taken(())
+        has_changed = self._optimizer is not None
+        # The first step of one that steps beside it belongs to a step that is counted.
+        moments = (now,) if before is None or optimizer in self._beside else (before, now)
+        self._optimizer = weakref.ref(optimizer)
+        self._since.clear()
+        return Taken(moments, has_changed)
+
+
+class _State:
+    counted = CountedOptimizer()
+    before_first: Any = None
+    """Handle of the hook on the first step."""
+    weights: str | None = None
+
+
+def begin() -> None:
+    """Forget which optimizer counts, and the weights that the first one began with."""
+    _State.counted, _State.weights = CountedOptimizer(), None
+
+
+def own_count() -> int | None:
+    """Return what the optimizer that counts has counted by itself; None if it keeps no count."""
+    found: list[int | None] = [None]
+    _read_count(found)
+    return found[0]
+
+
+@harmless
+def _read_count(found: list[int | None]) -> None:
+    if (optimizer := _State.counted.optimizer) is not None:
+        found[0] = count_of(optimizer)
+
+
+def hook(module: Any) -> None:
+    """Hook the steps of all optimizers."""
+    _State.before_first = module.register_optimizer_step_pre_hook(_before_step)
+    module.register_optimizer_step_post_hook(_on_step)
+
+
+@harmless
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if _State.weights is None and binding.ledger is not None and not (binding.explicit or binding.framework):
+        _State.weights = weights_of(optimizer)
+
+
+def _on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    ledger, recorder = binding.ledger, binding.recorder
+    if recorder is None and (ledger is None or ((binding.explicit or binding.framework) and ledger.steps_done)):
+        return
+    now = time.time_ns(), time.monotonic_ns()
+    taken = _State.counted.take(optimizer, now)
+    if recorder is not None:
+        recorder.optimizer_stepped(optimizer, is_counted=bool(taken.moments))
+    if ledger is None or not taken.moments:
+        return
+    if ledger.steps_done == 0 and binding.unsettled_ns is None:
+        _note_start(optimizer)
+        note_imports()
+    if binding.explicit or binding.framework:
+        return
+    moments = taken.moments
+    if binding.unsettled_ns is None and ledger.steps_done == 0:
+        binding.unsettled_ns = now
+        return
+    binding.settle()
+    for moment in moments:
+        ledger.complete_step(at_ns=moment)
+    if taken.has_changed:
+        _note_change(optimizer)
+    wait_if_held()
+
+
+@harmless
+def _note_start(optimizer: Any) -> None:
+    if _State.before_first is not None:
+        _State.before_first.remove()
+        _State.before_first = None
+    if is_marked(COUNTS_BEGIN_AGAIN):
+        binding.start.note_that_counts_begin_again()
+    if _State.weights is not None:
+        binding.start.note_weights(are_the_first(_State.weights))
+    binding.start.note_optimizer(optimizer)
+
+
+@harmless
+def _note_change(optimizer: Any) -> None:
+    """Another optimizer counts from now on. If its own count does not go on from that of the one before, it shows
+    nothing to later generations.
+    """
+    if not binding.start.goes_on(count_of(optimizer), binding.steps_completed()):
+        mark(COUNTS_BEGIN_AGAIN)

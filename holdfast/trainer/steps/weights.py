@@ -1,0 +1,53 @@
+"""The weights with which a job makes its first step. A later generation that begins with the same ones has restored
+nothing, however its script may restore; one that begins with others may have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+from holdfast.trainer.steps.notes import note_folder
+from holdfast.trainer.steps.start import generation
+
+PARAMETERS_READ = 32
+ELEMENTS_READ = 8
+"""Number of elements of each, spread over it."""
+
+
+def weights_of(optimizer: Any) -> str | None:
+    """Return a digest of what the optimizer is about to change; None if that cannot be read now."""
+    import torch
+
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    read = []
+    for parameter in parameters[:: max(1, len(parameters) // PARAMETERS_READ)][:PARAMETERS_READ]:
+        local = getattr(parameter, "_local_tensor", parameter).detach()
+        if local.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None
+        if local.numel() and local.is_contiguous():
+            elements = local.view(-1)[:: max(1, local.numel() // ELEMENTS_READ)][:ELEMENTS_READ]
+            read.append(elements.to(torch.float64))
+    if not read:
+        return None
+    numbers = torch.cat([elements.to(read[0].device) for elements in read]).cpu().numpy()
+    return hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest()
+
+
+def are_the_first(digest: str) -> bool | None:
+    """Compare with those of this rank's first step in the job; None if this is the first one, which is noted."""
+    folder = note_folder()
+    if folder is None:
+        return None
+    own = folder / f"first-weights-{int(os.environ['RANK']):05d}"
+    try:
+        if generation() > 1:
+            return own.read_text() == digest
+    except FileNotFoundError:
+        pass
+    folder.mkdir(parents=True, exist_ok=True)
+    part = own.with_suffix(f".{os.getpid()}")
+    part.write_text(digest)
+    part.replace(own)
+    return None

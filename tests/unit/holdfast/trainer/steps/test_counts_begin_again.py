@@ -1,0 +1,248 @@
+"""Scripts whose optimizers, or frameworks, count from 0 again while they train: the job's steps are counted on, and a
+restart goes on from the job's step or from none that is known.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.ledger_reader import LedgerReader
+from holdfast.trainer.phases import bind, binding
+from holdfast.trainer.steps import counted, frameworks, loads, saves
+from holdfast.trainer.steps.start import GENERATION_VARIABLE
+
+REGISTER = ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")
+ADAM, SGD = torch.optim.Adam, torch.optim.SGD
+
+
+class Shown(NamedTuple):
+    """What a generation's ledger shows: its first and last step, and whether the first one is known."""
+
+    first: int | None
+    last: int
+    is_known: bool
+
+
+class Job:
+    """A script's generations, each in this process: torch, as far as the hooks know it, and fresh weights."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self._monkeypatch, self.generation = path, monkeypatch, 0
+        self.torch: Any = SimpleNamespace(save=torch.save, load=torch.load, serialization=SimpleNamespace())
+        saves.patch_torch_save(self.torch)
+        loads.patch_torch_load(self.torch)
+        self._hooks: list[Any] = []
+
+    def begin(self) -> None:
+        self.generation += 1
+        self._monkeypatch.setenv(GENERATION_VARIABLE, str(self.generation))
+        bind(LedgerWriter(self.path / "ledger", rank=0, generation=self.generation))
+        self.end()
+        counted.begin()
+        module = import_module("torch.optim.optimizer")
+        kept = [self._kept(getattr(module, name)) for name in REGISTER]
+        counted.hook(SimpleNamespace(**dict(zip(REGISTER, kept, strict=True))))
+
+    def _kept(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        def call(hook: Any) -> Any:
+            self._hooks.append(register(hook))
+            return self._hooks[-1]
+
+        return call
+
+    def end(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def shown(self) -> Shown:
+        binding.settle()
+        reader = LedgerReader(self.path / "ledger")
+        snapshot = reader.snapshot()
+        reader.close()
+        return Shown(snapshot.first, snapshot.step, snapshot.is_start_known)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    monkeypatch.setenv("HOLDFAST_JOB_DIR", str(tmp_path / "job"))
+    monkeypatch.setenv("RANK", "0")
+    names = ("ledger", "explicit", "is_begun", "is_start_known", "unsettled_ns", "framework", "start", "ring")
+    for name in (*names, "trained_before"):
+        monkeypatch.setattr(binding, name, getattr(binding, name))
+    running = Job(tmp_path, monkeypatch)
+    yield running
+    running.end()
+
+
+def model(seed: int = 0) -> torch.nn.Linear:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(4, 1)
+
+
+def train(network: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        network(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+
+
+def restore(job: Job, path: Path, network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    state = job.torch.load(path)
+    network.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+
+def save(job: Job, path: Path, network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    job.torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict()}, path)
+
+
+def test_a_range_test_of_the_rate_comes_before_training_once(job: Job) -> None:
+    path = job.path / "ck.pt"
+    job.begin()
+    network = model()
+    trial = copy.deepcopy(network)
+    train(trial, ADAM(trial.parameters()), 40)
+    optimizer = ADAM(network.parameters())
+    train(network, optimizer, 25)
+    save(job, path, network, optimizer)
+    train(network, optimizer, 5)
+    assert job.shown().last == 69
+    job.begin()
+    network = model()
+    optimizer = ADAM(network.parameters())
+    restore(job, path, network, optimizer)
+    train(network, optimizer, 2)
+    assert job.shown() == Shown(65, 66, True)
+
+
+def test_a_stage_has_an_optimizer_of_its_own_while_the_first_ones_lives(job: Job) -> None:
+    first, second = job.path / "first.pt", job.path / "second.pt"
+    job.begin()
+    network, other = model(), model(1)
+    optimizer, of_other = ADAM(network.parameters()), ADAM(other.parameters())
+    train(network, optimizer, 60)
+    save(job, first, network, optimizer)
+    train(other, of_other, 40)
+    save(job, second, other, of_other)
+    train(other, of_other, 9)
+    assert job.shown().last == 108
+    job.begin()
+    network, other = model(), model(1)
+    optimizer, of_other = ADAM(network.parameters()), ADAM(other.parameters())
+    restore(job, first, network, optimizer)
+    restore(job, second, other, of_other)
+    train(other, of_other, 2)
+    assert job.shown() == Shown(100, 101, True)
+
+
+def test_the_best_state_is_loaded_again_while_it_trains(job: Job) -> None:
+    best, last = job.path / "best.pt", job.path / "last.pt"
+    job.begin()
+    network = model()
+    optimizer = ADAM(network.parameters())
+    train(network, optimizer, 30)
+    save(job, best, network, optimizer)
+    train(network, optimizer, 30)
+    restore(job, best, network, optimizer)
+    train(network, optimizer, 15)
+    save(job, last, network, optimizer)
+    job.begin()
+    network = model()
+    optimizer = ADAM(network.parameters())
+    restore(job, last, network, optimizer)
+    train(network, optimizer, 2)
+    assert job.shown() == Shown(75, 76, True)
+
+
+@pytest.mark.parametrize("kind", [ADAM, SGD])
+def test_it_is_unknown_which_folds_are_done(job: Job, kind: type[torch.optim.Optimizer]) -> None:
+    """Each fold begins with the same weights, and the script remembers those that are done in a file of its own."""
+    job.begin()
+    for _ in range(2):
+        network = model()
+        train(network, kind(network.parameters(), lr=0.01), 50)  # type: ignore[call-arg]
+    assert job.shown().last == 99
+    job.begin()
+    network = model()
+    train(network, kind(network.parameters(), lr=0.01), 2)  # type: ignore[call-arg]
+    assert not job.shown().is_known
+
+
+@pytest.mark.parametrize("kind", [ADAM, SGD])
+def test_a_script_that_begins_with_the_first_weights_began_again(job: Job, kind: type[torch.optim.Optimizer]) -> None:
+    for generation in range(2):
+        job.begin()
+        network = model()
+        train(network, kind(network.parameters(), lr=0.01), 9 - generation)  # type: ignore[call-arg]
+    assert job.shown() == Shown(0, 7, True)
+
+
+def test_with_other_weights_it_may_have_restored_them_in_any_way(job: Job) -> None:
+    job.begin()
+    network = model()
+    train(network, ADAM(network.parameters()), 9)
+    job.begin()
+    train(network, ADAM(network.parameters()), 9)
+    assert not job.shown().is_known
+
+
+def test_files_of_different_steps_show_neither(job: Job) -> None:
+    best, last = job.path / "best.pt", job.path / "last.pt"
+    job.begin()
+    network = model()
+    optimizer = SGD(network.parameters(), lr=0.01)
+    for path in (best, last):
+        train(network, optimizer, 20)
+        save(job, path, network, optimizer)
+    job.begin()
+    network = model()
+    optimizer = SGD(network.parameters(), lr=0.01)
+    restore(job, last, network, optimizer)
+    job.torch.load(best)
+    train(network, optimizer, 2)
+    assert not job.shown().is_known
+
+
+def test_optimizers_that_step_beside_it_add_nothing(job: Job) -> None:
+    """A critic that steps five times for each step of the generator counts from its second step on."""
+    job.begin()
+    generator, critic = model(), model(1)
+    both = SGD(generator.parameters(), lr=0.01), SGD(critic.parameters(), lr=0.01)
+    for _ in range(4):
+        train(generator, both[0], 1)
+        train(critic, both[1], 5)
+    assert job.shown().last + 1 == 21
+    job.begin()
+    for _ in range(6):
+        train(generator, both[0], 1)
+        train(critic, both[1], 1)
+    assert job.shown().last + 1 == 6
+
+
+def test_a_framework_that_trains_twice_goes_on_and_a_restart_does_not_know_where(job: Job) -> None:
+    def fit(steps: int, done: int = 0) -> None:
+        frameworks.note_begin("transformers", done)
+        for step in range(done, steps):
+            frameworks.note_step("transformers", step + 1)
+
+    job.begin()
+    fit(40)
+    fit(60, done=40)
+    assert job.shown() == Shown(1, 60, True)
+    job.begin()
+    fit(70, done=60)
+    assert job.shown() == Shown(61, 70, True), "it went on where the first one had ended"
+    fit(35)
+    assert job.shown().last == 105
+    job.begin()
+    fit(10)
+    assert job.shown() == Shown(1, 10, False)
