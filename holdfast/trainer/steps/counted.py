@@ -63,8 +63,18 @@ class CountedOptimizer:
         return Taken(moments, has_changed)
 
 
-class _State:
+class State(NamedTuple):
+    """Of an optimizer: its own count of steps, and a digest of its weights; None: it has none, or cannot be read."""
+
+    own_count: int | None = None
+    weights: str | None = None
+
+
+class _Now:
     counted = CountedOptimizer()
+    read = State()
+    read_at = -1
+    """Number of steps at which it was read: a script may save many files after one step."""
     before_first: Any = None
     """Handle of the hook on the first step."""
     weights: str | None = None
@@ -72,32 +82,34 @@ class _State:
 
 def begin() -> None:
     """Forget which optimizer counts, and the weights that the first one began with."""
-    _State.counted, _State.weights = CountedOptimizer(), None
+    _Now.counted, _Now.weights, _Now.read_at = CountedOptimizer(), None, -1
 
 
-def own_count() -> int | None:
-    """Return what the optimizer that counts has counted by itself; None if it keeps no count."""
-    found: list[int | None] = [None]
-    _read_count(found)
-    return found[0]
+def state() -> State:
+    """Return what the optimizer that counts has counted by itself, and the weights that it has reached."""
+    steps_done = 0 if binding.ledger is None else binding.ledger.steps_done
+    if _Now.read_at != steps_done:
+        _Now.read, _Now.read_at = State(), steps_done
+        _read_state()
+    return _Now.read
 
 
 @harmless
-def _read_count(found: list[int | None]) -> None:
-    if (optimizer := _State.counted.optimizer) is not None:
-        found[0] = count_of(optimizer)
+def _read_state() -> None:
+    if (optimizer := _Now.counted.optimizer) is not None:
+        _Now.read = State(count_of(optimizer), weights_of(optimizer))
 
 
 def hook(module: Any) -> None:
     """Hook the steps of all optimizers."""
-    _State.before_first = module.register_optimizer_step_pre_hook(_before_step)
+    _Now.before_first = module.register_optimizer_step_pre_hook(_before_step)
     module.register_optimizer_step_post_hook(_on_step)
 
 
 @harmless
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if _State.weights is None and binding.ledger is not None and not (binding.explicit or binding.framework):
-        _State.weights = weights_of(optimizer)
+    if _Now.weights is None and binding.ledger is not None and not (binding.explicit or binding.framework):
+        _Now.weights = weights_of(optimizer)
 
 
 def _on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -105,7 +117,7 @@ def _on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if recorder is None and (ledger is None or ((binding.explicit or binding.framework) and ledger.steps_done)):
         return
     now = time.time_ns(), time.monotonic_ns()
-    taken = _State.counted.take(optimizer, now)
+    taken = _Now.counted.take(optimizer, now)
     if recorder is not None:
         recorder.optimizer_stepped(optimizer, is_counted=bool(taken.moments))
     if ledger is None or not taken.moments:
@@ -129,13 +141,13 @@ def _on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 @harmless
 def _note_start(optimizer: Any) -> None:
-    if _State.before_first is not None:
-        _State.before_first.remove()
-        _State.before_first = None
+    if _Now.before_first is not None:
+        _Now.before_first.remove()
+        _Now.before_first = None
     if is_marked(COUNTS_BEGIN_AGAIN):
         binding.start.note_that_counts_begin_again()
-    if _State.weights is not None:
-        binding.start.note_weights(are_the_first(_State.weights))
+    if _Now.weights is not None:
+        binding.start.note_weights(_Now.weights, are_the_first(_Now.weights))
     binding.start.note_optimizer(optimizer)
 
 

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 
 from holdfast.trainer.phases import binding
-from holdfast.trainer.steps.counted import own_count
+from holdfast.trainer.steps import counted
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, mark, note_folder
 from holdfast.trainer.steps.start import LATE_STEPS_MAX, Saved
 
 NOTES_BYTES_MAX = 16_384
-"""A rank's notes that are longer are set aside, in place of those before: it remembers 200 saves or more."""
+"""A rank's notes that are longer are set aside, in place of those before: it remembers 100 saves or more."""
 
 TIME_ERROR_NS = 10 * 10**9
 """Time from the end of a save until its file is closed."""
@@ -38,9 +38,11 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps that the job had completed."""
     own_count: int | None = None
     """Number of steps that its optimizer had counted by itself; None if it keeps no count."""
+    weights: str | None = None
+    """A digest of the weights that the optimizer had reached."""
 
 
-_note = msgspec.json.Decoder(_Note)
+_decoder = msgspec.json.Decoder(_Note)
 
 
 def patch_torch_save(torch: ModuleType) -> None:
@@ -50,9 +52,9 @@ def patch_torch_save(torch: ModuleType) -> None:
     def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
         # In another thread, training goes on meanwhile.
         done = binding.steps_completed()
-        own = own_count() if done else None
+        state = counted.state() if done else counted.State()
         original(obj, f, *args, **kwargs)
-        _note_saved(f, done, own)
+        _note_saved(f, done, state)
 
     torch.save = torch.serialization.save = save  # type: ignore[attr-defined]
 
@@ -70,7 +72,8 @@ def saved_at(path: Path) -> Saved | None:
     nearest_ns = min(errors_ns, default=TIME_ERROR_NS)
     if nearest_ns >= TIME_ERROR_NS:
         return None
-    return Saved(errors_ns[nearest_ns].done, errors_ns[nearest_ns].own_count)
+    note = errors_ns[nearest_ns]
+    return Saved(note.done, note.own_count, note.weights)
 
 
 def _read(folder: Path) -> Iterator[_Note]:
@@ -78,11 +81,11 @@ def _read(folder: Path) -> Iterator[_Note]:
         for line in file.read_bytes().splitlines():
             # A power cut may have torn one.
             with contextlib.suppress(msgspec.DecodeError):
-                yield _note.decode(line)
+                yield _decoder.decode(line)
 
 
 @harmless
-def _note_saved(place: Any, done: int | None, own: int | None) -> None:
+def _note_saved(place: Any, done: int | None, state: counted.State) -> None:
     folder = note_folder()
     # What is saved before the first step is no progress.
     if not done or folder is None:
@@ -92,14 +95,15 @@ def _note_saved(place: Any, done: int | None, own: int | None) -> None:
     except (AttributeError, OSError):
         # It is no file of this machine.
         return
-    if own is not None and not binding.start.goes_on(own, done, tolerance=LATE_STEPS_MAX):
+    own_count, weights = state
+    if own_count is not None and not binding.start.goes_on(own_count, done, tolerance=LATE_STEPS_MAX):
         mark(COUNTS_BEGIN_AGAIN)
-    note = msgspec.json.encode(_Note(inode=about.st_ino, modified_ns=about.st_mtime_ns, done=done, own_count=own))
+    note = _Note(inode=about.st_ino, modified_ns=about.st_mtime_ns, done=done, own_count=own_count, weights=weights)
     folder.mkdir(parents=True, exist_ok=True)
     file_of_rank = folder / f"rank-{int(os.environ['RANK']):05d}.jsonl"
     # Training does not wait for the disk: ext4 allocates a file at once that replaces another one.
     with open(file_of_rank, "ab", buffering=0) as file:
-        file.write(b"\n%b\n" % note)
+        file.write(b"\n%b\n" % msgspec.json.encode(note))
         is_long = file.tell() > NOTES_BYTES_MAX
     if is_long:
         file_of_rank.replace(file_of_rank.with_suffix(".jsonl.older"))

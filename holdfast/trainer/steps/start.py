@@ -56,16 +56,21 @@ class Start(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """When a file was saved: the number of steps that the job had completed, and its optimizer had counted."""
+    """When a file was saved: the number of steps that the job had completed, and its optimizer had counted, and a
+    digest of the weights that this had reached.
+    """
 
     done: int
     own_count: int | None = None
+    weights: str | None = None
 
 
 class _Number(NamedTuple):
     done: int
     name: str
     is_of_job: bool
+    weights: str | None
+    """A digest of the weights when it was saved."""
 
 
 class StepStart:
@@ -77,6 +82,7 @@ class StepStart:
         self._numbers: list[_Number] = []
         self._saved: list[tuple[Saved, str]] = []
         self._unnumbered = ""
+        self._weights: str | None = None
         self._has_first_weights: bool | None = None
         self._begins_again = False
 
@@ -94,7 +100,8 @@ class StepStart:
             self._saved.append((saved, file))
         if found is not None:
             name, number = found
-            self._numbers.append(_Number(number, f"{name} {'of' if name == SAVED else 'in'} {file}", is_of_job))
+            name = f"{name} {'of' if name == SAVED else 'in'} {file}"
+            self._numbers.append(_Number(number, name, is_of_job, None if saved is None else saved.weights))
         elif is_of_job:
             self._unnumbered = file
 
@@ -104,9 +111,11 @@ class StepStart:
         count = count_of(optimizer)
         self._own_count = None if count is None else max(0, count - 1)
 
-    def note_weights(self, are_the_first: bool | None) -> None:
-        """Note whether training began with the weights of the job's first step; None: it is the first, or unknown."""
-        self._has_first_weights = are_the_first
+    def note_weights(self, weights: str, are_the_first: bool | None) -> None:
+        """Note the weights with which training began, and whether they are those of the job's first step; None: this is
+        the first one.
+        """
+        self._weights, self._has_first_weights = weights, are_the_first
 
     def note_that_counts_begin_again(self) -> None:
         """Note that in this job the optimizer's count is not that of the job's steps."""
@@ -129,7 +138,10 @@ class StepStart:
             return self._by_count(self._own_count)
         of_job = [number for number in self._numbers if number.is_of_job]
         if len({number.done for number in of_job}) > 1:
-            return _unknown("its files are of different steps")
+            # One of them may have been read for something else, such as the best loss.
+            of_job = [number for number in of_job if number.weights and number.weights == self._weights]
+            if len({number.done for number in of_job}) != 1:
+                return _unknown("its files are of different steps")
         # An optimizer that begins at 0 beside an older file: these are weights to begin with, not the job's progress.
         numbers = of_job or (self._numbers if self._own_count is None else [])
         if numbers:

@@ -195,7 +195,9 @@ def test_with_other_weights_it_may_have_restored_them_in_any_way(job: Job) -> No
     assert not job.shown().is_known
 
 
-def test_files_of_different_steps_show_neither(job: Job) -> None:
+@pytest.mark.parametrize(("is_loaded", "shown"), [(True, Shown(40, 41, True)), (False, Shown(0, 1, False))])
+def test_of_several_files_the_one_counts_whose_weights_are_trained_on(job: Job, is_loaded: bool, shown: Shown) -> None:
+    """The best one is read for its loss."""
     best, last = job.path / "best.pt", job.path / "last.pt"
     job.begin()
     network = model()
@@ -204,12 +206,14 @@ def test_files_of_different_steps_show_neither(job: Job) -> None:
         train(network, optimizer, 20)
         save(job, path, network, optimizer)
     job.begin()
-    network = model()
+    network = model(7)
     optimizer = SGD(network.parameters(), lr=0.01)
-    restore(job, last, network, optimizer)
+    job.torch.load(last)
+    if is_loaded:
+        restore(job, last, network, optimizer)
     job.torch.load(best)
     train(network, optimizer, 2)
-    assert not job.shown().is_known
+    assert job.shown() == shown
 
 
 def test_optimizers_that_step_beside_it_add_nothing(job: Job) -> None:

@@ -14,7 +14,7 @@ import torch
 from holdfast.node.ledger.ledger_layout import Source
 from holdfast.trainer.steps import saves
 from holdfast.trainer.steps.notes import FOLDER
-from holdfast.trainer.steps.start import GENERATION_VARIABLE, StepStart
+from holdfast.trainer.steps.start import GENERATION_VARIABLE, Saved, StepStart
 
 SNAPSHOT = {"epoch": 2, "weights": torch.ones(3)}
 
@@ -44,7 +44,7 @@ def test_so_is_one_that_the_script_opened(hooked: Any, tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pt"
     with path.open("wb") as file:
         hooked.save(SNAPSHOT, file)
-    assert saves.saved_at(path) == (60, None)
+    assert saves.saved_at(path) == Saved(60)
 
 
 def test_a_file_that_took_over_an_inode_is_not_taken_for_the_one_before(
@@ -55,7 +55,7 @@ def test_a_file_that_took_over_an_inode_is_not_taken_for_the_one_before(
         monkeypatch.setattr(saves.binding, "steps_completed", lambda done=done: done)
         hooked.save(SNAPSHOT, path)
         time.sleep(0.01)
-    assert saves.saved_at(path) == (40, None)
+    assert saves.saved_at(path) == Saved(40)
 
 
 def test_other_files_are_not(hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_notes_are_added_and_the_oldest_forgotten(hooked: Any, tmp_path: Path, m
             assert own.stat().st_ino == before, "a file that replaces another one is written to the disk meanwhile"
             with own.open("ab") as file:
                 file.write(b'{"inode": 1')
-    assert [saves.saved_at(path) for path in paths[-5:]] == [(60, None)] * 5
+    assert [saves.saved_at(path) for path in paths[-5:]] == [Saved(60)] * 5
     assert saves.saved_at(paths[0]) is None
     assert sum(file.stat().st_size for file in own.parent.iterdir()) < 4 * 500
 
@@ -109,4 +109,4 @@ def test_training_goes_on_while_a_thread_saves(hooked: Any, tmp_path: Path, monk
     counted = iter((60, 65))
     monkeypatch.setattr(saves.binding, "steps_completed", lambda: next(counted))
     hooked.save(SNAPSHOT, tmp_path / "snapshot.pt")
-    assert saves.saved_at(tmp_path / "snapshot.pt") == (60, None)
+    assert saves.saved_at(tmp_path / "snapshot.pt") == Saved(60)
