@@ -28,8 +28,9 @@ where type = 'breaker_opened' order by job
 
 
 @click.group(invoke_without_command=True)
+@reading_options
 @click.pass_context
-def breaker(context: click.Context) -> None:
+def breaker(context: click.Context, directory: Path, database_url: str | None, as_json: bool) -> None:
     """Show the circuit breakers of jobs, or reset one.
 
     \b
@@ -41,7 +42,7 @@ def breaker(context: click.Context) -> None:
     evicted, and each eviction that it blocks is recorded (`withheld`). Lost nodes are still replaced.
     """
     if context.invoked_subcommand is None:
-        context.invoke(show)
+        context.invoke(show, directory=directory, database_url=database_url, as_json=as_json)
 
 
 @breaker.command()
