@@ -13,23 +13,28 @@ from holdfast.cli.connect.database import Connection, as_dicts
 LAST = "last"
 
 NUMBERED = """
-select key, row_number() over (order by coalesce(min(opened_at), min(at)), key) as number from (
-    select key, opened_at, null as at from controller.incidents
+select key, min(job) as job, coalesce(min(opened_at), min(at)) as opened_at,
+       row_number() over (order by coalesce(min(opened_at), min(at)), key) as number from (
+    select key, job, opened_at, null as at from controller.incidents
     union all
-    select incident::text, null, at from historian.events where type = 'incident_opened'
+    select incident::text, job, null, at from historian.events where type = 'incident_opened'
 ) known group by key
 """
 """All incidents, numbered from the oldest that is still recorded: numbers become smaller when old ones are dropped."""
 
+# After a restore of the database the record has incidents that the controller does not know. It never closes them.
 _RECENT = f"""
-with numbered as ({NUMBERED})
-select n.number, c.key as incident, c.job, c.opened_at, c.closed_at, c.symptom, c.summary,
-       h.node, h.rank, h.nodes_evicted, c.attempts, coalesce(c.outcome, 'open') as outcome, h.lost_steps,
-       h.seconds_to_recover, h.incident is not null as has_record
-from (select * from controller.incidents where $1::text is null or job = $1 order by opened_at desc limit $2) c
-join numbered n on n.key = c.key
-left join lateral (select * from historian.incidents h where h.incident = c.key::uuid limit 1) h on true
-order by c.opened_at desc
+with recent as (select * from ({NUMBERED}) known where $1::text is null or job = $1 order by number desc limit $2)
+select r.number, r.key as incident, r.job, r.opened_at, coalesce(c.closed_at, h.closed_at) as closed_at,
+       coalesce(c.symptom, h.symptom) as symptom, coalesce(c.summary, h.summary) as summary,
+       h.node, h.rank, h.nodes_evicted, coalesce(c.attempts, h.attempts) as attempts,
+       coalesce(c.outcome, case when c.key is not null then 'open' else nullif(h.outcome, 'open') end, 'unknown')
+           as outcome,
+       h.lost_steps, h.seconds_to_recover, h.incident is not null as has_record
+from recent r
+left join controller.incidents c on c.key = r.key
+left join lateral (select * from historian.incidents h where h.incident = r.key::uuid limit 1) h on true
+order by r.number desc
 """
 
 _NUMBERS = f"select key, number from ({NUMBERED}) n where key = any($1::text[])"

@@ -188,6 +188,17 @@ def test_incidents(scene: Scene) -> None:
     assert "no incidents of job other" in holdfast(scene, "incidents", "--job", "other").stdout
 
 
+def test_incidents_that_only_the_record_has_are_listed(embedded_postgres: str) -> None:
+    """As after a restore of the database, where the bus had what came after the backup."""
+    scene = Scene(asyncio.run(new_database(embedded_postgres, "incidents_of_the_record")))
+    asyncio.run(record(scene.urls["historian"], [*scene.story.events, *scene.broken.events]))
+    assert [(row["number"], row["job"], row["outcome"]) for row in data(holdfast(scene, "incidents", "--json"))] == [
+        *((2, "gpt", "recovered"), (1, "broken", "unknown")),
+    ]
+    (row,) = data(holdfast(scene, "incidents", "--job", "gpt", "--json"))
+    assert (row["incident"], row["attempts"], row["closed_at"] is not None) == (scene.recovered, 1, True)
+
+
 def test_show_a_recovered_incident_by_the_beginning_of_its_id(scene: Scene) -> None:
     result = holdfast(scene, "show", scene.recovered[:-1])
     assert result.exit_code == 0, result.output
@@ -275,8 +286,9 @@ def test_explain_has_each_rung_its_evidence_and_what_would_have_come_next(scene:
 
 
 def test_breakers(scene: Scene) -> None:
-    (row,) = data(holdfast(scene, "breaker", "show", "--json"))
-    assert (row["job"], row["evictions"], row["reason"]) == ("late", 3, "too many of them")
+    for command in (("breaker", "show"), ("breaker",)):
+        (row,) = data(holdfast(scene, *command, "--json"))
+        assert (row["job"], row["evictions"], row["reason"]) == ("late", 3, "too many of them")
 
 
 def test_nodes(scene: Scene) -> None:
