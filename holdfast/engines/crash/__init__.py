@@ -1,6 +1,6 @@
 """Diagnosis of a crash: from logs and exit codes of all ranks to one symptom with evidence. See docs/classify.md.
 
-The path of a log: `scan` reads lines, `traceback` finds exceptions, `rule_matches` applies `rules.toml`, `cascade`
+The path of a log: `scan` reads lines, `traceback` finds exceptions, `rule_matches` applies `rules_in_order`, `cascade`
 finds the rank that failed first, `diagnose` decides, `words` guesses where no rule knows the end.
 """
 

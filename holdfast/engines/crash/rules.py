@@ -1,4 +1,5 @@
-"""Rules: the meaning of a line or an exception. They are data in `rules.toml`, tried in order.
+"""Rules: the meaning of a line or an exception. They are data in `rules_in_order`, tried in the order of
+its files' names and of the rules in each.
 
 hand = "first"    the rank's end, for its own reason
        "vague"    the rank's own end, whose reason other lines must show
@@ -179,5 +180,12 @@ def parsed(text: str) -> RuleBook:
 
 @functools.cache
 def rule_book() -> RuleBook:
-    """Return the rules that come with Holdfast; read once."""
-    return parsed(resources.files("holdfast.engines.crash").joinpath("rules.toml").read_text(encoding="utf-8"))
+    """Return the rules that come with Holdfast, of all files in the order of their names; read once."""
+    files = resources.files("holdfast.engines.crash").joinpath("rules_in_order").iterdir()
+    return parsed(
+        "\n".join(
+            file.read_text(encoding="utf-8")
+            for file in sorted(files, key=lambda file: file.name)
+            if file.name.endswith(".toml")
+        )
+    )
