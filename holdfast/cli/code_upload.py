@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import click
@@ -12,7 +12,8 @@ from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.output.tables import printable
 from holdfast.code.manifest import encode
 from holdfast.code.on_bus import publish
-from holdfast.code.snapshot import FOUND_TREE_LIMITS, Snapshot, SnapshotRefused, snapshot, tree_of
+from holdfast.code.private_files import PRIVATE
+from holdfast.code.snapshot import FOUND_TREE_LIMITS, LeftOut, Snapshot, SnapshotRefused, snapshot, tree_of
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import CODE_REQUESTS, CodeOffer, KeepCode
 from holdfast.subjects import CODE_BUCKET
@@ -29,10 +30,7 @@ def snapshot_of(root: Path, *own: Path) -> Snapshot:
         taken = snapshot(root, exclude=_inside(root, own))
     except SnapshotRefused as error:
         raise click.ClickException(printable(str(error))) from error
-    left = [f"{left.path} ({left.why})" for left in taken.left_out if left.why != _IGNORED]
-    if left:
-        named = printable("; ".join(left[:_NAMED])) + (f"; {len(left) - _NAMED} more" if len(left) > _NAMED else "")
-        click.echo(f"not part of the version: {named}", err=True)
+    _name_left_out(left for left in taken.left_out if left.why != _IGNORED)
     return taken
 
 
@@ -42,9 +40,12 @@ def snapshot_for_script(script: Path, *own: Path) -> Snapshot | None:
     why = "it lies in a home directory or at the root of the file system"
     if root is not None:
         try:
-            return snapshot(root, FOUND_TREE_LIMITS, exclude=_inside(root, own))
+            taken = snapshot(root, FOUND_TREE_LIMITS, exclude=_inside(root, own))
         except SnapshotRefused as error:
             why = str(error)
+        else:
+            _name_left_out(left for left in taken.left_out if left.why in PRIVATE)
+            return taken
     click.echo(
         f"the script runs where it lies, and cannot be updated or rolled back while it runs: {printable(why)}. Name "
         "its source tree with --code DIR, or give --code none to run it this way without this message",
@@ -82,6 +83,13 @@ async def upload(bus: Bus, code: Snapshot, message: str = "") -> CodeOffer:
         if attempt:
             lacking = [digest for digest in answer.lacking if digest in every] or every
     raise click.ClickException(refusal)
+
+
+def _name_left_out(every: Iterable[LeftOut]) -> None:
+    left = [f"{left.path} ({left.why})" for left in every]
+    if left:
+        named = printable("; ".join(left[:_NAMED])) + (f"; {len(left) - _NAMED} more" if len(left) > _NAMED else "")
+        click.echo(f"not part of the version: {named}", err=True)
 
 
 def _inside(root: Path, own: tuple[Path, ...]) -> list[Path]:

@@ -43,9 +43,13 @@ def commit(directory: Path) -> Commit:
     return Commit(id=head, is_dirty=bool(changed))
 
 
-def members(directory: Path) -> list[str]:
-    """Return tracked paths, and untracked ones that are not ignored; a trailing slash marks a nested work tree."""
-    return _paths(_git(directory, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "."))
+def members(directory: Path) -> list[tuple[str, bool]]:
+    """Return tracked paths, True, and untracked ones that are not ignored, False; a trailing slash marks a nested work
+    tree.
+    """
+    listed = _git(directory, "ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard", "--", ".")
+    # A letter and a space are before each: `?` for untracked.
+    return sorted({(path[2:], not path.startswith("?")) for path in _paths(listed)})
 
 
 def ignored(directory: Path) -> list[str]:

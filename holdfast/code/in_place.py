@@ -10,10 +10,8 @@ from typing import NamedTuple
 from holdfast.code.manifest import Manifest, ManifestEntry, digest_of
 from holdfast.code.unchanged import Unchanged
 
-_CODE = (
-    *(".py", ".pyi", ".pyx", ".pxd", ".so", ".sh", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh"),
-    *(".yaml", ".yml", ".toml", ".cfg", ".ini"),
-)
+SOURCES = (".py", ".pyi", ".pyx", ".pxd", ".so", ".sh", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh")
+_CODE = (*SOURCES, ".yaml", ".yml", ".toml", ".cfg", ".ini")
 """Files that are held at the version. A script may write others beside itself, and needs them as it left them."""
 
 TREE_BYTES_MAX = 32 << 20

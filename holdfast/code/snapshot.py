@@ -1,8 +1,8 @@
 """Snapshots of source trees: the files that belong to the code, and their contents.
 
 In a git work tree: tracked files, and new ones that are not ignored. Elsewhere: all files but hidden ones and those
-left by tools. Paths that are too large, lead out of the tree or are ignored are listed as left out; they are reached
-where they lie.
+left by tools. Paths that are too large, private, lead out of the tree or are ignored are listed as left out; they are
+reached where they lie.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from holdfast.code import git
 from holdfast.code.git import Commit, GitUnavailable
+from holdfast.code.in_place import SOURCES
 from holdfast.code.manifest import (
     CODE_BYTES_MAX,
     FILE_BYTES_MAX,
@@ -29,6 +30,7 @@ from holdfast.code.manifest import (
     target_problem,
     version_of,
 )
+from holdfast.code.private_files import CLOSED, OF_A_CLUSTER, PrivateFiles
 
 JUNK = frozenset(
     {
@@ -120,6 +122,8 @@ class _Walk:
         self._limits = limits
         self._exclude = exclude
         self._with_git = git.toplevel(root) is not None
+        self._tracked: set[str] = set()
+        self._private = PrivateFiles(root)
         self.left_out: set[LeftOut] = set()
 
     def commit(self) -> Commit | None:
@@ -174,10 +178,15 @@ class _Walk:
         for path in ignored:
             if not self._is_junk(path) and not self._is_excluded(self._root / below / path):
                 self.left_out.add(LeftOut(below + path, "ignored by git"))
-        for path in members:
+        for path, is_tracked in members:
             whole = below + path
             if self._is_junk(path.rstrip("/")) or self._is_excluded(self._root / whole):
                 continue
+            if cluster := self._private.cluster(os.path.dirname(whole)):
+                self.left_out.add(LeftOut(cluster, OF_A_CLUSTER))
+                continue
+            if is_tracked:
+                self._tracked.add(whole)
             if path.endswith("/") or ((self._root / whole).is_dir() and not (self._root / whole).is_symlink()):
                 # A submodule or a nested clone has a separate index.
                 yield from self._by_git(whole.rstrip("/") + "/")
@@ -200,6 +209,8 @@ class _Walk:
             if item.is_dir(follow_symlinks=False):
                 if item.name in _NOT_CODE:
                     self.left_out.add(LeftOut(path, "output of training"))
+                elif self._private.cluster(path):
+                    self.left_out.add(LeftOut(path, OF_A_CLUSTER))
                 else:
                     yield from self._by_hand(path + "/")
             else:
@@ -218,6 +229,9 @@ class _Walk:
             return ManifestEntry(path=path, target=target), b""
         if not stat.S_ISREG(about.st_mode):
             self.left_out.add(LeftOut(path, "not a regular file"))
+            return None
+        if self._is_private(path, about.st_mode):
+            self.left_out.add(LeftOut(path, CLOSED))
             return None
         content = self._content(place) if about.st_size <= self._limits.file_bytes_max else b""
         if content is None:
@@ -242,6 +256,10 @@ class _Walk:
             if led_to not in (str(place), f"{place} (deleted)") or not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return None
             return file.read(self._limits.file_bytes_max + 1)
+
+    def _is_private(self, path: str, mode: int) -> bool:
+        # Editors and copies may close sources, which are code all the same, and so is what git tracks.
+        return path not in self._tracked and not path.endswith(SOURCES) and self._private.is_closed(path, mode)
 
     def _is_junk(self, path: str) -> bool:
         return path.endswith(".pyc") or any(part in JUNK for part in path.split("/"))

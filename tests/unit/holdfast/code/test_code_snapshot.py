@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.code.private_files import CLOSED, OF_A_CLUSTER
 from holdfast.code.snapshot import SnapshotLimits, SnapshotRefused, snapshot, tree_of
 
 SMALL = SnapshotLimits(files_max=5, file_bytes_max=100, code_bytes_max=250)
@@ -86,6 +88,60 @@ def test_the_directories_of_a_cluster_and_a_job_are_no_code(repository: Path) ->
     exclude = [repository / "cluster", repository / "jobs" / "a"]
     found = snapshot(repository, exclude=exclude)
     assert not [entry.path for entry in found.manifest.entries if entry.path.startswith(("cluster", "jobs"))]
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("with_git", [False, True])
+def test_what_is_closed_to_other_users_is_no_code(repository: Path, with_git: bool) -> None:
+    """Versions are open to all nodes, jobs and readers."""
+    if not with_git:
+        shutil.rmtree(repository / ".git")
+        (repository / ".gitignore").unlink()
+    secrets = ("cluster.dump", "reader.env", "keys/orders.pub", "keys/more/controller.key")
+    write(repository, *secrets, "vocabulary.txt", "closed.py")
+    (repository / "keys").chmod(0o700)
+    for path in ("cluster.dump", "reader.env", "closed.py", "lib/model.py"):
+        (repository / path).chmod(0o600)
+    found = snapshot(repository)
+    assert {left.path for left in found.left_out if left.why == CLOSED} == set(secrets)
+    code = {entry.path for entry in found.manifest.entries}
+    assert code - {".gitignore"} == {"closed.py", "gone.py", "lib/model.py", "train.py", "vocabulary.txt"}
+
+
+@pytest.mark.usefixtures("umask")
+def test_what_git_tracks_is_code_and_so_are_all_files_where_the_umask_closes_them(repository: Path) -> None:
+    write(repository, "tracked.json", "new.json")
+    git(repository, "add", "tracked.json")
+    for path in ("tracked.json", "new.json"):
+        (repository / path).chmod(0o600)
+    assert "tracked.json" in paths(repository) and "new.json" not in paths(repository)
+    os.umask(0o077)
+    assert "new.json" in paths(repository)
+
+
+@pytest.mark.parametrize("with_git", [False, True])
+def test_the_directory_of_another_cluster_is_no_code(repository: Path, with_git: bool) -> None:
+    if not with_git:
+        shutil.rmtree(repository / ".git")
+    write(
+        repository,
+        "lab/cluster.json",
+        "lab/secrets.json",
+        "lab/nodes/node-0/agent.db",
+        "lab/x.py",
+        "other/cluster.json",
+    )
+    found = snapshot(repository)
+    assert [left.path for left in found.left_out if left.why == OF_A_CLUSTER] == ["lab"]
+    code = {entry.path for entry in found.manifest.entries}
+    assert "other/cluster.json" in code and not any(path.startswith("lab") for path in code)
 
 
 def test_what_is_too_much_is_refused_by_name(tmp_path: Path) -> None:
