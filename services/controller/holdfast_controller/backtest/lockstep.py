@@ -6,6 +6,7 @@ not known. So the comparison rests until the job trains again without an inciden
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,8 +28,12 @@ from holdfast_controller.plan.record.keeping import released
 
 TIMES_DIFFER_S = 1.0
 """Difference of times that is no difference: the record lacks the moments of decisions that emitted no event."""
+ROUNDED = 0.01
+"""Relative difference of two durations in a text whose three digits were rounded apart."""
 LATE_MAX = timedelta(seconds=5)
 """Time that the controller may take to notice that a limit has passed."""
+
+_DURATION = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]\d+)?(?= s\b)")
 
 _NOT_COMPARED = ("id", "at", "cause", "incident", "submitted_at", "avoid", "avoid_racks", "why_avoided")
 """Identity, and nodes that a claim does not want: the records of nodes have failures of other jobs too."""
@@ -84,7 +89,7 @@ def compare(inputs: Sequence[Input], recorded: Rules, other: Rules) -> Compariso
 
 
 def same(one: Iterable[Event], other: Iterable[Event]) -> bool:
-    """Return True if both are the same but for ids, exact times and unwanted nodes."""
+    """Return True if both are the same but for ids, exact times and durations, and unwanted nodes."""
     return _equal([_content(event) for event in one], [_content(event) for event in other])
 
 
@@ -249,8 +254,18 @@ def _equal(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_equal(value, other[name]) for name, value in one.items())
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other or _equal_but_for_durations(one, other)
     if isinstance(one, float | int) and isinstance(other, float | int):
         return one == other or (float in (type(one), type(other)) and abs(one - other) <= TIMES_DIFFER_S)
     if isinstance(one, datetime) and isinstance(other, datetime):
         return abs((one - other).total_seconds()) <= TIMES_DIFFER_S
     return bool(one == other)
+
+
+def _equal_but_for_durations(one: str, other: str) -> bool:
+    """Return True if two texts differ only by durations that follow from times which the record lacks."""
+    if _DURATION.sub("", one) != _DURATION.sub("", other):
+        return False
+    pairs = zip(map(float, _DURATION.findall(one)), map(float, _DURATION.findall(other)), strict=True)
+    return all(abs(ours - theirs) <= max(TIMES_DIFFER_S, ROUNDED * max(ours, theirs)) for ours, theirs in pairs)
