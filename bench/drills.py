@@ -5,13 +5,15 @@
     python bench/drills.py oom-kill lose-node
 
 Each drill is a row of `tests/e2e/drills.py`: a job of four ranks on two nodes, a third stands by; something is broken
-by `holdfast inject`. Where this machine lets nodes have networks of their own, they have them. What cannot be made
-here, or is not noticed yet, is listed with the reason. A drill that fails is told, and the others go on.
+by `holdfast inject`. Drills of what all nodes share run on one cluster, those that strike one node on another, where
+nodes have networks of their own if this machine allows it. What cannot be made here, or is not noticed yet, is listed
+with the reason. A drill that fails is told, and the others go on.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,22 @@ def figures_of(drill: Drill, came: list[Outcome], failure: str) -> dict[str, Any
     }
 
 
+def cluster_for_drills(*, apart: bool) -> AbstractContextManager[Cluster]:
+    if not apart:
+        return drilled_cluster("drills", apart=False)
+    return drilled_cluster("drills", ENVIRONMENT, lambda made: divide_gpus(made.layout, NODES))
+
+
+def carried_out(running: Cluster, drill: Drill, times: int) -> dict[str, Any]:
+    """Carry it out so often, and return its row."""
+    came, failure = [], drill.lacking(running)
+    if not failure:
+        came, failure = rounds(running, drill.name, times, lambda: once(running, drill), told)
+    if failure:
+        tell(f"{drill.name}: {failure}")
+    return figures_of(drill, came, failure)
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("faults", nargs="*", help="only these")
@@ -88,18 +106,13 @@ def main() -> None:
     here = machine.describe()
     tell(machine.in_words(here))
 
+    asked = [drill for drill in DRILLS if not args.faults or drill.fault in args.faults]
     rows = []
-    with drilled_cluster("drills", ENVIRONMENT, lambda made: divide_gpus(made.layout, NODES)) as running:
-        for drill in DRILLS:
-            if args.faults and drill.fault not in args.faults:
-                continue
-            came, failure = [], drill.lacking(running)
-            if not failure:
-                came, failure = rounds(running, drill.name, times, lambda drill=drill: once(running, drill), told)
-            if failure:
-                tell(f"{drill.name}: {failure}")
-            rows.append(figures_of(drill, came, failure))
-        load = machine.load()
+    for apart in (False, True):
+        if drills := [drill for drill in asked if drill.is_of_own_nodes is apart]:
+            with cluster_for_drills(apart=apart) as running:
+                rows += [carried_out(running, drill, times) for drill in drills]
+    load = machine.load()
 
     print(f"\n{machine.in_words(here)}, load {load}\n")
     show(rows, SHOWN, ["symptom", "fault"])

@@ -55,14 +55,21 @@ def times_asked(args: argparse.Namespace) -> int:
 
 @contextmanager
 def drilled_cluster(
-    name: str, environment: dict[str, str] | None = None, before: Callable[[Cluster], object] = lambda made: None
+    name: str,
+    environment: dict[str, str] | None = None,
+    before: Callable[[Cluster], object] = lambda made: None,
+    *,
+    apart: bool = True,
 ) -> Iterator[Cluster]:
-    """A cluster to break things on, its nodes with networks of their own where that can be. On errors its logs stay."""
+    """A cluster to break things on. On errors its logs stay.
+
+    `apart`: nodes have networks and mounts of their own, where that can be.
+    """
     directory = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))
     running = Cluster(directory / "cluster", environment)
     try:
         before(running)
-        running.up(NODES, namespaces=not lacking(Requirement.LINKS) and not lacking(Requirement.MOUNT))
+        running.up(NODES, namespaces=apart and not lacking(Requirement.LINKS) and not lacking(Requirement.MOUNT))
         yield running
     except BaseException:
         tell(f"logs are kept in {directory}")

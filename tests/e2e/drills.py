@@ -76,6 +76,14 @@ class Drill(NamedTuple):
         options = [word for before, word in zip(self.strike, self.strike[1:], strict=False) if before == "-o"]
         return " ".join([self.fault, *(option for option in options if "{" not in option)])
 
+    @property
+    def is_of_own_nodes(self) -> bool:
+        """True if it takes a cluster whose nodes have networks, mounts and GPUs of their own, and read the kernel log.
+
+        The others take one whose nodes have none: what they break is this machine's, such as an address of it.
+        """
+        return self.on_one_node or self.needs_gpus or self.is_apart
+
     def is_right(self, came: Outcome) -> bool:
         """Return True if the incident has the row and root that can be known, and the node at fault went."""
         went = self.evicts is None or came.evicted == ((self.evicts,) if self.evicts else ())

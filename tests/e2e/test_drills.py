@@ -38,7 +38,7 @@ def struck(request: pytest.FixtureRequest, drill: Drill) -> Cluster:
     """A cluster of three free nodes; for what strikes one node, or its GPU, one where nodes have their own."""
     if not drill.often and "HOLDFAST_DRILLS" not in os.environ:
         pytest.skip("not in every run: set HOLDFAST_DRILLS=1, or run bench/drills.py")
-    if not (drill.on_one_node or drill.needs_gpus or drill.is_apart):
+    if not drill.is_of_own_nodes:
         common: Cluster = request.getfixturevalue("holdfast")
         return common
     apart: Cluster = request.getfixturevalue("_apart")
