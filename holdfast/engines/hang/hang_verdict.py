@@ -277,7 +277,7 @@ def _summary(suspects: Sequence[Blamed], nodes: Sequence[str], victims: Sequence
     first = suspects[0]
     where = f" ({machines_in_words(nodes)})" if nodes else ""
     more = f"; {len(suspects) - 1} more suspects" if len(suspects) > 1 else ""
-    waiting = f"; {len(victims)} ranks wait for it" if victims else ""
+    waiting = f"; {len(victims)} {'ranks wait' if len(victims) > 1 else 'rank waits'} for it" if victims else ""
     sure = "" if scope == "machine" else "; the evidence names no single machine"
     ranks = {rank for each in suspects for rank in each.ranks}
     whole = f" [suspects: ranks {in_ranges(ranks)}]" if len(suspects) > 1 else ""

@@ -136,9 +136,10 @@ def _sources(generations: list[dict[str, Any]]) -> list[str]:
 
 def _group(group: dict[str, Any]) -> str:
     """Return what it cost to evict several nodes for the fault of one."""
-    evicted = f"{len(group['nodes'])} nodes evicted together"
+    number = len(group["nodes"])
+    evicted = f"{number} nodes evicted together" if number > 1 else f"{cell(group['nodes'])} evicted and tested"
     if group["tested_at"] is None:
-        return f"{evicted}; their tests are not over"
+        return f"{evicted}; {'their' if number > 1 else 'its'} tests are not over"
     at_fault = cell(group["at_fault"]) if group["at_fault"] else "no node"
     return (
         f"{evicted}: {at_fault} at fault, {len(group['cleared'])} back and {len(group['in_doubt'])} in doubt after "

@@ -194,7 +194,6 @@ class _Blamer:
     def _groups(self, weak: list[int], cover: GroupCover, sure: float = 1.0) -> list[Blamed]:
         """Blame the machines that have all outliers to themselves, or the groups that outliers share."""
         sure *= 1.0 if self._ranks.by == "function" else 0.8
-        standing = f"differ from most (by {self._ranks.by}), and {self._most_wait()}"
         if cover.crossing:
             on_it = [index for index in weak if self._machine(index) in cover.crossing]
             met = " and ".join(f"the {'-'.join(group.dims)} group of {_nodes(group)}" for group in cover.groups)
@@ -205,7 +204,8 @@ class _Blamer:
             if not inside:
                 # Only partners of waiting ranks are on it.
                 continue
-            reason = f"{self._named(inside)} {standing}; they share the {'-'.join(group.dims)} group of {_nodes(group)}"
+            share = "they share" if len(inside) > 1 else "it is in"
+            reason = f"{self._standing(inside)}; {share} the {'-'.join(group.dims)} group of {_nodes(group)}"
             blamed.append(
                 Blamed(
                     ranks=group.ranks,
@@ -218,7 +218,7 @@ class _Blamer:
         inside = [index for index in weak if self._unit(index) in cover.alone]
         if inside:
             confidence = 0.7 if not cover.groups and len(cover.alone) == 1 else 0.4
-            blamed.append(self._blamed(inside, f"{self._named(inside)} {standing}", confidence * sure))
+            blamed.append(self._blamed(inside, self._standing(inside), confidence * sure))
         return blamed
 
     def _silent(self) -> tuple[Blamed, ...]:
@@ -336,6 +336,10 @@ class _Blamer:
 
     def _numbers(self, indexes: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted({rank for index in indexes if (rank := self._members[index].rank) is not None}))
+
+    def _standing(self, indexes: Sequence[int]) -> str:
+        verb = "differ" if len(indexes) > 1 else "differs"
+        return f"{self._named(indexes)} {verb} from most (by {self._ranks.by}), and {self._most_wait()}"
 
     def _named(self, indexes: Sequence[int]) -> str:
         numbers = self._numbers(indexes)
