@@ -173,8 +173,9 @@ class InventoryPlanner:
         last = max(liveness.last.get(node.id, liveness.listening_since), liveness.listening_since, node.since)
         if now - last <= (limit * UNHEARD_MULTIPLE if _is_unheard(node, liveness) else limit):
             return None
-        # Silence of all nodes is no sign of loss: then this service is cut off.
-        if not any(now - at <= limit for at in liveness.last.values()):
+        # Silence of all nodes is no sign of loss: then the bus stands still, or this service is cut off. Their last
+        # heartbeats are up to one interval apart, so one that came just after this node's shows nothing.
+        if not any(now - at <= limit / 2 for at in liveness.last.values()):
             return None
         return (now - last).total_seconds()
 

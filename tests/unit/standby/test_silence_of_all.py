@@ -24,12 +24,32 @@ def lost_at(standby: Standby, seconds: float) -> list[str | None]:
     return [event.node for event in effect.events if isinstance(event, NodeLost)]
 
 
-def test_a_node_that_is_heard_later_than_the_first_is_not_lost() -> None:
+def three_nodes() -> Standby:
     standby = Standby(Timeouts(), PoolPolicy())
     nodes = {
         name: Node(id=name, state=NodeState.ACTIVE, since=START, instance=started(START), facts=FACTS) for name in "abc"
     }
     standby.inventory = Inventory(nodes=nodes)
+    return standby
+
+
+def test_nodes_that_fall_silent_within_a_heartbeat_are_not_lost_one_after_the_other() -> None:
+    """The bus stands still, and this service has not noticed yet."""
+    standby = three_nodes()
+    standby.last_heard.update(a=at(0), b=at(0.4), c=at(0.9))
+    for tenth in range(55, 75):
+        assert lost_at(standby, tenth / 10) == []
+
+
+def test_a_node_is_lost_while_others_are_heard() -> None:
+    standby = three_nodes()
+    standby.last_heard.update(a=at(0), b=at(5.2), c=at(0.9))
+    assert lost_at(standby, 5.9) == []
+    assert lost_at(standby, 6.1) == ["a"]
+
+
+def test_a_node_that_is_heard_later_than_the_first_is_not_lost() -> None:
+    standby = three_nodes()
     standby.last_heard.update(dict.fromkeys("abc", at(0)))
     assert lost_at(standby, 1) == []
     # All are silent for a minute, as without power.
