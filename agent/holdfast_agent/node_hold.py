@@ -20,6 +20,7 @@ import structlog
 
 from holdfast.bus import Bus, BusError, BusUnavailable, NoResponder, event_message
 from holdfast.clock import Now
+from holdfast.decoding import UNREADABLE
 from holdfast.events import NodeRefused
 from holdfast.events.parts.job import AgentPlace
 from holdfast.fresh_ids import uuid7
@@ -70,7 +71,7 @@ class NodeHold:
         try:
             answer = await bus.request(holder_subject(self._node), b"", ASK_S)
             other = msgspec.json.decode(answer, type=Holding)
-        except (NoResponder, msgspec.DecodeError):
+        except (NoResponder, *UNREADABLE):
             return
         except BusUnavailable as error:
             log.warning("no answer about the holder of this node, so there is none", reason=str(error))
@@ -91,7 +92,7 @@ class NodeHold:
         async for _, body in bus.listen(heartbeat_subject(self._node)):
             try:
                 other = msgspec.json.decode(body, type=Holding)
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 continue
             own = self._holding()
             if other.instance == own.instance:
