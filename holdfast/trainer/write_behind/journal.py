@@ -5,6 +5,7 @@ It has the last save only, for no rank is more than one save ahead of its disk.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import msgspec
 
 from holdfast.decoding import UNREADABLE
 from holdfast.trainer.write_behind.saved_files import JournalEntry, decode_journal, encode_journal
+
+log = logging.getLogger("holdfast.trainer.checkpoint")
 
 FOLDER = "memory-checkpoints"
 
@@ -22,14 +25,16 @@ class Journal:
         self._entry: JournalEntry | None = None
 
     def open(self) -> JournalEntry | None:
-        """Return the last entry. Raises OSError: the journal cannot be read or written."""
+        """Return the last entry; None if there is none, or it was torn by a power cut. Raises OSError."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._entry = decode_journal(self._path.read_bytes())
         except FileNotFoundError:
             self._entry = None
         except UNREADABLE as error:
-            raise OSError(f"{self._path} is damaged: {error}") from error
+            # It only names what is lost. What memory has is compared with the disk without it.
+            log.error("it is not known whether the last save was lost: %s is damaged (%s)", self._path, error)
+            self._entry = None
         return self._entry
 
     def answered(self, entry: JournalEntry) -> None:
