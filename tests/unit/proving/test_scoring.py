@@ -25,6 +25,7 @@ from holdfast_proving.policies.oracle import INFORMED, OBSERVANT, ORACLE
 from holdfast_proving.policies.papers import BYTEROBUST
 from holdfast_proving.policies.policy import TODAY
 from holdfast_proving.scenario.load import read_scenario
+from holdfast_proving.scenario.scenario import JobPlan
 from holdfast_proving.world.time_book import TimeBook
 from tests.scenes.small_scenario import SMALL
 
@@ -97,6 +98,15 @@ def test_the_pool_is_counted_in_machine_hours() -> None:
     (today,) = score_policies("lemon", scenario, [FORGETFUL], [1]).scores
     # Four of eight machines are spare for 12 hours.
     assert today.pool_h == pytest.approx(48.0, abs=0.2)
+
+
+def test_a_job_loses_no_time_before_it_is_submitted_and_after_it_is_complete() -> None:
+    """The second one runs from the third hour on for an hour; nothing fails."""
+    plan = read_scenario(SMALL + LEMON)
+    short = JobPlan(name="short", nodes=2, steps=720, submitted_at_h=3.0)
+    scenario = msgspec.structs.replace(plan, days=0.25, jobs=(*plan.jobs, short), strikes=())
+    (today,) = score_policies("short", scenario, [TODAY], [1]).scores
+    assert today.bad_hour > 0.95 and all(point.cumulative > 0.95 for point in today.curve)
 
 
 def test_the_curve_ends_at_the_ettr() -> None:
