@@ -22,6 +22,7 @@ class Wrong(StrEnum):
     EXCHANGED = "exchanged"
     """A present node left a job without eviction: at fault, it goes on to the next job; well, it costs a standby."""
     CULPRIT_STAYS = "culprit_stays"
+    """A machine stopped one job for the fourth time, or the job started again with it although it had failed a test."""
     CULPRIT_RETURNS = "culprit_returns"
     """A machine joined a job soon after it had failed a test, or left jobs twice for the fault that it still has; or it
     came off the blocklist for the second time since it passed tests that miss its fault."""

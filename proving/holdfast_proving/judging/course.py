@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from holdfast.events import Eviction, JobFinished
+from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_proving.judging.complaints import Complaint, Wrong
-from holdfast_proving.judging.history import History
+from holdfast_proving.judging.history import GRACE_S, History
 from holdfast_proving.policies.oracle import cost_left_s
 from holdfast_proving.truth.generator import HOUR_S
 from holdfast_proving.world.training import Training
@@ -19,6 +20,9 @@ SPOILED_S_MAX = 900.0
 OUTAGE_S = HOUR_S
 """A service that is away for longer may end a job (`[ladder] service_wait_s_max`)."""
 RETRIES_MAX = 6
+SLOW_LASTS_S = LadderPolicy().slow_lasts_s
+"""Time that slowness lasts on average: nobody knows when it passes."""
+PAYS_SHARE = 0.75
 PAUSE_S_MAX = 400.0
 """A service is tried again within this time (`[ladder] service_pause_s_max`, and the restart)."""
 
@@ -54,7 +58,7 @@ def false_ends(history: History) -> Iterator[Complaint]:
 
 
 def pauses(history: History) -> Iterator[Complaint]:
-    """Complain about pauses that go on though no service is away any more."""
+    """Complain about pauses for which no service had been away, or that go on though none is away any more."""
     outages = [it for it in history.ledger.records.values() if it.fault.kind.prints == "service"]
     for training in history.cluster.trainings:
         for stretch in training.book.stretches:
@@ -63,7 +67,12 @@ def pauses(history: History) -> Iterator[Complaint]:
             ends = [it.ended_s or history.end_s for it in outages if it.began_s <= stretch.until_s]
             back_s = max([stretch.since_s, *(end_s for end_s in ends if end_s <= stretch.until_s)])
             is_away = any(end_s > stretch.until_s for end_s in ends)
-            if not is_away and stretch.until_s - back_s > PAUSE_S_MAX:
+            # Such a pause may follow another one at once.
+            had_reason = any(end_s >= stretch.since_s - 2.0 * PAUSE_S_MAX for end_s in ends)
+            if not had_reason:
+                text = "it paused, and no service had been away"
+                yield Complaint(wrong=Wrong.STARVED, at_s=stretch.since_s, job=training.plan.name, text=text)
+            elif not is_away and stretch.until_s - back_s > PAUSE_S_MAX:
                 text = f"it paused for {stretch.until_s - back_s:.0f} s, and no service was away"
                 yield Complaint(wrong=Wrong.STARVED, at_s=back_s + PAUSE_S_MAX, job=training.plan.name, text=text)
 
@@ -135,6 +144,23 @@ def sacrifices(history: History) -> Iterator[Complaint]:
         thrown_s = at_s - began_s
         if thrown_s > 2.0 * gain_s + 120.0:
             text = f"{thrown_s:.0f} s of training were given up, and slowness would have cost {gain_s:.0f} s more"
+            yield Complaint(
+                wrong=Wrong.WORK_THROWN_AWAY, at_s=at_s, job=event.job or "", node=event.node or "", text=text
+            )
+
+
+def hasty(history: History) -> Iterator[Complaint]:
+    """Complain about restarts for slowness that had cost less than the restart does, and was not going to cost more."""
+    for at_s, event in history.of(Eviction):
+        training = _training(history, event.job or "")
+        faults = list(history.ledger.of_machine(event.node or "", at_s, GRACE_S))
+        if training is None or len(faults) != 1 or faults[0].kind.effect != "slow":
+            continue
+        fault, plan = faults[0], training.plan
+        share, restart_s = 1.0 - 1.0 / fault.kind.slowdown, plan.stop_s + plan.fork_s + plan.first_step_s
+        past_s, future_s = share * (at_s - fault.since_s), max(share * SLOW_LASTS_S, cost_left_s(fault, at_s))
+        if max(past_s, future_s) < PAYS_SHARE * restart_s:
+            text = f"slowness had cost {past_s:.0f} s, and a restart costs {restart_s:.0f} s"
             yield Complaint(
                 wrong=Wrong.WORK_THROWN_AWAY, at_s=at_s, job=event.job or "", node=event.node or "", text=text
             )

@@ -46,6 +46,7 @@ JUDGES = (
     course.poison,
     course.pauses,
     course.sacrifices,
+    course.hasty,
     restarts.needless,
     restarts.from_spoiled_steps,
     restarts.from_corrupt_steps,

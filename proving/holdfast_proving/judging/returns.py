@@ -27,6 +27,8 @@ from holdfast_proving.truth.ledger import Showing
 
 KNOWN_S = 30.0
 """What is older is known to the process that grants a node."""
+JUST_TESTED_S = 600.0
+"""The decision after stop-time checks falls within this time."""
 FAILED_TEST_S = 12 * HOUR_S
 """A machine that failed a test joins no job within this time."""
 EVICTED_TWICE_S = 36 * HOUR_S
@@ -41,7 +43,7 @@ JUST_NOW_S = 60.0
 
 
 def failed_tests(history: History) -> Iterator[Complaint]:
-    """Complain about nodes that were granted to a training though their last test had failed."""
+    """Complain about nodes that were granted to a training, or stay in it, though their last test had failed."""
     failed: dict[str, float] = {}
     for at_s, event in history.cluster.log:
         if isinstance(event, DiagnosticResult) and event.node and not event.peers and event.test != PATHS:
@@ -50,10 +52,16 @@ def failed_tests(history: History) -> Iterator[Complaint]:
             elif event.test == "gemm":
                 failed.pop(event.node, None)
         elif isinstance(event, GenerationStarted) and event.job in history.trainings:
-            for node in history.joined(at_s, event):
-                since_s = failed.get(node, at_s)
-                if KNOWN_S < at_s - since_s < FAILED_TEST_S and history.ledger.is_at_fault(node, at_s):
+            joined = history.joined(at_s, event)
+            for node in failed.keys() & frozenset(event.nodes):
+                since_s, is_new = failed[node], node in joined
+                if not at_s - since_s < FAILED_TEST_S or not history.ledger.is_at_fault(node, at_s):
+                    continue
+                if is_new and at_s - since_s > KNOWN_S:
                     yield _returns(at_s, event, node, f"it failed a test {at_s - since_s:.0f} s ago")
+                elif not is_new and at_s - since_s < JUST_TESTED_S:
+                    text = f"it failed a test {at_s - since_s:.0f} s ago, and the job started again with it"
+                    yield Complaint(wrong=Wrong.CULPRIT_STAYS, at_s=at_s, job=event.job or "", node=node, text=text)
 
 
 def repeated_offenders(history: History) -> Iterator[Complaint]:

@@ -17,11 +17,25 @@ from holdfast_proving.policies.wrong_record import OFFENDERS, RECORDS
 from holdfast_proving.policies.wrong_warm_up import WARM_UPS
 from holdfast_proving.scenario.load import load_scenario
 
-TRIALS = ("full", "known-scratch", "known-creeping", "storm", "versions", "trial-inside", "late", "trial", "doubts")
+TRIALS = (
+    "full",
+    "two-at-once",
+    "passed",
+    "known-scratch",
+    "known-creeping",
+    "storm",
+    "versions",
+    "trial-inside",
+    "late",
+    "trial",
+    "doubts",
+)
 """Scenarios in which each wrong policy shows itself, at few events; the cheapest first."""
 
 SHOWN_IN = {
-    "full": "leaves_unreplaced evicts_without_replacement",
+    "full": "leaves_unreplaced evicts_without_replacement pauses_for_nothing restarts_twice hoards",
+    "two-at-once": "believes_one_test",
+    "passed": "replaces_what_has_passed",
     "known-scratch": "restarts_from_scratch restarts_by_the_clock",
     "known-creeping": """
         gives_up evicts_bystanders goes_back_each_time swaps_replace_evict evicts_others evicts_nobody
@@ -30,7 +44,7 @@ SHOWN_IN = {
     "storm": """
         ignores_losses compares_names_only blocks_the_silent exchanges_all swaps_reattempt_stop
         blames_the_messenger compares_nothing does_not_wait declares_victory swaps_wait_evict
-        swaps_stop_time_checks_evict
+        swaps_stop_time_checks_evict remembers_what_was_shared
     """,
     "versions": """
         rolls_back_at_once doubts_good_code rolls_back_too_far blames_machines_for_code slow_to_blame
@@ -46,25 +60,25 @@ SHOWN_IN = {
         evicts_at_once never_checks disbelieves_checks believes_silent_checks restores_spoiled_steps
         goes_back_too_far forgets_copies plans_copies_once never_backs_up copies_into_own_rack
         keeps_no_clean_step never_replays disbelieves_replays evicts_of_the_group dawdles swaps_wait_replay
-        swaps_replay_evict swaps_replay_stop swaps_replace_replay
+        swaps_replay_evict swaps_replay_stop swaps_replace_replay closes_at_a_certificate
     """,
     "late": "ignores_late_evidence",
     "trial": """
         ignores_alerts ignores_slowness keeps_suspects guesses_one ignores_lost_peers waits_out_slowness
         never_stops ignores_slow_groups closes_at_once blocks_for_ever evicts_at_a_blink swaps_reattempt_wait
-        swaps_replace_stop swaps_wait_stop
+        swaps_replace_stop swaps_wait_stop grants_the_worst
     """,
     "doubts": """
         blames_for_services never_waits believes_hints evicts_for_services
         hands_out_unfit_nodes ignores_suspicions ignores_repeated_alerts counts_past_slowness
         never_forgets_alerts pauses_for_long gives_up_at_outages restarts_at_hints ignores_confidence
-        swaps_reattempt_replace swaps_wait_replace believes_words
+        swaps_reattempt_replace swaps_wait_replace believes_words restarts_for_any_slowness
     """,
     "known-lemon": "forgets_records",
     "hangs-again": "forgets_hangs",
     "busy": "clears_the_late",
     "crowded": "blames_for_processors excuses_neighbours",
-    "innocents": "counts_explained counts_kills never_decays counts_silence records_each_alone",
+    "innocents": "counts_explained counts_the_script counts_kills never_decays counts_silence records_each_alone",
     "nowhere": "evicts_for_what_all_lack believes_silent_warm_ups",
     "slow-again": "forgets_slowness",
     "repeated": "blocks_no_longer blocks_nobody",

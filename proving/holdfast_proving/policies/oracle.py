@@ -101,7 +101,7 @@ def _choose(
             return RungChoice(rung=Rung.EVICT, reason=f"{failure.text}; the oracle knows", nodes=at_fault)
         if failure.symptom is Symptom.SERVICE_ELSEWHERE:
             return RungChoice(rung=Rung.WAIT, reason=failure.text)
-        if _is_lost(insight, options.members) and failure.error is not None:
+        if _is_lost(insight, options.members) and (failure.error or failure.bad_step):
             return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; no restart helps")
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
 

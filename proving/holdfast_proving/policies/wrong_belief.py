@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from holdfast.events import Inspection, NodeInspected, TelemetryAnomaly
+from holdfast.events import Inspection, NodeInspected, StepsCertified, TelemetryAnomaly
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.load import Settings
 from holdfast.settings.timeouts import Timeouts
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan import generation
+from holdfast_controller.plan.checks import checks
+from holdfast_controller.plan.doubt import hints, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence import joined
 from holdfast_controller.plan.incident import alerts, hangs, rank_exit, recovery, slow
 from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Cause, Failure, Proof, Rung
 from holdfast_controller.plan.incident.rung_choice import CHECKS, FAILURES, RungChoice
-from holdfast_controller.plan.phase import LIVE
+from holdfast_controller.plan.phase import LIVE, Running
 from holdfast_proving.policies.mutation import (
     HANDLERS,
     Change,
@@ -28,6 +31,7 @@ from holdfast_proving.policies.mutation import (
     blames,
     ladder_of,
     taking,
+    value,
     with_option,
 )
 from holdfast_proving.policies.policy import Insight, Patch, Policy
@@ -98,6 +102,19 @@ def _closes_at_once(original: Function, insight: Insight) -> Function:
     return passed
 
 
+def _first_of(original: Function, insight: Insight) -> Function:
+    return lambda failure, suspects, members: original(failure, suspects[:1], members)
+
+
+def _closes_at_a_certificate(original: Function, insight: Insight) -> Function:
+    def certified(draft: JobDraft, event: StepsCertified) -> None:
+        incident = draft.state.incident
+        if incident is not None and incident.bad_steps and isinstance(draft.state.phase, Running):
+            draft.close_incident("recovered", f"step {event.step} is certified")
+
+    return certified
+
+
 def _passes_all(original: Function, insight: Insight) -> Function:
     def inspected(planner: InventoryPlanner, draft: InventoryDraft, event: NodeInspected) -> None:
         original(planner, draft, msgspec.structs.replace(event, checks=()))
@@ -148,6 +165,11 @@ BELIEVES: tuple[Policy, ...] = (
         patches=(Patch(InventoryPlanner, "_inspected", _passes_all),),
     ),
     Policy(
+        name="believes_one_test",
+        about="evicts one machine after tests, though several fail them",
+        patches=(Patch(checks, "named_by_checks", _first_of),),
+    ),
+    Policy(
         name="ignores_suspicions",
         about="an alert on the node that crashes does not matter",
         patches=(Patch(recovery, "_options", with_option(alerts=())), Patch(joined, "_near", always(()))),
@@ -186,6 +208,11 @@ HINTED: tuple[Policy, ...] = (
         patches=(Patch(slow, "suspect_hinted", always(None)),),
     ),
     Policy(
+        name="believes_old_hints",
+        about="heat of hours ago is the reason for slowness that begins now",
+        patches=(Patch(hints, "SLOWNESS", value(timedelta(days=1))),),
+    ),
+    Policy(
         name="tests_each_anomaly",
         about="stops a job that trains well, to test it for an anomaly of telemetry",
         patches=(Patch(HANDLERS, "TelemetryAnomaly", _tests_anomalies),),
@@ -208,6 +235,16 @@ REMEMBERS: tuple[Policy, ...] = (
         name="closes_at_once",
         about="an incident is over with the next step, whichever",
         patches=_everywhere(_closes_at_once),
+    ),
+    Policy(
+        name="closes_at_a_certificate",
+        about="bad numbers are over before the job is past the step at which it failed",
+        patches=(Patch(HANDLERS, "StepsCertified", _closes_at_a_certificate),),
+    ),
+    Policy(
+        name="remembers_what_was_shared",
+        about="takes an alert for shared since others once reported the same",
+        patches=(Patch(shared_faults, "is_over", always(False)),),
     ),
     Policy(name="never_closes", about="no incident is ever over", patches=_everywhere(always(None))),
     Policy(

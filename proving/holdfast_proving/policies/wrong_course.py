@@ -10,13 +10,14 @@ from holdfast.events import Inspection, Progress
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan import generation
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident import alerts, recovery, rungs
+from holdfast_controller.plan.incident import alerts, recovery, rungs, slow
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
 from holdfast_controller.plan.incident.rungs import ABSENT
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.phase import LIVE, Running
+from holdfast_controller.plan.phase import LIVE, Running, Starting
 from holdfast_controller.plan.transitions import become_completed, become_starting
 from holdfast_proving.policies.mutation import HANDLERS, Function, always, choosing, ladder_of, taking
 from holdfast_proving.policies.policy import Insight, Patch, Policy
@@ -44,6 +45,18 @@ def _gives_up_at_hangs(choice: RungChoice, failure: Failure, options: LadderOpti
 def _dawdles(draft: JobDraft, failure: Failure, choice: RungChoice) -> RungChoice:
     may_wait = choice.rung is Rung.REATTEMPT and isinstance(draft.state.phase, LIVE)
     return msgspec.structs.replace(choice, rung=Rung.WAIT) if may_wait else choice
+
+
+def _twice(original: Function, insight: Insight) -> Function:
+    """Restart once more when the ranks of a restart run."""
+
+    def running(draft: JobDraft, starting: Starting, **more: Any) -> None:
+        original(draft, starting, **more)
+        incident = draft.state.incident
+        if incident is not None and incident.attempts == 1:
+            become_starting(draft, "once more")
+
+    return running
 
 
 def _with_bystanders(*, are_tested: bool) -> Patch:
@@ -114,6 +127,21 @@ COURSES: tuple[Policy, ...] = (
         name="dawdles",
         about="ten minutes pass before each restart",
         patches=(taking(_dawdles), Patch(rungs, "pause_s", always(600.0))),
+    ),
+    Policy(
+        name="pauses_for_nothing",
+        about="a minute passes before each restart, though no service is away",
+        patches=(taking(_dawdles), Patch(rungs, "pause_s", always(60.0))),
+    ),
+    Policy(
+        name="restarts_twice",
+        about="restarts a job for each failure twice",
+        patches=(Patch(generation, "become_running", _twice),),
+    ),
+    Policy(
+        name="restarts_for_any_slowness",
+        about="restarts for slowness that costs less than the restart",
+        patches=(Patch(slow, "price", always(slow.Price(restart_s=0.001, redo_s=0.0))),),
     ),
     Policy(
         name="pauses_for_long",

@@ -37,6 +37,14 @@ def _counts_all(original: Function, insight: Insight) -> Function:
     return kind_of
 
 
+def _counts_the_script(original: Function, insight: Insight) -> Function:
+    def kind_of(failure: Failure) -> MarkKind | None:
+        found: MarkKind | None = original(failure)
+        return MarkKind.HARDWARE if failure.symptom is Symptom.USER_EXCEPTION else found
+
+    return kind_of
+
+
 def _as(was: MarkKind, becomes: MarkKind) -> Function:
     """Note one kind of failure as another."""
 
@@ -90,6 +98,11 @@ RECORDS: tuple[Policy, ...] = (
         name="counts_explained",
         about="holds against a node what services elsewhere and the script did",
         patches=(Patch(noting, "_kind_of", _counts_all),),
+    ),
+    Policy(
+        name="counts_the_script",
+        about="holds an error of the script against the machine that it came up on",
+        patches=(Patch(noting, "_kind_of", _counts_the_script),),
     ),
     Policy(
         name="counts_silence",

@@ -136,7 +136,7 @@ class Effects:
         run = training.run
         for live in self._live.values():
             is_of_job = live.fault.place == training.plan.name and run is not None and run.has(live.fault.kind)
-            if live.bad_step is not None and is_of_job:
+            if live.bad_step is not None and is_of_job and live.fault.kind.effect == "crash":
                 return live.bad_step, LAST_WORDS[live.fault.kind.prints]
         return None
 
@@ -286,6 +286,8 @@ class Effects:
             case "bad_numbers":
                 step = training.step(run) + 1 if fault.kind.is_false else training.poison()
                 if step is not None:
+                    if fault.kind.same_step and live.bad_step is None:
+                        live.bad_step = step
                     self._note(fault, run, machine, step)
                     self._analysis.bad_numbers(training, run, fault, step)
             case "slow" | "lost" | "drained" | "alert" | "drift" | "pause":
