@@ -91,7 +91,9 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
     purpose: Purpose = "train"
     agent_was_away: bool = False
-    """True if the node's agent did not run when the rank ended: the whole machine may have lost power."""
+    """True if the node's agent did not run when the rank ended, as after a loss of power, or if an order ended it that
+    the controller does not know any more, as after a restore of its database: outages, and no failures of the node.
+    """
 
 
 class LogSignature(Evidence, frozen=True, kw_only=True, omit_defaults=True):

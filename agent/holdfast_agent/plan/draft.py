@@ -118,9 +118,10 @@ class PlanDraft:
                 agent_was_away=agent_was_away,
             )
 
-    def report_not_started(self, order: NodeOrder, reason: str) -> None:
+    def report_not_started(self, order: NodeOrder, reason: str, *, agent_was_away: bool = False) -> None:
         """Report the ranks of an order as lost instead of starting them; the controller decides what to do."""
         crew = self.state.crew
         ranks = order.placement.ranks if order.placement else range(0)
-        self.report_lost(Crew(order=order, forked=True), tuple(ranks), reason, {})
+        lost = Crew(order=order, forked=True)
+        self.report_lost(lost, tuple(ranks), reason, {}, agent_was_away=agent_was_away)
         self.remember(crew=crew, settled=order.fence)

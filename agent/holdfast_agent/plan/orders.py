@@ -85,18 +85,21 @@ def _report_older(
 
 
 def _supersede(draft: PlanDraft, seen: OrderSeen) -> None:
-    """Replace an order that the controller never gave by its own, whose ranks may have run: report these as lost."""
+    """Replace an order that the controller never gave by its own, whose ranks may have run: report these as lost.
+
+    That is the outage of a control plane whose past was put back, and no failure of the node.
+    """
     order = seen.order
     draft.reason = f"order {order.fence} takes the place of one that the controller never gave"
     draft.remember(order=order, signed_at=seen.signed_at)
     if order.placement is None:
         reconcile(draft)
         return
-    _give_up_start(draft, order, SUPERSEDED)
+    _give_up_start(draft, order, SUPERSEDED, is_outage=True)
 
 
-def _give_up_start(draft: PlanDraft, order: NodeOrder, reason: str) -> None:
-    draft.report_not_started(order, reason)
+def _give_up_start(draft: PlanDraft, order: NodeOrder, reason: str, *, is_outage: bool = False) -> None:
+    draft.report_not_started(order, reason, agent_was_away=is_outage)
     if draft.state.crew is not None and draft.state.zygote_ready and draft.state.stop is None:
         stop_ranks(draft)
 

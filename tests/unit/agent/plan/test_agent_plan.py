@@ -71,6 +71,9 @@ def test_an_order_that_was_never_given_is_taken_back() -> None:
     assert (reported.newest_epoch, reported.newest_generation, reported.newest_job) == (10**9, 1, "job-1")
     gone = scene.said(ProcessExited)
     assert [(event.generation, event.rank) for event in gone] == [(2, 0), (2, 1)]
+    assert all(event.agent_was_away for event in gone), (
+        "a control plane whose past was put back is no fault of the node"
+    )
     assert scene.forked == forked, "ranks that may have run are never started again"
 
     scene.order(order(3))
