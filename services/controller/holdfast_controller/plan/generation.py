@@ -142,10 +142,15 @@ def start_overdue(draft: JobDraft, passed: DeadlinePassed) -> None:
     draft.update_phase(deadline=None)
     waited_s, missing = passed.waited_s, passed.missing_nodes
     if passed.awaited == Awaited.FIRST_STEP:
-        # A job that never made a step may make none at all, or compile for long: the finding is all that follows.
-        if state.has_stepped or state.incident:
+        if state.has_stepped:
             text = f"no first step within {waited_s:.0f} s of starting generation {state.generation}"
             handle_failure(draft, _failure(draft, Symptom.NO_FIRST_STEP, text))
+        elif state.incident:
+            # A job that never made a step may make none that is seen, and no collectives either. It has come back as
+            # far as anyone knows, and its next failure is not one more of the same incident.
+            draft.update(is_numbered=False)
+            become_running(draft, phase, makes_no_steps=True)
+        # In its first generation it may also compile for long: the finding is all that follows.
     elif set(missing) == set(state.nodes):
         # Silence of all nodes shows no fault of any one.
         text = f"no node started its ranks within {waited_s:.0f} s"
