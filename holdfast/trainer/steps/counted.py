@@ -108,7 +108,8 @@ def hook(module: Any) -> None:
 
 @harmless
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if _Now.weights is None and binding.ledger is not None and not (binding.explicit or binding.framework):
+    is_known = binding.explicit or binding.framework or binding.is_begun
+    if _Now.weights is None and binding.ledger is not None and not is_known:
         _Now.weights = weights_of(optimizer)
 
 

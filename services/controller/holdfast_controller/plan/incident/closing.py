@@ -23,7 +23,8 @@ def passed_step(draft: JobDraft, step: int) -> None:
         failed = "; it had failed before the first one"
         if incident.failed_step >= 0:
             failed = f", past step {incident.failed_step} at which the job had failed"
-        draft.close_incident("recovered", f"step {step} completed{failed}")
+        counted = " by this generation's count" if draft.state.is_start_unknown else ""
+        draft.close_incident("recovered", f"step {step} completed{counted}{failed}")
         updates.note_recovery(draft, incident)
 
 
