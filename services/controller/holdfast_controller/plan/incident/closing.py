@@ -35,9 +35,9 @@ def close_when_settled(draft: JobDraft) -> None:
         return
     trained_s = (draft.now - state.phase.since).total_seconds()
     if trained_s >= draft.rules.ladder.settled_s:
-        draft.close_incident(
-            "recovered",
-            f"the job has trained for {trained_s:.0f} s since; its step numbers start again in each generation",
-        )
+        why = "its step numbers start again in each generation"
+        if state.phase.makes_no_steps:
+            why = "none of its steps is seen"
+        draft.close_incident("recovered", f"the job has trained for {trained_s:.0f} s since; {why}")
         draft.update(settled=incident)
         updates.note_recovery(draft, incident)
