@@ -323,7 +323,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     def what_was_lost(self) -> tuple[str, ...]:
         """Return sentences about it."""
         if not self.redone or self.losses:
-            return (*self.losses, self.doubt) if self.doubt else self.losses
+            # Restarts from one step lose the same steps, again and again.
+            losses = tuple(dict.fromkeys(self.losses))
+            return (*losses, self.doubt) if self.doubt else losses
         how = "began again" if self.went_on_at[-1] <= 1 else "went on"
         where = f"the job {how} at step {', then '.join(map(str, self.went_on_at[-STARTS_SHOWN:]))}"
         text = f"{self.redone} {'step was' if self.redone == 1 else 'steps were'} lost: {where}"
