@@ -15,7 +15,7 @@ from pathlib import Path
 
 import xxhash
 
-from holdfast.engines.checks.checks_program import DEFAULT_SUITE, LIMIT_FLAG, SUITE_FLAG
+from holdfast.engines.checks.checks_program import DEFAULT_SUITE, LIMIT_FLAG, SCRATCH_PREFIX, SUITE_FLAG
 from holdfast.engines.checks.suites import SUITES
 from holdfast.node.trees import remove_tree
 from holdfast.trainer.report import REPORTS_VARIABLE
@@ -26,7 +26,6 @@ from holdfast_checks.result import WorkerContext
 
 CPU_WORKERS = 2
 SHARED_MEMORY = Path("/dev/shm")
-_SCRATCH = "holdfast-checks-"
 
 
 class NotReported(OSError):
@@ -55,12 +54,12 @@ def _scratch() -> Iterator[str]:
     """Yield an emptied directory in memory for process groups: a hanging or full disk would fail other tests too."""
     whose = xxhash.xxh3_64_hexdigest((_node_directory() or str(os.getpid())).encode())
     memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
-    for left in memory.glob(f"{_SCRATCH}{whose}*"):
+    for left in memory.glob(f"{SCRATCH_PREFIX}{whose}*"):
         with contextlib.suppress(OSError):
             if left.lstat().st_uid == os.geteuid():
                 remove_tree(left)
     # No other user knows the name: one that had made it first would have this node fail its checks.
-    folder = tempfile.mkdtemp(prefix=f"{_SCRATCH}{whose}-", dir=memory)
+    folder = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{whose}-", dir=memory)
     try:
         yield folder
     finally:

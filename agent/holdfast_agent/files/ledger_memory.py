@@ -17,12 +17,16 @@ import time
 from functools import cached_property
 from pathlib import Path
 
+from holdfast.engines.checks.checks_program import SCRATCH_PREFIX
 from holdfast.node.trees import remove_tree
 
 SHARED_MEMORY = Path("/dev/shm")
 
 ABANDONED_S = 3600.0
 """Age at which a directory without a lock is freed, counted from the last start of a generation there."""
+
+CHECKS_ABANDONED_S = 86_400.0
+"""Age at which what checks left is freed, if no later ones of the node have done so: none take that long."""
 
 _LOCK = ".held"
 
@@ -71,8 +75,20 @@ class LedgerMemory:
 
 
 def free_abandoned(memory: Path = SHARED_MEMORY) -> int:
-    """Free what killed agents of this user left; return the number of directories."""
-    return sum(_free_if_abandoned(folder) for folder in memory.glob(f"{_prefix()}*"))
+    """Free what killed agents and checks of this user left; return the number of directories."""
+    ledgers = sum(_free_if_abandoned(folder) for folder in memory.glob(f"{_prefix()}*"))
+    return ledgers + sum(_free_if_of_old_checks(folder) for folder in memory.glob(f"{SCRATCH_PREFIX}*"))
+
+
+def _free_if_of_old_checks(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+        if not _is_ours(found) or time.time() - found.st_mtime < CHECKS_ABANDONED_S:
+            return False
+        remove_tree(folder)
+    except OSError:
+        return False
+    return True
 
 
 def _free_if_abandoned(folder: Path) -> bool:

@@ -10,6 +10,9 @@ from holdfast.events.parts.job import JobSpec
 PROGRAM = "holdfast_checks"
 """Module that the ranks of checks run."""
 
+SCRATCH_PREFIX = "holdfast-checks-"
+"""Begins the names of the directories that checks make in shared memory while they run."""
+
 DEFAULT_SUITE = "quick"
 
 SUITE_FLAG, LIMIT_FLAG = "--suite", "--limit-s"

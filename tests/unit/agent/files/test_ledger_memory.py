@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast_agent.files import ledger_memory
-from holdfast_agent.files.ledger_memory import ABANDONED_S, LedgerMemory, free_abandoned
+from holdfast_agent.files.ledger_memory import ABANDONED_S, CHECKS_ABANDONED_S, LedgerMemory, free_abandoned
 
 HOLD = """
 import sys
@@ -68,6 +69,20 @@ def test_only_what_nobody_holds_for_a_while_is_freed(
     foreign.mkdir()
     assert free_abandoned(memory) == 1
     assert list(memory.iterdir()) == [foreign]
+
+
+def test_what_killed_checks_left_is_freed_after_a_day(memory: Path) -> None:
+    new, old, theirs = (memory / f"holdfast-checks-{name}" for name in ("new", "old", "theirs"))
+    for folder in (new, old, theirs):
+        folder.mkdir()
+        (folder / "store").touch()
+    day_ago = time.time() - CHECKS_ABANDONED_S - 1
+    os.utime(old, (day_ago, day_ago))
+    theirs.rename(memory / "aside")
+    theirs.symlink_to(memory / "aside")
+    os.utime(theirs, (day_ago, day_ago), follow_symlinks=False)
+    assert free_abandoned(memory) == 1
+    assert new.exists() and not old.exists() and theirs.is_symlink()
 
 
 def test_what_another_user_has_put_there_is_neither_opened_nor_used(memory: Path, tmp_path: Path) -> None:
