@@ -179,7 +179,8 @@ def _job(tested: dict[str, Any], compares: bool) -> list[str]:
         lines.append("  (--was), or another version decided. The first:")
         lines += [f"  {line}" for line in _difference(missing[0], "recorded", "reproduced")]
     if compares:
-        lines.append(f"  Under the policy {len(tested['partings'])} decisions differ.")
+        count = len(tested["partings"])
+        lines.append(f"  Under the policy {count} decision{' differs' if count == 1 else 's differ'}.")
     return lines
 
 
