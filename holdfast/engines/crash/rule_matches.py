@@ -26,6 +26,9 @@ _QUOTED = re.compile(r'("[^"]{0,19}")|"[^"]{20,}(?:"|$)')
 _RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severity)" ?: ?')
 """Keys of a log record in JSON; samples of a data set have others."""
 
+_LOGFMT = re.compile(r'\blevel="?\w{1,12}"? .{0,80}\bmsg="')
+"""A record as loggers of Go write it."""
+
 _NATIVE = re.compile(r"[\w/]\.(?:cc|cpp|cu|h|hpp|go|rs):\d{1,6}(?:[\])]| ?: guarantee\()")
 """Place in a source of native code, which a logger prints before its message, or HIP before what it aborts for; neither
 prints samples."""
@@ -106,7 +109,11 @@ def rule_matches(
 def _unquoted(text: str) -> str:
     """Return a line without quoted text, which may be a sample of a data set. JSON records and messages of native
     code are kept as they are."""
-    is_record = (text.lstrip()[:1] in ("{", '"') and _RECORD.search(text) is not None) or _NATIVE.search(text)
+    is_record = (
+        (text.lstrip()[:1] in ("{", '"') and _RECORD.search(text) is not None)
+        or _LOGFMT.search(text)
+        or _NATIVE.search(text)
+    )
     return text if is_record else _QUOTED.sub(lambda quoted: quoted[1] or '""', text)
 
 

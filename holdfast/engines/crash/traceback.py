@@ -11,7 +11,7 @@ from holdfast.engines.crash.log import QUIET, LogLine
 
 _EXCEPTION = re.compile(
     r"^[\s|+]{0,16}(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Exit|Timeout|Failure|Fault|Failed|NotFound|OutOfResources|BadZipFile|Unavailable|"
-    r"Closed|Refused|Denied|Exceeded|Mismatch|Missing|Disconnected)|"
+    r"Closed|Refused|Denied|Exceeded|Mismatch|Missing|Disconnected|Available)|"
     r"(?<=[.])(?:Error|Exception|Timeout)|(?<=[.](?:exc|err)[.])[A-Z]\w*[a-z]\w*|(?<=[.]errors[.])[A-Z]\w*[a-z]\w*|(?<=[.]exceptions[.])[A-Z]\w*[a-z]\w*|"
     r"KeyboardInterrupt|StopIteration|StopAsyncIteration|MemoryError|Empty|timeout|error|gaierror|GeneratorExit|CancelledError|"
     r"UnrecoverableError|ExceptionGroup|BaseExceptionGroup|MissingMandatoryValue|OutOfResources|HTTPException|"
