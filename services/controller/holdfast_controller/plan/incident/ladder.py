@@ -9,6 +9,7 @@ the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
+the same at a step that was clean before      -> exchange the node if the job cannot be replayed, and test it
 crash on a node that has an alert             -> evict it: a crash with a culprit
 a rank names its machine, and a witness too   -> evict it: its kernel, its devices, or all nodes that ran without it
 a rank alone names its machine, others are free -> it leaves, and is tested beside training; else all are tested
@@ -188,9 +189,17 @@ def _for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, op
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if earlier and options.can_replay and _are_some_left(options, incident.replayed):
         return RungChoice(rung=Rung.REPLAY, reason=failure.text)
+    was_clean = any((known.certified or 0) >= bad_step.step for known in earlier)
+    if was_clean and failure.node in options.members and options.may_exchange and not failure.is_irreplaceable:
+        return accused_leaves(failure, f"as step {bad_step.step} was clean before, with the same data and code")
     if any(known.step == bad_step.step for known in earlier):
-        why = f"bad numbers at the same step {bad_step.step} twice: data, code or settings are at fault, no machine"
-        return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
+        why = f"bad numbers at the same step {bad_step.step} twice"
+        fault = (
+            "a machine may be at fault, as the step was clean before, and none is known to be"
+            if was_clean
+            else "data, code or settings are at fault, no machine"
+        )
+        return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}: {fault}")
     return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
 
 
