@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.phases import binding
+from holdfast.trainer.steps.counted import CountedOptimizer
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, is_marked, mark
 from holdfast.trainer.steps.start import generation
@@ -44,8 +46,17 @@ def patch_lightning(module: ModuleType) -> None:
 
 
 def patch_deepspeed(module: ModuleType) -> None:
-    engine = module.DeepSpeedEngine
-    engine.step = _after(engine.step, lambda self, *_, **__: note_step("deepspeed", self.global_steps))
+    """Hook the engine's step. A script may have several engines, such as an actor and a critic: one of them counts."""
+    engines = CountedOptimizer()
+
+    def stepped(engine: Any, *_: Any, **__: Any) -> None:
+        taken = engines.take(engine, (time.time_ns(), time.monotonic_ns()))
+        if taken.has_changed:
+            note_begin("deepspeed", engine.global_steps - 1)
+        if taken.moments:
+            note_step("deepspeed", engine.global_steps)
+
+    module.DeepSpeedEngine.step = _after(module.DeepSpeedEngine.step, stepped)
 
 
 def patch_torchtitan(module: ModuleType) -> None:

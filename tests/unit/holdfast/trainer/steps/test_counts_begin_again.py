@@ -250,3 +250,20 @@ def test_a_framework_that_trains_twice_goes_on_and_a_restart_does_not_know_where
     job.begin()
     fit(10)
     assert job.shown() == Shown(1, 10, False)
+
+
+def test_of_several_engines_of_deepspeed_one_counts(job: Job) -> None:
+    class Engine:
+        global_steps = 0
+
+        def step(self) -> None:
+            self.global_steps += 1
+
+    frameworks.patch_deepspeed(SimpleNamespace(DeepSpeedEngine=Engine))  # type: ignore[arg-type]
+    job.begin()
+    critic, actor = Engine(), Engine()
+    for iteration in range(30):
+        critic.step()
+        if iteration >= 20:
+            actor.step()
+    assert job.shown() == Shown(1, 30, True)
