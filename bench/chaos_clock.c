@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -11,8 +12,7 @@
 static int (*real)(clockid_t, struct timespec *);
 static volatile long *ahead_s;
 
-__attribute__((constructor)) static void begin(void) {
-    real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+static void own_clock(void) {
     const char *directory = getenv("CHAOS_CLOCKS");
     if (!directory) return;
     char path[4096];
@@ -23,6 +23,13 @@ __attribute__((constructor)) static void begin(void) {
         : mmap(0, sizeof(long), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (page != MAP_FAILED) ahead_s = page;
+}
+
+__attribute__((constructor)) static void begin(void) {
+    real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    own_clock();
+    /* Services and agents are forked, and execute nothing of their own. */
+    pthread_atfork(0, 0, own_clock);
 }
 
 int clock_gettime(clockid_t id, struct timespec *at) {
