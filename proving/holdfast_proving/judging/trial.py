@@ -66,7 +66,7 @@ SHOWN_IN = {
     "trial": """
         ignores_alerts ignores_slowness keeps_suspects guesses_one ignores_lost_peers waits_out_slowness
         never_stops ignores_slow_groups closes_at_once blocks_for_ever evicts_at_a_blink swaps_reattempt_wait
-        swaps_replace_stop swaps_wait_stop grants_the_worst
+        swaps_replace_stop swaps_wait_stop
     """,
     "doubts": """
         blames_for_services never_waits believes_hints evicts_for_services

@@ -54,7 +54,6 @@ from holdfast_proving.policies.wrong_record import OFFENDERS, RECORDS
 from holdfast_proving.policies.wrong_rungs import SWAPPED
 from holdfast_proving.policies.wrong_suspicions import SUSPICIONS
 from holdfast_proving.policies.wrong_warm_up import WARM_UPS
-from holdfast_standby import claims
 
 
 def _gives_up(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
@@ -102,10 +101,6 @@ def _at_once(original: Function, _: Insight) -> Function:
         return True
 
     return replace
-
-
-def _worst_first(original: Function, _: Insight) -> Function:
-    return lambda claim, pool: list(reversed(original(claim, pool)))
 
 
 WRONG: tuple[Policy, ...] = (
@@ -205,11 +200,6 @@ WRONG: tuple[Policy, ...] = (
         name="replaces_what_has_passed",
         about="replaces a slow machine as soon as another one is free, though it is fast again",
         patches=(Patch(slow, "withdraw", always(None)), Patch(replacement, "_is_wanted", always(True))),
-    ),
-    Policy(
-        name="grants_the_worst",
-        about="grants the free nodes with the worst record first",
-        patches=(Patch(claims, "_preferred", _worst_first),),
     ),
     Policy(name="hoards", about="leaves a dozen machines unused", settings=Settings(pool=PoolPolicy(size=12))),
     Policy(name="blocks_nobody", about="a node is back at once", settings=Settings(timeouts=Timeouts(block_s=1.0))),
