@@ -194,12 +194,20 @@ def _row(place: CheckpointLocation, found: FoundCheckpoint) -> CheckpointRow:
         step=found.step,
         state=state,
         bytes=nbytes,
-        saved_at=datetime.fromtimestamp(seconds, UTC) if seconds is not None else None,
+        saved_at=_moment(seconds),
         world_size=manifest.world_size if manifest else None,
         mesh=manifest.mesh if manifest else None,
         where=found.folder.name,
         note=note,
     )
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    """Return the time; None if there is none: a manifest is its author's, and may have any number."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC) if seconds is not None else None
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _elsewhere(row: Any) -> CheckpointRow:
