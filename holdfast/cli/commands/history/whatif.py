@@ -209,6 +209,9 @@ def _difference(of: dict[str, Any], one: str, other: str) -> list[str]:
     at = of["at"].replace("T", " ")[:23]
     lines = [f"{at} {_short(cause)}" if cause else f"{at} time passed"]
     texts = {name: [_short(event) for event in of[name]] for name in (one, other)}
+    if texts[one] and sorted(texts[one]) == sorted(texts[other]):
+        # An earlier version did not record all that this one does.
+        return [*lines, *(f"  both: {text}" for text in texts[one]), "  They differ in other fields."]
     for name, unlike in ((one, other), (other, one)):
         lines += [f"  {name}: {text}" for text in texts[name] if text not in texts[unlike]] or [f"  {name}: nothing"]
     return lines
