@@ -75,7 +75,8 @@ def _noting(original: Callable[..., Any], place: str, at: int = 0) -> Callable[.
 
 @harmless
 def _note(value: object, place: object) -> None:
-    if binding.ledger is not None:
+    # What is loaded while it trains shows no start.
+    if binding.ledger is not None and not binding.is_begun:
         path = path_of(place)
         binding.start.note_loaded(value, place, None if path is None else saved_at(path))
 

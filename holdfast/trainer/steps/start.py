@@ -77,7 +77,6 @@ class StepStart:
     """What this process has loaded, what its optimizer counted, and with which weights it began."""
 
     def __init__(self) -> None:
-        self._has_stepped = False
         self._own_count: int | None = None
         self._numbers: list[_Number] = []
         self._saved: list[tuple[Saved, str]] = []
@@ -91,8 +90,8 @@ class StepStart:
 
         `saved`: what was noted when the job saved that.
         """
-        if self._has_stepped:
-            return
+        # The first step may be none: torch makes one without gradients to give an optimizer its state, before a load.
+        self._weights = self._has_first_weights = None
         is_of_job, file = _is_of_job(place), _name_of(place)
         found = number_in(value)
         if saved is not None:
@@ -107,7 +106,6 @@ class StepStart:
 
     def note_optimizer(self, optimizer: Any) -> None:
         """Read the optimizer's own count after its first step in this process."""
-        self._has_stepped = True
         count = count_of(optimizer)
         self._own_count = None if count is None else max(0, count - 1)
 

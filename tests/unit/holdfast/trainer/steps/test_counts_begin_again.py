@@ -267,3 +267,19 @@ def test_of_several_engines_of_deepspeed_one_counts(job: Job) -> None:
         if iteration >= 20:
             actor.step()
     assert job.shown() == Shown(1, 30, True)
+
+
+def test_a_step_that_only_makes_an_optimizers_state_comes_before_the_load(job: Job) -> None:
+    """As torch.distributed.checkpoint makes it."""
+    path = job.path / "ck.pt"
+    for generation in range(2):
+        job.begin()
+        network = model()
+        optimizer = ADAM(network.parameters(), lr=0.0)
+        train(network, optimizer, 1)
+        if generation:
+            network.load_state_dict(job.torch.load(path)["model"])
+        optimizer.param_groups[0]["lr"] = 0.01
+        train(network, optimizer, 20)
+        job.torch.save({"model": network.state_dict(), "step": 21}, path)
+    assert job.shown() == Shown(21, 41, True)
