@@ -24,7 +24,8 @@ EXIT_SETUP_FAILED = 70
 
 def fork_child(child: Callable[[int], NoReturn]) -> int:
     """Fork and return the child's pid. `child` is called with the parent's pid and never returns; signals do what they
-    do by default by then, those too that were sent since the fork: this process's handlers would swallow them.
+    do by default by then, those too that were sent since the fork: this process's handlers would swallow them. Only a
+    hang-up stays ignored, as nohup wants it.
     """
     parent = os.getpid()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*_HANDLED, signal.SIGINT))
@@ -101,7 +102,8 @@ def run_and_end(program: Callable[[], None]) -> NoReturn:
 def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in _HANDLED:
-        signal.signal(number, signal.SIG_DFL)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

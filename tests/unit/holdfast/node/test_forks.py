@@ -32,6 +32,22 @@ def test_a_fork_that_is_ended_at_once_ends(number: signal.Signals) -> None:
     assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+def test_a_fork_ignores_a_hang_up_as_nohup_wants_it_and_no_other_signal() -> None:
+    def child(_: int) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+
+    ignored = (signal.SIGHUP, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
+    try:
+        _, status = os.waitpid(fork_child(child), 0)
+    finally:
+        for number, handler in zip(ignored, before, strict=True):
+            signal.signal(number, handler)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+
+
 def test_a_fork_prints_names_that_are_no_text_as_an_interpreter_does() -> None:
     """In the locale C. In others both raise an error."""
 
