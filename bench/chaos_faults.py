@@ -165,7 +165,7 @@ class Faults:
             try:
                 self._running.holdfast("up", "--detach", *self._up, limit_s=UP_S)
             except LauncherFailed:
-                # The second of a pair may kill what this begins to start; then the second starts it anew.
+                # The second of a pair may kill what this begins to start; then the second starts it again.
                 if self._supervisor_killed_at == at:
                     raise
 

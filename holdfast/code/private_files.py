@@ -1,7 +1,7 @@
 """What in a source tree is closed to other users, and so no code.
 
 A version is open to all nodes, to readers of the database and to the users of jobs. Keys that sign orders, backups,
-files with passwords and whole clusters may lie in the directory of a project, whoever put them there.
+files with passwords and whole clusters may lie in the directory of a project.
 """
 
 from __future__ import annotations
