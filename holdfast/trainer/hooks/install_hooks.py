@@ -24,7 +24,7 @@ from holdfast.trainer.hooks.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import make_deterministic
 from holdfast.trainer.spawned.parent import patch_spawn
-from holdfast.trainer.steps import counted, frameworks, loads, saves
+from holdfast.trainer.steps import frameworks, loads, optimizer_steps, saves
 from holdfast.trainer.steps.guard import harmless
 
 COLLECTIVES = (
@@ -152,7 +152,7 @@ def _patch_rendezvous(module: ModuleType) -> None:
 def _patch_optimizer(module: ModuleType) -> None:
     # Runs before training is held at the end of the step.
     module.register_optimizer_step_post_hook(note_buckets)
-    counted.hook(module)
+    optimizer_steps.hook(module)
     module.register_optimizer_step_post_hook(device_used.stepped)
 
 

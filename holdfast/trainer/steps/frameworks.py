@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.phases import binding
-from holdfast.trainer.steps.counted import CountedOptimizer
+from holdfast.trainer.steps.counted_optimizer import CountedOptimizer
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, is_marked, mark
 from holdfast.trainer.steps.start import generation

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.trainer.phases import binding
-from holdfast.trainer.steps import counted
+from holdfast.trainer.steps import optimizer_steps
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, mark, note_folder
 from holdfast.trainer.steps.start import LATE_STEPS_MAX, Saved
@@ -52,7 +52,7 @@ def patch_torch_save(torch: ModuleType) -> None:
     def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
         # In another thread, training goes on meanwhile.
         done = binding.steps_completed()
-        state = counted.state() if done else counted.State()
+        state = optimizer_steps.state() if done else optimizer_steps.State()
         original(obj, f, *args, **kwargs)
         _note_saved(f, done, state)
 
@@ -85,7 +85,7 @@ def _read(folder: Path) -> Iterator[_Note]:
 
 
 @harmless
-def _note_saved(place: Any, done: int | None, state: counted.State) -> None:
+def _note_saved(place: Any, done: int | None, state: optimizer_steps.State) -> None:
     folder = note_folder()
     # What is saved before the first step is no progress.
     if not done or folder is None:

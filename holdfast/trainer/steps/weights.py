@@ -20,11 +20,13 @@ def weights_of(optimizer: Any) -> str | None:
     """Return a digest of what the optimizer is about to change; None if that cannot be read now."""
     import torch
 
+    from holdfast.trainer.device.adapters import adapter_of
+
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     read = []
     for parameter in parameters[:: max(1, len(parameters) // PARAMETERS_READ)][:PARAMETERS_READ]:
         local = getattr(parameter, "_local_tensor", parameter).detach()
-        if local.is_cuda and torch.cuda.is_current_stream_capturing():
+        if local.device.type != "cpu" and adapter_of(local.device.type).is_capturing():
             return None
         if local.numel() and local.is_contiguous():
             elements = local.view(-1)[:: max(1, local.numel() // ELEMENTS_READ)][:ELEMENTS_READ]

@@ -77,6 +77,7 @@ SHOWN_IN = {
     "known-lemon": "forgets_records",
     "hangs-again": "forgets_hangs",
     "busy": "clears_the_late",
+    "pair": "stops_at_clean_steps",
     "crowded": "blames_for_processors excuses_neighbours",
     "innocents": "counts_explained counts_the_script counts_kills never_decays counts_silence records_each_alone",
     "nowhere": "evicts_for_what_all_lack believes_silent_warm_ups",
@@ -90,7 +91,7 @@ SHOWN_IN = {
 }
 """The trial that shows each policy: it is tried there first. Those left out are shown by the first of their trials."""
 
-OF_THE_ANALYZER = ("analysis", "busy", "crowded")
+OF_THE_ANALYZER = ("analysis", "busy", "crowded", "pair")
 """The same for wrong findings: the engines of the analyzer are inside."""
 
 OF_GROUPS = ("known-group", "group-without-spares", "group-again")

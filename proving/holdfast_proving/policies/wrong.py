@@ -91,6 +91,11 @@ def _stops_at_bad_numbers(choice: RungChoice, failure: Failure, options: LadderO
     return RungChoice(rung=Rung.STOP, reason=failure.text) if failure.bad_step else choice
 
 
+def _stops_at_clean_steps(choice: RungChoice, failure: Failure, options: LadderOptions) -> RungChoice:
+    exchanges = failure.bad_step is not None and choice.rung is Rung.EVICT and choice.one_of
+    return RungChoice(rung=Rung.STOP, reason=failure.text) if exchanges else choice
+
+
 def _for_names_only(original: Function, _: Insight) -> Function:
     return lambda *given: original(*given) if given[1].shared else float("inf")
 
@@ -167,6 +172,11 @@ WRONG: tuple[Policy, ...] = (
     ),
     Policy(name="never_waits", about="restarts at once though a service is away", patches=(choosing(_never_waits),)),
     Policy(name="stops_at_bad_numbers", about="gives up at NaN", patches=(choosing(_stops_at_bad_numbers),)),
+    Policy(
+        name="stops_at_clean_steps",
+        about="takes numbers that go bad at a step that was clean before for data",
+        patches=(choosing(_stops_at_clean_steps),),
+    ),
     Policy(
         name="waits_out_slowness",
         about="tolerates days of it",

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.code.private_files import CLOSED, OF_A_CLUSTER
 from holdfast.code.snapshot import SnapshotLimits, SnapshotRefused, snapshot, tree_of
+from holdfast.embedded.layout import ClusterLayout
 
 SMALL = SnapshotLimits(files_max=5, file_bytes_max=100, code_bytes_max=250)
 
@@ -130,14 +131,9 @@ def test_what_git_tracks_is_code_and_so_are_all_files_where_the_umask_closes_the
 def test_the_directory_of_another_cluster_is_no_code(repository: Path, with_git: bool) -> None:
     if not with_git:
         shutil.rmtree(repository / ".git")
-    write(
-        repository,
-        "lab/cluster.json",
-        "lab/secrets.json",
-        "lab/nodes/node-0/agent.db",
-        "lab/x.py",
-        "other/cluster.json",
-    )
+    lab = ClusterLayout(repository / "lab")
+    own = [str(file.relative_to(repository)) for file in (lab.cluster_file, lab.secrets_file)]
+    write(repository, *own, "lab/nodes/node-0/agent.db", "lab/x.py", "other/cluster.json")
     found = snapshot(repository)
     assert [left.path for left in found.left_out if left.why == OF_A_CLUSTER] == ["lab"]
     code = {entry.path for entry in found.manifest.entries}

@@ -18,7 +18,7 @@ from holdfast.trainer.checkpoint import Checkpointer, PerRank
 from holdfast.trainer.hooks import install_hooks
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import DIGESTS_MAX, Recorder
-from holdfast.trainer.steps import counted
+from holdfast.trainer.steps import optimizer_steps
 
 SETTINGS = ReplaySettings(until=57, mesh="dp=1", of_mesh="dp=4", steps_min=10_000, steps_max=10_000)
 
@@ -49,7 +49,7 @@ def told(path: Path) -> dict[str, Any]:
 
 def train(steps: int, *, flip_at: int = -1, says: bool = False, poison_at: int = -1) -> None:
     """Steps of a tiny model; at `flip_at` the lowest bit of one gradient is another."""
-    counted.begin()
+    optimizer_steps.begin()
     binding.recorder = Recorder(SETTINGS)
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 2)

@@ -189,7 +189,8 @@ def _for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, op
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if earlier and options.can_replay and _are_some_left(options, incident.replayed):
         return RungChoice(rung=Rung.REPLAY, reason=failure.text)
-    was_clean = any((known.certified or 0) >= bad_step.step for known in earlier)
+    # A generation before had come past it.
+    was_clean = any(known.generation < bad_step.generation and known.step > bad_step.step for known in earlier)
     if was_clean and failure.node in options.members and options.may_exchange and not failure.is_irreplaceable:
         return accused_leaves(failure, f"as step {bad_step.step} was clean before, with the same data and code")
     if any(known.step == bad_step.step for known in earlier):

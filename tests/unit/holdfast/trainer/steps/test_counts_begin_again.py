@@ -17,7 +17,7 @@ import torch
 from holdfast.node.ledger.ledger_file import LedgerWriter
 from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast.trainer.phases import bind, binding
-from holdfast.trainer.steps import counted, frameworks, loads, saves
+from holdfast.trainer.steps import frameworks, loads, optimizer_steps, saves
 from holdfast.trainer.steps.start import GENERATION_VARIABLE
 
 REGISTER = ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")
@@ -47,10 +47,10 @@ class Job:
         self._monkeypatch.setenv(GENERATION_VARIABLE, str(self.generation))
         bind(LedgerWriter(self.path / "ledger", rank=0, generation=self.generation))
         self.end()
-        counted.begin()
+        optimizer_steps.begin()
         module = import_module("torch.optim.optimizer")
         kept = [self._kept(getattr(module, name)) for name in REGISTER]
-        counted.hook(SimpleNamespace(**dict(zip(REGISTER, kept, strict=True))))
+        optimizer_steps.hook(SimpleNamespace(**dict(zip(REGISTER, kept, strict=True))))
 
     def _kept(self, register: Callable[..., Any]) -> Callable[..., Any]:
         def call(hook: Any) -> Any:
