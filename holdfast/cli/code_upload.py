@@ -89,7 +89,7 @@ def _name_left_out(every: Iterable[LeftOut]) -> None:
     left = [f"{left.path} ({left.why})" for left in every]
     if left:
         named = printable("; ".join(left[:_NAMED])) + (f"; {len(left) - _NAMED} more" if len(left) > _NAMED else "")
-        click.echo(f"not part of the version: {named}", err=True)
+        click.echo(f"[holdfast] not part of the code's version, and read where it lies: {named}", err=True)
 
 
 def _inside(root: Path, own: tuple[Path, ...]) -> list[Path]:

@@ -16,15 +16,24 @@ WITHIN_S = 2.0
 """A person waits for it at the prompt."""
 _SHOWN_MAX = 50
 
-_KINDS = ("job", "incident", "node")
-"""Names of arguments that are completed."""
 _OF_JOBS = "select key as name, phase as about from controller.jobs"
 _OF_NODES = "select key as name, state as about from standby.nodes"
+_OF_SERVICES = """
+select name, 'service' as about
+from unnest(array['controller', 'analyzer', 'standby', 'ckpt', 'historian', 'nats', 'postgres', 'supervisor']) name
+"""
 _OF_INCIDENTS = """
 select number::text as name, concat_ws(': ', it.job, it.symptom) as about
 from ({numbered}) n left join controller.incidents it using (key)
 union all select 'last', 'the newest one'
 """
+_QUERIES = {
+    "job": _OF_JOBS,
+    "node": _OF_NODES,
+    "incident": _OF_INCIDENTS,
+    "service": f"{_OF_JOBS} union all {_OF_SERVICES} union all {_OF_NODES}",
+}
+"""By the name of an argument or option: what completes it."""
 
 
 class KnownName(click.types.StringParamType):
@@ -43,9 +52,9 @@ class KnownName(click.types.StringParamType):
 
 
 def with_known_names(command: click.Command) -> click.Command:
-    """Have arguments of a command, and of the commands below it, complete the names that a cluster knows."""
+    """Have arguments and options of a command, and of those below it, complete the names that a cluster knows."""
     for param in command.params:
-        if isinstance(param, click.Argument) and param.name in _KINDS and param.type is click.STRING:
+        if param.name in _QUERIES and param.type is click.STRING:
             param.type = KnownName(param.name)
     if isinstance(command, click.Group):
         for below in command.commands.values():
@@ -60,8 +69,7 @@ async def _read(params: dict[str, Any], kind: str, begins: str) -> list[tuple[st
     from holdfast.cli.connect.directory import found_directory
     from holdfast.cli.incident_ids import NUMBERED
 
-    query = {"job": _OF_JOBS, "node": _OF_NODES, "incident": _OF_INCIDENTS.format(numbered=NUMBERED)}[kind]
-
+    query = _QUERIES[kind].format(numbered=NUMBERED)
     directory = params.get("directory") or os.environ.get(DIRECTORY_VARIABLE) or found_directory()
     url = reader_url(Path(directory), params.get("database_url"))
     limited = f"select name, about from ({query}) it where starts_with(name, $1) order by name limit {_SHOWN_MAX}"

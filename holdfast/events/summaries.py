@@ -91,8 +91,7 @@ def _(event: events.NodeInspected) -> str:
 @_sentence.register
 def _(event: events.ProcessExited) -> str:
     if event.exception is not None:
-        message = event.exception.message.split("\n", 1)[0][:EXCEPTION_CHARS_MAX]
-        end = f"raised {event.exception.type}: {message}"
+        end = f"raised {event.exception.type}: {event.exception.headline[:EXCEPTION_CHARS_MAX]}"
     elif event.signal is not None:
         end = f"was killed by signal {event.signal}"
     elif event.exit_code is not None:

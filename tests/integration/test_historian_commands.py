@@ -52,8 +52,8 @@ def test_sql_prints_a_table_csv_or_json(scene: Scene) -> None:
 
 
 def test_a_shell_completes_incidents_jobs_and_nodes_and_is_silent_without_a_cluster(scene: Scene) -> None:
-    def completed(command: str, begins: str, url: str) -> list[str]:
-        words = [*command.split(), "--database-url", url]
+    def completed(command: str, begins: str, url: str, *option: str) -> list[str]:
+        words = [*command.split(), "--database-url", url, *option]
         shell = ShellComplete(main, {}, "holdfast", "_HOLDFAST_COMPLETE")
         return [item.value for item in shell.get_completions(words, begins)]
 
@@ -61,8 +61,16 @@ def test_a_shell_completes_incidents_jobs_and_nodes_and_is_silent_without_a_clus
     incidents = completed("show", "", url)
     assert incidents[0] == "1" and "last" in incidents and completed("explain", "la", url) == ["last"]
     assert completed("nodes release", "n", url) == ["n1", "n2", "n3"]
+    assert "gpt" in completed("whatif", "g", url, "--job")
     assert "gpt" in completed("attach", "g", url) and completed("attach", "no-such-job", url) == []
     assert completed("show", "", f"postgresql://nobody@127.0.0.1:{free_port()}/none") == []
+
+
+def test_a_shell_completes_what_has_logs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", scene.urls["reader"])
+    monkeypatch.setenv("HOLDFAST_NATS_URL", "nats://127.0.0.1:4222")
+    shell = ShellComplete(main, {}, "holdfast", "_HOLDFAST_COMPLETE")
+    assert {"gpt", "n1", "controller"} <= {item.value for item in shell.get_completions(["logs"], "")}
 
 
 def test_sql_takes_the_query_from_the_standard_input_and_any_type(scene: Scene) -> None:

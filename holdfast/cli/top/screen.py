@@ -127,7 +127,7 @@ def _incidents(snapshot: Snapshot) -> Section:
             it.outcome,
             f"{it.seconds:.1f}",
             _phases(it),
-            None if it.lost_steps is None else steps_lost(it.lost_steps),
+            None if it.outcome == "open" and it.lost_steps is None else steps_lost(it.lost_steps),
             it.summary,
         )
         for it in snapshot.details.incidents

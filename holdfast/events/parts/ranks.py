@@ -59,6 +59,12 @@ class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     message: str
     traceback: str
 
+    @property
+    def headline(self) -> str:
+        """The first line of the message that says something: torch frames some messages with lines of `=`."""
+        lines = (line.strip() for line in self.message.splitlines())
+        return next((line for line in lines if any(map(str.isalnum, line))), "")
+
 
 class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A rank and its process."""

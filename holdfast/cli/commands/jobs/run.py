@@ -284,7 +284,8 @@ def _found(script: str, is_module: bool, no_python: bool) -> tuple[Path, str]:
     if not Path(program).is_file():
         raise click.ClickException(f"there is no script {script}; give a file, or a module with -m")
     place = Path(program).resolve()
-    return place, str(place)
+    # A program acts by the name that it is called by: one Python serves several environments, one BusyBox all commands.
+    return place, os.path.abspath(program) if no_python else str(place)
 
 
 def _code(named: str | None, script: Path, *own: Path) -> Snapshot | None:

@@ -55,6 +55,15 @@ SMALL = Snapshot(
 )
 
 
+def test_what_an_ended_incident_lost_is_unknown_in_words_where_nothing_shows_it() -> None:
+    (open_one,) = SMALL.details.incidents
+    ended = msgspec.structs.replace(open_one, outcome="recovered")
+    for incident, shown in ((open_one, "-"), (ended, "unknown"), (msgspec.structs.replace(ended, lost_steps=0), "0")):
+        text = plain(msgspec.structs.replace(SMALL, details=Details(incidents=(incident,))))
+        (row,) = [line for line in text.splitlines() if "node_lost" in line and "no sign" in line]
+        assert row.split("no sign")[0].split()[-1] == shown
+
+
 def test_what_a_pipe_gets_has_everything_in_plain_lines() -> None:
     text = plain(SMALL)
     head, *rest = text.splitlines()

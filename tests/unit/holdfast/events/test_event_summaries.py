@@ -35,6 +35,7 @@ def test_every_type_has_a_sentence_of_its_own_or_a_reason() -> None:
 
 
 RAISED = RankException(type="ValueError", message="bad\nsecond", traceback="")
+FRAMED = RankException(type="ChildFailedError", message="\n====\ntrain.py FAILED\n----\n", traceback="")
 EXITED: dict[str, Any] = {"rank": 3, "local_rank": 1, "exited_at": NOW}
 
 
@@ -43,6 +44,10 @@ EXITED: dict[str, Any] = {"rank": 3, "local_rank": 1, "exited_at": NOW}
     [
         (event(ProcessExited, **EXITED, signal=9), "rank 3 was killed by signal 9, before any step"),
         (event(ProcessExited, **EXITED, exception=RAISED, step=4), "rank 3 raised ValueError: bad, last step 4"),
+        (
+            event(ProcessExited, **EXITED, exception=FRAMED),
+            "rank 3 raised ChildFailedError: train.py FAILED, before any step",
+        ),
         (event(ProcessExited, **EXITED, exit_code=1, step=0), "rank 3 ended with exit code 1, last step 0"),
         (event(ProcessExited, **EXITED), "rank 3 is gone: no exit status, before any step"),
         (event(NodeLost, last_heard_at=NOW, silent_s=3), "no heartbeat for 3.0 s"),

@@ -133,8 +133,7 @@ def is_superseded(exited: ProcessExited) -> bool:
 def describe_exit(exited: ProcessExited) -> str:
     where = f"rank {exited.rank} on {exited.node}"
     if exited.exception is not None:
-        message = exited.exception.message.strip().splitlines()
-        return f"{where} raised {exited.exception.type}: {message[0][:200] if message else ''}".rstrip(": ")
+        return f"{where} raised {exited.exception.type}: {exited.exception.headline[:200]}".rstrip(": ")
     if exited.signal is not None:
         return f"{where} was killed by signal {exited.signal}"
     if exited.exit_code is None:

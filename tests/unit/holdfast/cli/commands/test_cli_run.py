@@ -107,3 +107,19 @@ def test_memory_checkpoints_are_switched_on_by_their_flag_alone(asked: Asked, mo
     assert "HOLDFAST_MEMORY_CHECKPOINTS" not in asked.train().env
     assert asked.train("--memory-checkpoints").env["HOLDFAST_MEMORY_CHECKPOINTS"] == "1"
     assert asked.train("--memory-checkpoints", "--env-none").env == {"HOLDFAST_MEMORY_CHECKPOINTS": "1"}
+
+
+def test_a_program_is_called_by_the_name_that_was_given_though_it_is_a_link(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    program.touch(mode=0o755)
+    link = tmp_path / "environment" / "bin" / "python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(program)
+    monkeypatch.setenv("PATH", str(link.parent))
+    monkeypatch.chdir(tmp_path)
+    for name in ("python", "environment/bin/python"):
+        result = asked.run("--no-python", name, "train.py")
+        assert result.exit_code == 0, result.output
+        assert asked[-1].script == str(link)
