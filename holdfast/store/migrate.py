@@ -22,12 +22,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from holdfast.store.migrations_place import migrations_directory
-from holdfast.store.passwords import verifier
+from holdfast.store.passwords import give_passwords
 
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('holdfast.migrate', 0))"
-_SET_PASSWORD = """
-select format('alter role %I with login password %L', cast(:role as text), cast(:password as text))
-"""
 
 T = TypeVar("T")
 
@@ -40,7 +37,8 @@ def migrate(admin_url: str, role_passwords: dict[str, str]) -> None:
     """Bring the database at `admin_url` (postgresql://…, a role that may create roles and schemas) up to date.
 
     All of it is one transaction. Several processes may run it at once: they take turns. A database that is up to date
-    is left alone, except that the roles get these passwords every time. Not to be called on an event loop's thread.
+    is left alone, except that the roles get these passwords, and their settings, every time. Not to be called on an
+    event loop's thread.
 
     Raises:
         UnknownRevision: it was written by a newer version, or by one before 0.1.0; nothing was changed.
@@ -82,10 +80,12 @@ def _migrate(connection: Connection, role_passwords: dict[str, str]) -> None:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     _replace_views(connection)
-    for role, password in role_passwords.items():
-        # A role's password cannot be a parameter of the statement that sets it.
-        statement = connection.scalar(text(_SET_PASSWORD), {"role": role, "password": verifier(password)})
-        connection.exec_driver_sql(str(statement))
+    _driver(connection).run_async(partial(give_passwords, passwords=role_passwords))
+
+
+def _driver(connection: Connection) -> Any:
+    """Return the connection of the driver below, which is in the same transaction."""
+    return connection.connection.dbapi_connection
 
 
 def _require_known(connection: Connection, scripts: ScriptDirectory) -> None:
@@ -101,9 +101,8 @@ def _replace_views(connection: Connection) -> None:
     script = _views()
     if _digest_in_place(connection) == _digest(script):
         return
-    # Only the driver itself takes several statements at once; the transaction is the same.
-    driver: Any = connection.connection.dbapi_connection
-    driver.run_async(lambda asyncpg_connection: asyncpg_connection.execute(script))
+    # Only the driver itself takes several statements at once.
+    _driver(connection).run_async(lambda asyncpg_connection: asyncpg_connection.execute(script))
     connection.exec_driver_sql("delete from public.holdfast_views")
     connection.execute(text("insert into public.holdfast_views (sha256) values (:it)"), {"it": _digest(script)})
 

@@ -138,24 +138,36 @@ async def test_a_service_writes_its_own_schema_only(server: PostgresServer, sche
                 await connection.execute(statement)
 
 
-async def test_the_historian_makes_partitions_in_its_schema_only(server: PostgresServer) -> None:
+async def test_the_historian_makes_partitions_and_nothing_else(server: PostgresServer) -> None:
     async with connected(server, "historian") as connection:
-        await connection.execute(
-            "create table historian.events_test partition of historian.events "
-            "for values from ('2020-01-01') to ('2020-01-02')"
-        )
+        await connection.execute("select historian.add_default_partition()")
+        await connection.execute("select historian.add_partition('2020-01-01')")
         await connection.execute(
             "insert into historian.events (id, at, class, type, source, body) "
             "values (gen_random_uuid(), '2020-01-01 12:00+00', 'evidence', 'x', 'test', '{}')"
         )
-        for statement in ("select * from controller.jobs", "create table controller.mine (x int)"):
+        for statement in (
+            "select * from controller.jobs",
+            "create table controller.mine (x int)",
+            "create table historian.mine (x int check (x > 0))",
+            "create function historian.mine() returns int language sql as 'select 1'",
+            "alter table historian.events_2020_01_01 add check (id is not null)",
+            "create trigger mine after insert on historian.events execute function now()",
+        ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await connection.execute(statement)
     async with connected(server, "reader") as reader:
         assert await reader.fetchval("select count(*) from historian.events") == 1
-        assert await reader.fetchval("select count(*) from historian.events_test") == 1
+        assert await reader.fetchval("select count(*) from historian.events_2020_01_01") == 1
+        for statement in (
+            "select historian.add_partition('2020-01-02')",
+            "select historian.drop_partition('2020-01-01')",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await reader.execute(statement)
     async with connected(server, "historian") as connection:
-        await connection.execute("drop table historian.events_test")
+        await connection.execute("select historian.drop_partition('2020-01-01')")
+        assert await connection.fetchval("select to_regclass('historian.events_2020_01_01')") is None
 
 
 SECRET = {("controller", table) for table in ("jobs", "job_changes", "job_secrets", "outbox")}
@@ -243,10 +255,19 @@ def test_a_failed_migration_leaves_nothing(tmp_path_factory: pytest.TempPathFact
         with pytest.raises(Exception, match="does not exist"):
             migrate(server.url, {"holdfast_nobody": "x"})
         assert pending(server.url)
-        migrate(server.url, PASSWORDS)
+        migrate(server.url, {})
         assert not pending(server.url)
+        of_migrations = asyncio.run(_value(server, SETTINGS_OF_ROLES))
+        migrate(server.url, PASSWORDS)
+        assert asyncio.run(_value(server, SETTINGS_OF_ROLES)) == of_migrations
     finally:
         server.stop()
+
+
+SETTINGS_OF_ROLES = """
+select array_agg((setrole::regrole, setdatabase, setting)::text order by setrole, setdatabase, setting)
+from pg_db_role_setting, unnest(setconfig) setting
+"""
 
 
 def test_views_are_replaced_when_their_script_has_changed_and_only_then(server: PostgresServer) -> None:
@@ -268,6 +289,7 @@ def test_a_database_of_the_revision_before_is_upgraded_with_its_events(old_serve
         "create view historian.incident_timeline as "
         "select historian.in_words(type, body) as what from historian.events",
         "create table historian.events_default partition of historian.events default",
+        "alter table historian.events_default owner to holdfast_historian",
         *(
             "insert into historian.events (id, at, class, type, source, job, incident, body) values "
             f"('019aa0f2-6c00-7000-8000-00000000000{number}', now(), 'decision', '{kind}', 'controller', 'old', "
@@ -283,6 +305,12 @@ def test_a_database_of_the_revision_before_is_upgraded_with_its_events(old_serve
     asyncio.run(_knows_as_handled(old_server, "handled"))
     shown = asyncio.run(_value(old_server, "select array_agg(what order by nth) from historian.incident_timeline"))
     assert shown == ["it hangs", "breaker reset"]
+    assert asyncio.run(_value(old_server, OF_THE_HISTORIAN)) == 0
+
+
+OF_THE_HISTORIAN = (
+    "select count(*) from pg_class where relowner = 'holdfast_historian'::regrole and relkind in ('r', 'p')"
+)
 
 
 async def _knows_as_handled(server: PostgresServer, message_id: str) -> None:

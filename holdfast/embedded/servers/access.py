@@ -32,7 +32,7 @@ from holdfast.network.refusals import Refusals
 from holdfast.orders.signatures import SIGNERS, OrderKeys, parsed_keys, public_key
 from holdfast.store import StoreUnavailable
 from holdfast.store.connections import NotMigrated
-from holdfast.store.passwords import end_sessions, set_passwords
+from holdfast.store.passwords import end_sessions, renew_passwords, set_passwords
 
 CONNECTED_WITHIN_S = 15.0
 """Longest wait for a process to connect with its new password; it goes on trying after that."""
@@ -184,7 +184,7 @@ class Access:
         admin = self.database_urls["admin"]
         try:
             if roles:
-                await set_passwords(admin, {role: self.credentials.roles[role] for role in roles})
+                await renew_passwords(admin, {role: self.credentials.roles[role] for role in roles})
             self.hand_out(nodes)
             if roles:
                 await end_sessions(admin, roles)

@@ -36,11 +36,6 @@ class PartitionPolicy(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def partition_name(day: date) -> str:
-    """Return the table for the events of `day` (UTC), without its schema."""
-    return f"events_{day.isoformat().replace('-', '_')}"
-
-
 def day_of(name: str) -> date | None:
     """Return the day of a partition's table; None for the default partition and for foreign tables."""
     match = _NAME.fullmatch(name)

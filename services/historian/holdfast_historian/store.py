@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Self
 
 import asyncpg
@@ -12,7 +12,7 @@ import asyncpg
 from holdfast.settings.addresses import Address
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast_historian.foreign_events import write
-from holdfast_historian.partitions import day_of, partition_name
+from holdfast_historian.partitions import day_of
 from holdfast_historian.retraining_plan import TrainingRecord
 from holdfast_historian.rows import EventRow
 
@@ -36,8 +36,6 @@ from historian.events where type = 'telemetry_model_trained' order by at desc li
 
 _NEWEST_TELEMETRY = "select max(at) from historian.events where type = 'telemetry_measured' and at <= now()"
 
-_DEFAULT = "events_default"
-
 COMMAND_TIMEOUT_S = 60.0
 """Moving the events of a day between partitions may take this long."""
 
@@ -54,7 +52,7 @@ class RowsRefused(ValueError):
 
 
 class HistorianStore:
-    """A pool of connections as the role that owns the schema `historian`.
+    """A pool of connections as the role that writes the schema `historian`.
 
     Methods raise StoreUnavailable if nothing was done or the outcome is unknown: repeat the call then.
     """
@@ -93,39 +91,25 @@ class HistorianStore:
         async with self._connection() as connection, connection.transaction():
             await connection.execute(_BEGIN_CHANGE)
             if not any(record["is_default"] for record in await connection.fetch(_PARTITIONS)):
-                await connection.execute(f"create table historian.{_DEFAULT} partition of historian.events default")
+                await connection.execute("select historian.add_default_partition()")
 
     async def create_partition(self, day: date) -> None:
         """Make the partition of `day`, and move its events there from the default partition."""
-        table = f"historian.{partition_name(day)}"
-        first, after = (f"'{moment.isoformat()}'" for moment in _bounds(day))
         async with self._connection() as connection, connection.transaction():
             await connection.execute(_BEGIN_CHANGE)
-            if any(day_of(record["relname"]) == day for record in await connection.fetch(_PARTITIONS)):
-                return
-            await connection.execute(f"create table {table} (like historian.events including defaults)")
-            await connection.execute(
-                f"""
-                with moved as (
-                    delete from historian.{_DEFAULT} where at >= {first} and at < {after} returning *
-                )
-                insert into {table} select * from moved
-                """
-            )
-            await connection.execute(
-                f"alter table historian.events attach partition {table} for values from ({first}) to ({after})"
-            )
+            if not any(day_of(record["relname"]) == day for record in await connection.fetch(_PARTITIONS)):
+                await connection.execute("select historian.add_partition($1)", day)
 
     async def drop_partition(self, day: date) -> None:
         """Drop the events of `day` for good."""
         async with self._connection() as connection, connection.transaction():
             await connection.execute(_BEGIN_CHANGE)
-            await connection.execute(f"drop table if exists historian.{partition_name(day)}")
+            await connection.execute("select historian.drop_partition($1)", day)
 
     async def prune_default_partition(self, recorded_before: datetime) -> None:
         """Drop events recorded before this moment from the default partition, where `at` means nothing."""
         async with self._connection() as connection:
-            await connection.execute(f"delete from historian.{_DEFAULT} where recorded_at < $1", recorded_before)
+            await connection.execute("delete from historian.events_default where recorded_at < $1", recorded_before)
 
     async def prune_foreign_events(self, recorded_before: datetime) -> None:
         """Drop what was recorded before this moment of nodes that do not belong to their job."""
@@ -168,8 +152,3 @@ class HistorianStore:
             except asyncpg.InterfaceError as error:
                 # The remaining ones are values that do not fit their column.
                 raise RowsRefused(str(error)) from error
-
-
-def _bounds(day: date) -> tuple[datetime, datetime]:
-    first = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    return first, first + timedelta(days=1)

@@ -153,6 +153,13 @@ OTHERS = {  # besides those above, for a service: what another service has
     "read a file": "select pg_read_file('/etc/passwd')",
     "end the sessions of the reader": "select historian.end_long_reads('0 s', '0 s')",
 }
+OF_THE_HISTORIAN = {  # what the administrator would run when a backup is restored
+    "make a function": "create function historian.planted() returns bool language plpgsql as 'begin return true; end'",
+    "make a table with a constraint of its own": "create table historian.planted (x int check (x > 0))",
+    "add a trigger to the record": "create trigger planted before insert on historian.events execute function now()",
+    "add a constraint to the record": "alter table historian.events_default add check (id is not null)",
+    "drop the record": "drop table historian.events",
+}
 
 
 def _refused(scene: Scene, role: str, statement: str) -> list[Any]:
@@ -169,6 +176,23 @@ def writes(scene: Scene, argument: str) -> Any:
 @attempts(SERVICE, "refused", {f"SQL: {what}": statement for what, statement in OTHERS.items()})
 def writes_as_a_service(scene: Scene, argument: str) -> Any:
     return _refused(scene, "holdfast_analyzer", argument)
+
+
+@attempts(SERVICE, "refused", {f"SQL, as the historian: {what}": sql for what, sql in OF_THE_HISTORIAN.items()})
+def writes_as_the_historian(scene: Scene, argument: str) -> Any:
+    return _refused(scene, "holdfast_historian", argument)
+
+
+@attempt(SERVICE, "take all connections of the database", "30 of 197")
+def takes_connections(scene: Scene) -> Any:
+    held = scene.connections("holdfast_analyzer", 40)
+    assert held <= 30
+    assert scene.sql("holdfast_controller", "select 1") == [1]
+
+
+@attempt(READER, "hold its own role, so that its password cannot be renewed", "an ended session, a renewed password")
+def holds_its_role(scene: Scene) -> Any:
+    assert scene.renew_while("holdfast_reader", "begin; alter role current_user set application_name = 'x'")
 
 
 @attempts(

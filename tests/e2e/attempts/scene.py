@@ -22,6 +22,7 @@ from attempts.nats_wire import Wire
 from holdfast.bus.accounts import node_user
 from holdfast.embedded.processes.proctree import node_processes
 from holdfast.embedded.servers.credentials import Credentials
+from holdfast.store.passwords import set_passwords
 from holdfast.subjects import ROOT
 from tests.open_python import opened
 
@@ -159,13 +160,7 @@ class Scene:
 
         async def do() -> list[Any]:
             try:
-                connection = await asyncpg.connect(
-                    host="127.0.0.1",
-                    port=self.info.ports.postgres,
-                    user=role,
-                    password=self.password_of(role) if password is None else password,
-                    database=database or "holdfast",
-                )
+                connection = await self._connect(role, password, database)
             except asyncpg.PostgresError as error:
                 return [type(error).__name__]
             try:
@@ -181,6 +176,43 @@ class Scene:
                 await connection.close()
 
         return self._runner.run(do())
+
+    def connections(self, role: str, wanted: int) -> int:
+        """Return how many connections a role gets at once, of those wanted."""
+
+        async def do() -> int:
+            held: list[asyncpg.Connection[Any]] = []
+            try:
+                while len(held) < wanted:
+                    held.append(await self._connect(role))
+            except asyncpg.TooManyConnectionsError:
+                pass
+            for connection in held:
+                await connection.close()
+            return len(held)
+
+        return self._runner.run(do())
+
+    def renew_while(self, role: str, statement: str) -> bool:
+        """Set a role's password while a session of it has run this. Return whether that session was ended."""
+
+        async def do() -> bool:
+            connection = await self._connect(role)
+            await connection.execute("set default_transaction_read_only = off")
+            await connection.execute(statement)
+            await set_passwords(self.info.database_urls["admin"], {role: self.password_of(role)})
+            return connection.is_closed()
+
+        return self._runner.run(do())
+
+    async def _connect(self, role: str, password: str | None = None, database: str = "") -> asyncpg.Connection[Any]:
+        return await asyncpg.connect(
+            host="127.0.0.1",
+            port=self.info.ports.postgres,
+            user=role,
+            password=self.password_of(role) if password is None else password,
+            database=database or "holdfast",
+        )
 
     def publish_as_outsider(self, kind: str, body: bytes) -> None:
         """Have JetStream store an event of the node whose password the attacker has."""

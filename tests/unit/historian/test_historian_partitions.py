@@ -11,7 +11,6 @@ from holdfast_historian.partitions import (
     expired,
     missing,
     oldest_kept,
-    partition_name,
 )
 
 NOW = datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -23,7 +22,6 @@ def days(*offsets: int) -> list[date]:
 
 
 def test_a_partition_name_gives_its_day() -> None:
-    assert partition_name(TODAY) == "events_2025_12_31"
     assert day_of("events_2025_12_31") == TODAY
     for foreign in ("events_default", "events", "events_2025_02_30", "events_2025_12_31_old"):
         assert day_of(foreign) is None
