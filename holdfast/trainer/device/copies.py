@@ -100,6 +100,7 @@ class DeviceCopies:
         """Return True if these are for `save`."""
         return not self._unfit and any(leaf.tensor.device.type == self._type for leaf in leaves)
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def save(self, step: int, leaves: Sequence[Leaf], objects: bytes, part_plan: AskPlan | None = None) -> None:
         """Begin to copy the state as it is now, in the order of the current stream; on return training may go on.
@@ -117,6 +118,7 @@ class DeviceCopies:
             self._drop_link()
             raise
 
+    @torch.inference_mode(False)
     def upload(self, index: bytes, memory: Bytes) -> OnDevice | None:
         """Return what of a shard lay on a device, on the current one; None: nothing, or it cannot be put there."""
         if self._unfit:
@@ -174,8 +176,8 @@ class DeviceCopies:
         if laid.plan.awaited is not None:
             copy.wait_begun(laid.plan.awaited)
             torch.accelerator.current_stream().wait_event(copy.events[laid.plan.awaited])
-        if room.is_settled:
-            self._landings.pin_later(copy.landing)
+        if room.is_settled and self._stream is not None:
+            self._landings.pin_later(copy.landing, self._stream)
         if room.waits:
             follower.wait_idle()
 
@@ -231,7 +233,7 @@ class DeviceCopies:
     def _lay(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], part_plan: AskPlan | None) -> Laid:
         """Return the plan for these tensors: the one of the step before while nothing has moved."""
         assert self._device is not None
-        key = key_of(leaves, self._shadows_all)
+        key = key_of(leaves, self._shadows_all, self._sizes.small_bytes)
         if self._laid is None or self._laid.key != key:
             # Its shadows' memory is wanted for the new ones.
             self._laid = self._last_check = None

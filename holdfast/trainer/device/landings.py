@@ -107,18 +107,20 @@ class Landings:
         for file in self._known.keys() - set(files):
             self._drop(file)
 
-    def pin_later(self, landing: Landing) -> None:
-        """Pin it beside training, if this machine can and no other is being pinned."""
+    def pin_later(self, landing: Landing, stream: torch.Stream) -> None:
+        """Pin it beside training, if this machine can and no other is being pinned. `stream`: any of the device's."""
         if landing.is_pinned or not self._can_pin or (self._pinning is not None and self._pinning.is_alive()):
             return
-        self._pinning = threading.Thread(target=self._pin, args=(landing,), name="holdfast-pin", daemon=True)
+        self._pinning = threading.Thread(target=self._pin, args=(landing, stream), name="holdfast-pin", daemon=True)
         self._pinning.start()
 
     def close(self) -> None:
         for file in list(self._known):
             self._drop(file)
 
-    def _pin(self, landing: Landing) -> None:
+    def _pin(self, landing: Landing, stream: torch.Stream) -> None:
+        # A new thread uses device 0, where the call would make a context, whichever device this rank has.
+        torch.accelerator.set_stream(stream)
         try:
             landing.pin(self._adapter)
         except NotRegistered as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -70,10 +70,22 @@ class Laid(NamedTuple):
     shadow: Shadow | None
 
 
-def key_of(leaves: Sequence[Leaf], shadows_all: bool) -> LayoutKey:
-    """Return what the layout of a state depends on."""
-    places = tuple(place(leaf, leaf.tensor.data_ptr() if leaf.tensor.nbytes else 0) for leaf in leaves)
-    return LayoutKey(places, tuple(map(id, gate.seen())), shadows_all)
+def key_of(leaves: Sequence[Leaf], shadows_all: bool, small_bytes: int) -> LayoutKey:
+    """Return what the layout of a state depends on.
+
+    What is copied within the call is taken from wherever it is then: of that only the number counts by which each
+    memory first comes, so a script may make it anew for each step, as `torch.get_rng_state` does.
+    """
+    numbers: dict[Hashable, int] = {}
+    places = []
+    for leaf in leaves:
+        number = numbers.setdefault(leaf.memory, len(numbers))
+        if leaf.tensor.device.type == "cpu":
+            address = -1 - number
+        else:
+            address = leaf.tensor.data_ptr() if leaf.tensor.nbytes >= small_bytes else number
+        places.append(place(leaf, address))
+    return LayoutKey(tuple(places), tuple(map(id, gate.seen())), shadows_all)
 
 
 def lay_out(

@@ -23,6 +23,7 @@ from holdfast.trainer.device.guards import CopySizes, Guard, StateTensor
 from holdfast.trainer.device.landings import Landing, Landings
 from holdfast.trainer.device.step_copy import StepCopy
 from holdfast.trainer.vault_client.client import BrokenSeal, VaultClient
+from holdfast.trainer.vault_client.shard_layout import take_apart
 from tests import accelerator
 from tests.integration.accelerator.trainings import Optimizing, batches, gpt, optimizer_of
 
@@ -44,12 +45,15 @@ class Mutant(Enum):
 
 
 class Result(NamedTuple):
-    """Steps whose restored state is not what it was in the order of training; all that were sealed; how they went."""
+    """Steps whose restored state is not what it was in the order of training; all that were sealed; how they went; the
+    steps before which the state was laid out anew.
+    """
 
     torn: list[int]
     sealed: list[int]
     direct: list[int]
     skipped: list[int]
+    laid: list[int]
 
 
 def name_of(world_size: int = 1) -> ShardName:
@@ -94,6 +98,8 @@ class Job:
             "moments": moments,
             "average": list(self.average),
             "other": {"step": self.done, **turned},
+            # Made for this step alone, at whatever address.
+            "made": [torch.get_rng_state(), torch.full((3,), float(self.done), device=self.average[0].device)],
         }
 
 
@@ -176,7 +182,7 @@ def kept(
     """
     slow_link(seed)
     job = Job(how, steps, seed)
-    result, truth = Result([], [], [], []), dict[tuple[Any, ...], Any]()
+    result, truth = Result([], [], [], [], []), dict[tuple[Any, ...], Any]()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict("os.environ", {INTERVAL_VARIABLE: str(checks)}))
         if pinned == "never":
@@ -191,6 +197,7 @@ def kept(
         stack.callback(reader.close)
         stack.callback(client.close)
         late = stack.enter_context(ExitStack())
+        made: list[object] = []
         for step in range(1, steps + 1):
             job.forward()
             if not behind:
@@ -209,7 +216,11 @@ def kept(
                 truth = truth_of(state)
                 if late_copies and step > 1:
                     late.enter_context(held_for_a_while(copies._stream))
+                laid = copies._laid
                 client.save(step, state)
+                if copies._laid is not laid:
+                    result.laid.append(step)
+                made.append(state["made"])
                 del state
                 if disturb is not None:
                     disturb(job, step)
@@ -287,6 +298,24 @@ def busy(directory: Path, world_size: int) -> tuple[int, int, int, int]:
             last = step
     assert copies.wait_sealed(60)
     found = copies.skipped, copies.waited, last, copies.sealed
+    client.close()
+    copies.close()
+    return found
+
+
+def kept_in_inference_mode(directory: Path) -> tuple[int, bool]:
+    """Keep a step as a validation does that keeps one, and the next as usual; return the last that was sealed, and
+    whether copies still go beside training.
+    """
+    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
+    client = VaultClient(directory, name_of(), 1, copies=copies)
+    state = {"tensor": torch.zeros(100_000, device="sim"), "small": torch.zeros(4, device="sim")}
+    for step, mode in ((1, torch.inference_mode()), (2, nullcontext())):
+        with mode:
+            client.save(step, state)
+        assert copies.wait_sealed(60)
+    leaves, _ = take_apart(state)
+    found = copies.sealed, copies.takes(leaves)
     client.close()
     copies.close()
     return found

@@ -45,6 +45,7 @@ def test_each_step_comes_back_as_it_was(
     steps = 100 if LONG else STEPS
     result = accelerators.call(kept, directory, how, steps=steps, seed=seed, checks=64)
     assert result.sealed == result.direct == list(range(1, steps + 1)) and not result.torn and not result.skipped
+    assert result.laid == [1]
 
 
 def test_copies_go_by_the_ring_until_the_vault_has_settled_its_memory(
@@ -98,6 +99,12 @@ def test_a_rank_that_is_alone_skips_steps_and_one_of_several_waits(accelerators:
     assert (skipped, waited) == (2, 0) and kept_last == sealed == 2
     skipped, waited, kept_last, sealed = accelerators.call(kept_steps.busy, directory, 2)
     assert (skipped, waited) == (0, 2) and kept_last == sealed == 4
+
+
+def test_a_step_that_is_kept_in_inference_mode_changes_nothing_for_the_next(
+    accelerators: Accelerators, directory: Path
+) -> None:
+    assert accelerators.call(kept_steps.kept_in_inference_mode, directory) == (2, True)
 
 
 def test_a_state_comes_back_to_the_device_that_it_lay_on(accelerators: Accelerators, directory: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 
 from holdfast.trainer.device import landings
 from holdfast.trainer.device.adapters import NotRegistered
 from holdfast.trainer.device.landings import Landing, Landings
 
 NBYTES = 3 * 4096
+STREAM: Any = object()
 
 
 class Driver:
@@ -41,6 +45,16 @@ def segment() -> Iterator[int]:
     os.ftruncate(descriptor, NBYTES)
     yield descriptor
     os.close(descriptor)
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
+    """The streams that threads choose, with the threads' names: this machine may have no accelerator."""
+    chosen: list[tuple[str, object]] = []
+    monkeypatch.setattr(
+        torch.accelerator, "set_stream", lambda stream: chosen.append((threading.current_thread().name, stream))
+    )
+    return chosen
 
 
 @pytest.fixture(autouse=True)
@@ -88,16 +102,29 @@ def test_what_the_vault_has_no_more_is_given_back(segment: int) -> None:
     assert not driver.pinned and known.of(os.dup(segment), NBYTES) is not it
 
 
-def test_a_driver_that_refuses_once_is_not_asked_again(segment: int) -> None:
+def test_a_driver_that_refuses_once_is_not_asked_again(segment: int, streams: list[tuple[str, object]]) -> None:
     driver = Driver(most=0)
     known = Landings(driver)
     it = known.of(os.dup(segment), NBYTES)
-    known.pin_later(it)
+    known.pin_later(it, STREAM)
     known.close()  # waits for it
     driver._most = 100
-    known.pin_later(known.of(os.dup(segment), NBYTES))
+    known.pin_later(known.of(os.dup(segment), NBYTES), STREAM)
     known.close()
     assert not driver.pinned and not it.is_pinned
+
+
+def test_the_thread_that_pins_uses_the_ranks_device(segment: int, streams: list[tuple[str, object]]) -> None:
+    class Asked(Driver):
+        def register(self, address: int, nbytes: int) -> None:
+            chosen.append([stream for thread, stream in streams if thread == threading.current_thread().name])
+            super().register(address, nbytes)
+
+    chosen: list[list[object]] = []
+    known = Landings(Asked())
+    known.pin_later(known.of(os.dup(segment), NBYTES), STREAM)
+    known.close()
+    assert chosen == [[STREAM]] * 3
 
 
 def test_pinned_memory_stays_mapped_though_nobody_holds_it(segment: int) -> None:
