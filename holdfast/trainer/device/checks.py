@@ -91,3 +91,33 @@ class Check:
         if self._found is None:
             self._found = self._before.cpu().tolist()
         return [at for at, (was, now) in enumerate(zip(self._found, sums, strict=True)) if was != now]
+
+
+class Writes:
+    """Of one step's gated tensors: whether something wrote to them before an optimizer came to the gate.
+
+    torch counts the writes to a tensor when they are queued, so a write that is counted after the copies have ended is
+    in none of them. It does not count those to `tensor.data`, nor those of fused optimizers.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._before = _counts(tensors)
+        self._at_gate: list[int] | None = None
+
+    def at_gate(self) -> None:
+        """To be called before the optimizer writes."""
+        if self._at_gate is None:
+            self._at_gate = _counts(self._tensors)
+
+    def were_made(self) -> bool:
+        """Return the answer, once the copies have ended; from then on this holds no reference to the tensors."""
+        now = _counts(self._tensors)
+        # In this order, for an optimizer may come between the two lines.
+        found = self._before != (now if self._at_gate is None else self._at_gate)
+        self._tensors = ()
+        return found
+
+
+def _counts(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [0 if it.is_inference() else it._version for it in tensors]

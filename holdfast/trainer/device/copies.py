@@ -32,7 +32,7 @@ from holdfast.node.vault.messages import PersistTo, ShardName
 from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.device import StepSkipped, Unfit, gate
 from holdfast.trainer.device.adapters import accelerator_type, adapter_of
-from holdfast.trainer.device.checks import EVERY, INTERVAL_VARIABLE, Check, interval, is_checked
+from holdfast.trainer.device.checks import EVERY, INTERVAL_VARIABLE, Check, Writes, interval, is_checked
 from holdfast.trainer.device.copy_plan import SHADOW, Copy
 from holdfast.trainer.device.fill_link import FillLink
 from holdfast.trainer.device.follower import Follower
@@ -263,6 +263,7 @@ class DeviceCopies:
             parts = [tensors[index] for index in copy.checked]
             copy.check = Check([*parts, shadow.memory] if shadow is not None else parts)
             self._last_check = copy.check
+        copy.writes = Writes([tensors[index] for index in plan.of(Guard.GATED)])
         copy.parts = [_part(it, tensors, shadow) for it in plan.copies]
         while len(self._events) < len(plan.marks):
             self._events.append(torch.Event(training.device))
@@ -274,7 +275,7 @@ class DeviceCopies:
         else:
             copy.ring = self._ring_of(training.device)
         if plan.gate is not None:
-            self._gate.shut(copy.events[plan.gate], copy.begun[plan.gate], copy.check.at_gate if copy.check else None)
+            self._gate.shut(copy.events[plan.gate], copy.begun[plan.gate], copy.at_gate)
 
     def _queue(self, copy: StepCopy, own: torch.Stream, training: torch.Stream) -> None:
         """Queue the copies into pinned memory."""

@@ -17,6 +17,8 @@ from holdfast.node.frames import WireError
 from holdfast.trainer.device import FillRefused
 from holdfast.trainer.device.step_copy import StepCopy
 
+WRITTEN_TO = "something other than an optimizer changed an optimizer's tensors while they were copied"
+
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
 
@@ -37,6 +39,8 @@ class Follower:
     def __init__(self, stream: torch.Stream, on_copied: Callable[[], None]) -> None:
         """`on_copied` is called when no copy of a step is under way any more, before the step is sealed."""
         self.outcome = Outcome()
+        self._was_written_to = False
+        """Of the step before, by others than optimizers."""
         self._stream = stream
         self._on_copied = on_copied
         self._steps: queue.SimpleQueue[StepCopy | None] = queue.SimpleQueue()
@@ -141,9 +145,14 @@ class Follower:
 
     def _why_not(self, step: StepCopy) -> str:
         """Return why a step must not be sealed; "": it may."""
+        was_written_to, self._was_written_to = self._was_written_to, step.writes.were_made()
         if step.earlier is not None and step.earlier.changed():
             self.outcome.has_late_writer = True
             return "something other than an optimizer changes an optimizer's tensors between steps"
+        if self._was_written_to:
+            # Once in a while it costs a step. In each step none would be left.
+            self.outcome.has_late_writer |= was_written_to
+            return WRITTEN_TO
         if step.check is None:
             return ""
         differing = step.check.differing(step.landed())
@@ -153,4 +162,4 @@ class Follower:
             self.outcome.failure = "what came from the device is not what it had"
             return self.outcome.failure
         self.outcome.has_late_writer = True
-        return "something other than an optimizer changed an optimizer's tensors while they were copied"
+        return WRITTEN_TO

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from holdfast.trainer.device.checks import Check
+from holdfast.trainer.device.checks import Check, Writes
 from holdfast.trainer.device.copy_plan import CopyPlan
 from holdfast.trainer.device.fill_link import FillLink
 from holdfast.trainer.device.landings import Landing
@@ -28,11 +28,19 @@ class StepCopy:
         """The copies go by it, and are yet to begin."""
         self.begun = [threading.Event() for _ in plan.marks]
         """For each mark: its event is recorded."""
+        self.writes = Writes(())
+        """To what is gated, by others than optimizers."""
         self.check: Check | None = None
         self.checked: Sequence[int] = ()
         """The sources that the check's parts are; after them comes the shadow, if there is one."""
         self.earlier: Check | None = None
         """The check of a step before, which an optimizer has come to the gate for since."""
+
+    def at_gate(self) -> None:
+        """Called when the first optimizer comes to the gate."""
+        self.writes.at_gate()
+        if self.check is not None:
+            self.check.at_gate()
 
     def wait_begun(self, mark: int) -> None:
         """Wait until the mark's event is recorded, and those before."""

@@ -16,7 +16,7 @@ from torch import nn
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.trainer.device import StepSkipped, gate, lay_out
 from holdfast.trainer.device import copies as copies_module
-from holdfast.trainer.device.checks import INTERVAL_VARIABLE
+from holdfast.trainer.device.checks import INTERVAL_VARIABLE, Writes
 from holdfast.trainer.device.copies import DeviceCopies
 from holdfast.trainer.device.follower import Follower
 from holdfast.trainer.device.guards import CopySizes, Guard, StateTensor
@@ -29,9 +29,11 @@ from tests.integration.accelerator.trainings import Optimizing, batches, gpt, op
 
 SIZES = CopySizes(small_bytes=1 << 10, slice_bytes=24 << 10, mark_bytes=48 << 10)
 """So small that the GPT of a test has tensors of each kind, and some that are cut."""
+LINK = 8e6
 Pinned = Literal["at once", "later", "never"]
 """When the vault's memory is: `later` is when the vault has settled it, as in a job."""
 DIRECT_MIN = 4
+LOADED_AT = 3
 
 
 class Mutant(Enum):
@@ -60,11 +62,11 @@ def name_of(world_size: int = 1) -> ShardName:
     return ShardName(job="job", submitted_ms=1, world_size=world_size, rank=0)
 
 
-def slow_link(seed: int) -> None:
-    """Let the copies of a step take about as long as its forward and backward."""
+def slow_link(seed: int, bytes_per_s: float = LINK) -> None:
+    """Let the copies of a step take about as long as its forward and backward, or longer."""
     accelerator.seed(seed)
     accelerator.delay(longest_us=100, chance=0.5)
-    accelerator.bandwidth(8e6)
+    accelerator.bandwidth(bytes_per_s)
     accelerator.slice_bytes(16 << 10)
 
 
@@ -82,7 +84,8 @@ class Job:
         with torch.no_grad():
             # Before the optimizer comes to the gate: nothing but a shadow helps.
             for mean, parameter in zip(self.average, self.model.parameters(), strict=True):
-                mean.lerp_(parameter, 0.1)
+                # torch does not count a write to `data`.
+                mean.data.lerp_(parameter, 0.1)
         self.model(self.data[self.done]).backward()
 
     def update(self) -> None:
@@ -144,7 +147,7 @@ def mutated(mutant: Mutant | None) -> Iterator[None]:
 
     def queue_and_let_go(it: DeviceCopies, copy: StepCopy, *streams: torch.Stream) -> None:
         queue(it, copy, *streams)
-        copy.parts = ()
+        copy.parts, copy.writes = (), Writes(())
 
     def guards_without_shadow(sources: Sequence[StateTensor], *_: object) -> list[Guard]:
         return [Guard.HOST if it.is_host else Guard.GATED if it.is_plain else Guard.SHADOWED for it in sources]
@@ -172,6 +175,7 @@ def kept(
     pinned: Pinned = "at once",
     behind: bool = False,
     late_copies: bool = False,
+    link: float = LINK,
     disturb: Callable[[Job, int], None] | None = None,
 ) -> Result:
     """Train and keep each step; read it back when the optimizer's next one is queued. `disturb` follows each `keep`.
@@ -180,7 +184,7 @@ def kept(
     `late_copies`: copies begin only after the optimizer's next step is queued. With memory that is pinned `later` it
     ends when some steps have gone straight there.
     """
-    slow_link(seed)
+    slow_link(seed, link)
     job = Job(how, steps, seed)
     result, truth = Result([], [], [], [], []), dict[tuple[Any, ...], Any]()
     with ExitStack() as stack:
@@ -277,10 +281,19 @@ def replace_everything(job: Job, step: int) -> None:
 
 
 def write_late(job: Job, step: int) -> None:
-    """Change parameters outside an optimizer, as a script does that copies an average into them."""
-    with torch.no_grad():
-        for parameter in job.model.parameters():
-            parameter.mul_(0.5)
+    """Change parameters outside an optimizer, in a way that torch does not count."""
+    for parameter in job.model.parameters():
+        parameter.data.mul_(0.5)
+
+
+def load_once(job: Job, step: int) -> None:
+    """Load other weights during one step's copies, as a script does that validates an average."""
+    if step == LOADED_AT:
+        job.model.load_state_dict({name: it * 2 for name, it in job.model.state_dict().items()})
+
+
+def load_often(job: Job, step: int) -> None:
+    load_once(job, LOADED_AT)
 
 
 def busy(directory: Path, world_size: int) -> tuple[int, int, int, int]:

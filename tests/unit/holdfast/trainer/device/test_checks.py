@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.trainer.device.checks import EVERY, FIRST, has_words, interval, is_checked, sum_of
+from holdfast.trainer.device.checks import EVERY, FIRST, Writes, has_words, interval, is_checked, sum_of
 
 
 def test_the_first_steps_are_checked_and_then_some() -> None:
@@ -39,3 +39,26 @@ def test_an_interval_that_is_no_number_is_named_and_the_default_counts(caplog: p
     for wrong in ("often", "-1", ""):
         assert interval(wrong) == EVERY
     assert "HOLDFAST_DEVICE_CHECK_EVERY is 'often'" in caplog.text
+
+
+def test_a_write_counts_until_an_optimizer_comes_to_the_gate() -> None:
+    weight = torch.nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1, foreach=True)
+    weight.grad = torch.ones(4)
+
+    def written(before: bool, gated: bool) -> bool:
+        # What a state has of a parameter is detached.
+        writes = Writes([weight.detach()])
+        if before:
+            weight.detach().zero_()
+        if gated:
+            writes.at_gate()
+            optimizer.step()
+            writes.at_gate()  # of the next optimizer
+        return writes.were_made()
+
+    cases = ((False, False), (True, False), (False, True), (True, True))
+    assert [written(before, gated) for before, gated in cases] == [False, True, False, True]
+    with torch.inference_mode():
+        made = torch.zeros(4)
+    assert not Writes([made]).were_made()
