@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from holdfast.events import Eviction, JobFinished
+from holdfast.events import Eviction, FailSlowLocated, JobFinished
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_proving.judging.complaints import Complaint, Wrong
 from holdfast_proving.judging.history import GRACE_S, History
@@ -23,6 +23,12 @@ RETRIES_MAX = 6
 SLOW_LASTS_S = LadderPolicy().slow_lasts_s
 """Time that slowness lasts on average: nobody knows when it passes."""
 PAYS_SHARE = 0.75
+RESTARTS_COST = 2.0
+"""Slowness that costs so many restarts is not waited out, whatever a restart costs beyond what its plan says."""
+PROMPT_S = 60.0
+"""Time in which a machine leaves that tests have named and that is not worth a wait."""
+SETTLED_S = 600.0
+"""Time from a start in which an incident may still be open."""
 PAUSE_S_MAX = 400.0
 """A service is tried again within this time (`[ladder] service_pause_s_max`, and the restart)."""
 
@@ -156,14 +162,45 @@ def hasty(history: History) -> Iterator[Complaint]:
         faults = list(history.ledger.of_machine(event.node or "", at_s, GRACE_S))
         if training is None or len(faults) != 1 or faults[0].kind.effect != "slow":
             continue
-        fault, plan = faults[0], training.plan
-        share, restart_s = 1.0 - 1.0 / fault.kind.slowdown, plan.stop_s + plan.fork_s + plan.first_step_s
+        fault, restart_s = faults[0], training.plan.restart_s
+        share = 1.0 - 1.0 / fault.kind.slowdown
         past_s, future_s = share * (at_s - fault.since_s), max(share * SLOW_LASTS_S, cost_left_s(fault, at_s))
         if max(past_s, future_s) < PAYS_SHARE * restart_s:
             text = f"slowness had cost {past_s:.0f} s, and a restart costs {restart_s:.0f} s"
             yield Complaint(
                 wrong=Wrong.WORK_THROWN_AWAY, at_s=at_s, job=event.job or "", node=event.node or "", text=text
             )
+
+
+def waited_out(history: History) -> Iterator[Complaint]:
+    """Complain about a slow machine that tests had named and that stayed, though on average its slowness would still
+    cost several restarts, and another machine was free.
+    """
+    for at_s, event in history.of(FailSlowLocated):
+        training, job = _training(history, event.job or ""), event.job or ""
+        if training is None or training.plan.keeps != "memory" or not event.is_validated or len(event.nodes) != 1:
+            continue
+        node, late_s = event.nodes[0], at_s + PROMPT_S
+        fault = next((it for it in history.ledger.of_machine(node, at_s) if it.kind.effect == "slow"), None)
+        if fault is None or fault.culprit != node:
+            continue
+        if late_s >= min(history.ledger.records[fault.number].ended_s or history.end_s, history.end_s):
+            continue
+        costs_s = (1.0 - 1.0 / fault.kind.slowdown) * SLOW_LASTS_S
+        # After a start something else may have to end first.
+        is_busy = any(at_s - SETTLED_S < start.at_s < late_s for start in training.starts)
+        if costs_s < RESTARTS_COST * training.plan.restart_s or is_busy:
+            continue
+        blocked = {
+            it.node for since_s, it in history.evictions if since_s <= at_s < history.blocked_until_s(since_s, it)
+        }
+        if not history.has_free(at_s, 1 + len(blocked)):
+            continue
+        if not history.left(node, job, at_s, late_s):
+            text = (
+                f"tests had named it {PROMPT_S:.0f} s before, and slowness like this costs {costs_s:.0f} s on average"
+            )
+            yield Complaint(wrong=Wrong.SLOW_ONE_STAYS, at_s=late_s, job=job, node=node, text=text)
 
 
 def _training(history: History, job: str) -> Training | None:

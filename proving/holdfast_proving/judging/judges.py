@@ -47,6 +47,7 @@ JUDGES = (
     course.pauses,
     course.sacrifices,
     course.hasty,
+    course.waited_out,
     restarts.needless,
     restarts.from_spoiled_steps,
     restarts.from_corrupt_steps,

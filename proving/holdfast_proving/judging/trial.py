@@ -21,6 +21,7 @@ TRIALS = (
     "full",
     "two-at-once",
     "passed",
+    "prices",
     "known-scratch",
     "known-creeping",
     "storm",
@@ -36,6 +37,7 @@ SHOWN_IN = {
     "full": "leaves_unreplaced evicts_without_replacement pauses_for_nothing restarts_twice hoards",
     "two-at-once": "believes_one_test",
     "passed": "replaces_what_has_passed",
+    "prices": "waits_for_the_price expects_long_slowness",
     "known-scratch": "restarts_from_scratch restarts_by_the_clock",
     "known-creeping": """
         gives_up evicts_bystanders goes_back_each_time swaps_replace_evict evicts_others evicts_nobody

@@ -34,7 +34,7 @@ from holdfast_proving.world.training import Training
 
 AWAY_S = 60.0
 RESTART_S = 40.0
-"""About the price of a restart, which slowness has to exceed before a machine is replaced for it."""
+"""About the price of a restart that takes no longer by its job's plan: slowness has to exceed it."""
 
 
 def culprits(insight: Insight, members: Iterable[str]) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ def _alert_counts(original: Callable[..., Any], insight: Insight) -> Callable[..
 def _slow_faults(insight: Insight, training: Training) -> list[Fault]:
     """Return the faults that slow a training down, and that will cost more than a restart."""
     at_s, members = insight.agenda.seconds, training.run.up if training.run else ()
-    price_s = RESTART_S + training.thrown_away_s
+    price_s = max(RESTART_S, training.plan.restart_s) + training.thrown_away_s
     found = {
         fault.number: fault
         for member in members

@@ -144,6 +144,16 @@ COURSES: tuple[Policy, ...] = (
         patches=(Patch(slow, "price", always(slow.Price(restart_s=0.001, redo_s=0.0))),),
     ),
     Policy(
+        name="waits_for_the_price",
+        about="waits until slowness has cost a restart, however long it lasts on average",
+        settings=ladder_of(slow_lasts_s=0.0),
+    ),
+    Policy(
+        name="expects_long_slowness",
+        about="takes slowness for as long as it is in the largest jobs, and restarts for it at any price",
+        settings=ladder_of(slow_lasts_s=4320.0),
+    ),
+    Policy(
         name="pauses_for_long",
         about="an hour passes before a failed service is tried again",
         settings=ladder_of(service_pause_s=3600.0, service_pause_s_max=3600.0, service_wait_s_max=86400.0),

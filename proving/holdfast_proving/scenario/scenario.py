@@ -73,6 +73,11 @@ class JobPlan(Section, frozen=True, kw_only=True):
     stopped_at_h: Hours = 0.0
     """People stop it then, for it was a mistake: it may be larger than the cluster; 0: never."""
 
+    @property
+    def restart_s(self) -> float:
+        """Time of a restart, from the order to the first step."""
+        return self.stop_s + self.fork_s + self.first_step_s
+
 
 class AlertPlan(Section, frozen=True, kw_only=True):
     """The alert that inspections raise for a fault."""
