@@ -12,7 +12,7 @@ from holdfast_proving.world.training import Training
 
 ORACLE_MULTIPLE = 2.0
 SLACK_S_PER_DAY = 900.0
-"""Lost time may exceed the oracle's by this factor, and this much for each day of a job."""
+"""Lost time may exceed the oracle's by this factor, and this much for each day of a job that states no bound."""
 
 WAITING_S_PER_DAY = 3600.0
 """The same for time without enough machines: one that comes back from the blocklist an hour later."""
@@ -27,6 +27,8 @@ def beyond_the_oracle(cluster: Cluster, oracle: Cluster) -> Iterator[Complaint]:
     for ours, best in zip(cluster.trainings, oracle.trainings, strict=True):
         job, days = ours.plan.name, ours.book.total_s / DAY_S
         allowed_s = ORACLE_MULTIPLE * _lost_s(best) + SLACK_S_PER_DAY * days
+        if (more_s := ours.plan.beyond_oracle_s) is not None:
+            allowed_s = _lost_s(best) + more_s
         if _lost_s(ours) > allowed_s:
             text = f"{_lost_s(ours):.0f} s were lost, and {_lost_s(best):.0f} s by the oracle"
             yield Complaint(wrong=Wrong.TOO_COSTLY, at_s=cluster.agenda.seconds, job=job, text=text)

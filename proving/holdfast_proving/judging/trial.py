@@ -34,7 +34,9 @@ TRIALS = (
 """Scenarios in which each wrong policy shows itself, at few events; the cheapest first."""
 
 SHOWN_IN = {
-    "full": "leaves_unreplaced evicts_without_replacement pauses_for_nothing restarts_twice hoards",
+    "full": """
+        leaves_unreplaced evicts_without_replacement pauses_for_nothing restarts_twice hoards begins_late finds_late
+    """,
     "two-at-once": "believes_one_test",
     "passed": "replaces_what_has_passed",
     "prices": "waits_for_the_price expects_long_slowness",
@@ -64,7 +66,7 @@ SHOWN_IN = {
         keeps_no_clean_step never_replays disbelieves_replays evicts_of_the_group dawdles swaps_wait_replay
         swaps_replay_evict swaps_replay_stop swaps_replace_replay closes_at_a_certificate
     """,
-    "late": "ignores_late_evidence",
+    "late": "ignores_late_evidence checks_each_failure",
     "trial": """
         ignores_alerts ignores_slowness keeps_suspects guesses_one ignores_lost_peers waits_out_slowness
         never_stops ignores_slow_groups closes_at_once blocks_for_ever evicts_at_a_blink swaps_reattempt_wait

@@ -21,9 +21,11 @@ from holdfast_controller.plan.phase import LIVE, Running, Starting
 from holdfast_controller.plan.transitions import become_completed, become_starting
 from holdfast_proving.policies.mutation import HANDLERS, Function, always, choosing, ladder_of, taking
 from holdfast_proving.policies.policy import Insight, Patch, Policy
+from holdfast_proving.scenario.scenario import Scenario
 
 RESTARTED_EVERY_S = 4 * 3600.0
 BYSTANDERS = 3
+LATE_S = 60.0
 
 
 def _declares_victory(original: Function, insight: Insight) -> Function:
@@ -105,6 +107,18 @@ def _by_the_clock(original: Function, insight: Insight) -> Function:
     return progressed
 
 
+def _begins_late(scenario: Scenario) -> Scenario:
+    """Let a minute pass in each start, as by a decision that comes a minute late."""
+    later = (msgspec.structs.replace(job, first_step_s=job.first_step_s + LATE_S) for job in scenario.jobs)
+    return msgspec.structs.replace(scenario, jobs=tuple(later))
+
+
+def _finds_late(scenario: Scenario) -> Scenario:
+    """Let hangs, slowness and bad numbers be found two minutes later."""
+    later = (msgspec.structs.replace(kind, found_after_s=kind.found_after_s + 2 * LATE_S) for kind in scenario.faults)
+    return msgspec.structs.replace(scenario, faults=tuple(later))
+
+
 def _limit(change: Any) -> Patch:
     """Change the newest step that a restart may restore."""
 
@@ -142,6 +156,13 @@ COURSES: tuple[Policy, ...] = (
         name="restarts_for_any_slowness",
         about="restarts for slowness that costs less than the restart",
         patches=(Patch(slow, "price", always(slow.Price(restart_s=0.001, redo_s=0.0))),),
+    ),
+    Policy(name="begins_late", about="each start takes a minute longer than it has to", conditions=_begins_late),
+    Policy(name="finds_late", about="hangs and slowness are found two minutes late", conditions=_finds_late),
+    Policy(
+        name="checks_each_failure",
+        about="tests all machines at each failure",
+        settings=ladder_of(reattempts_before_checks=0),
     ),
     Policy(
         name="waits_for_the_price",

@@ -72,6 +72,9 @@ class JobPlan(Section, frozen=True, kw_only=True):
     submitted_at_h: Hours = 0.0
     stopped_at_h: Hours = 0.0
     """People stop it then, for it was a mistake: it may be larger than the cluster; 0: never."""
+    beyond_oracle_s: Seconds | None = None
+    """Time that right decisions lose beyond the oracle, at most, without waiting for machines: measured on many seeds.
+    None: the bound is a multiple of what the oracle loses."""
 
     @property
     def restart_s(self) -> float:
