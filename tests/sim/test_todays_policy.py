@@ -13,6 +13,7 @@ from holdfast_proving.judging.trial import (
     OF_HINTS,
     OF_OFFENDERS,
     OF_RECORDS,
+    OF_SILENCES,
     OF_THE_ANALYZER,
     OF_WARM_UPS,
     TRIALS,
@@ -28,7 +29,17 @@ SEEDS = range(1, 4 if "HOLDFAST_LONG" in os.environ else 2)
 KNOWN = [name for name in shipped() if name.startswith("known-")]
 MENDED = ("overtaken", "byterobust-figure-7", "byterobust-section-5-2", "byterobust-section-9")
 """Stories that went wrong once, and tell too little of the policies to be a trial."""
-TOLD = (*TRIALS, *OF_THE_ANALYZER, *OF_GROUPS, *OF_HINTS, *OF_RECORDS, *OF_OFFENDERS, *OF_WARM_UPS, *MENDED)
+TOLD = (
+    *TRIALS,
+    *OF_THE_ANALYZER,
+    *OF_GROUPS,
+    *OF_HINTS,
+    *OF_RECORDS,
+    *OF_OFFENDERS,
+    *OF_WARM_UPS,
+    *OF_SILENCES,
+    *MENDED,
+)
 BY_CHANCE = {"slowness": 2, "stranger": 1}
 """Scenarios whose faults come at random, with a seed in which today's policy meets all that is known to be wrong."""
 
@@ -38,7 +49,7 @@ def test_todays_policy_passes_the_trials(seed: int, scenario: str) -> None:
     assert first_complaints(TODAY, scenario, seed) == []
 
 
-@pytest.mark.parametrize("scenario", [*TRIALS, *OF_THE_ANALYZER, *OF_HINTS, *OF_OFFENDERS, *KNOWN])
+@pytest.mark.parametrize("scenario", [*TRIALS, *OF_THE_ANALYZER, *OF_HINTS, *OF_OFFENDERS, *OF_SILENCES, *KNOWN])
 def test_nothing_is_wrong_with_the_oracle(scenario: str) -> None:
     """What a judge says of the oracle would be wrong of the judge."""
     assert complaints(ORACLE, scenario, 1) == []

@@ -62,6 +62,8 @@ class ProvingBus:
         self._agenda = agenda
         self._noise = noise
         self._published = 0
+        self.held_until_s = 0.0
+        """Until then no message of an agent arrives."""
         self._last_s: dict[tuple[bool, Callable[[Delivery], None]], float] = {}
         """When the newest message of a stream arrives at a receiver."""
         self.connected_since: datetime | None = agenda.now()
@@ -110,5 +112,7 @@ class ProvingBus:
             # A consumer receives a stream in order, and two streams in any.
             queue = (event.event_class is EventClass.EVIDENCE, receive)
             at_s = max(self._agenda.seconds + self._noise.uniform(*DELAY_S), self._last_s.get(queue, 0.0))
+            if event.event_class is EventClass.EVIDENCE:
+                at_s = max(at_s, self.held_until_s)
             self._last_s[queue] = at_s
             self._agenda.at(at_s, partial(receive, delivery))

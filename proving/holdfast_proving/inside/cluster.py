@@ -10,6 +10,7 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
+from holdfast.daemon.liveness import TICK_S
 from holdfast.events import ChecksStarted, CopiesMeasured, Event, GenerationStarted, ReplayStarted
 from holdfast.events.parts.job import JobSpec
 from holdfast.ids import named_id
@@ -31,8 +32,10 @@ from holdfast_proving.inside.due import due_of_jobs, due_of_nodes
 from holdfast_proving.inside.ettr_curve import EttrCurve
 from holdfast_proving.inside.service import Service
 from holdfast_proving.policies.policy import TODAY, Insight, Policy
+from holdfast_proving.scenario.forms import ASLEEP
 from holdfast_proving.scenario.scenario import JobPlan, Scenario, Update
 from holdfast_proving.scenario.versions import CODE_ROOT, SCRIPT, digest, manifests_of, versions_of
+from holdfast_proving.truth.faults import Fault
 from holdfast_proving.truth.generator import DAY_S, HOUR_S, racks_of, true_faults
 from holdfast_proving.truth.ledger import Ledger
 from holdfast_proving.world.agenda import EPOCH, Agenda
@@ -50,6 +53,10 @@ from holdfast_standby.service import Standby
 PARTS = 500
 EVENTS_MAX = 5_000_000
 NOT_RECORDED = (*FOR_THE_ANALYZER, CopiesMeasured)
+HEARTBEAT_S = 1.0
+HEARD_AGAIN_WITHIN_S = 4.0
+"""Time in which machines are heard again one after another, once messages arrive again."""
+AFTER_SILENCE_S = 20.0
 READY_S = 30.0
 """Machines register before jobs are submitted."""
 
@@ -61,9 +68,20 @@ class Heard(MutableMapping[str, datetime]):
         self._machines = machines
         self._agenda = agenda
         self._forgotten: set[str] = set()
+        self._held_s: dict[str, tuple[float, float]] = {}
+        """For each machine when its last heartbeat arrived before a silence, and its first one after it."""
+
+    def hold(self, since_s: float, until_s: float) -> None:
+        """Let no heartbeat arrive in this time. The last ones came within an interval, the next come one by one."""
+        for number, name in enumerate(self._machines):
+            share = number / len(self._machines)
+            self._held_s[name] = since_s - share * HEARTBEAT_S, until_s + share * HEARD_AGAIN_WITHIN_S
 
     def __getitem__(self, name: str) -> datetime:
         machine = self._machines[name]
+        last_s, until_s = self._held_s.get(name, (0.0, 0.0))
+        if machine.is_on and last_s <= self._agenda.seconds < until_s:
+            return EPOCH + timedelta(seconds=last_s)
         if machine.is_on:
             return self._agenda.now()
         return EPOCH + timedelta(seconds=machine.heard_s)
@@ -152,6 +170,7 @@ class Cluster:
         self.lives = Lives(self.agenda, self.trainings, self.machines, analysis, self.effects, self._submit_later)
         self.bus.watchers.append(self.lives.watch)
         self.effects.on_power.append(self._look_for_nodes)
+        self.effects.on_silence.append(self._hold_messages)
         self.agenda.after(READY_S, self._submit_all)
         self.curve = EttrCurve(self.agenda, self.trainings, READY_S)
         self.effects.expect(true_faults(scenario, seed))
@@ -188,7 +207,7 @@ class Cluster:
         )
         controller = Controller(rules, settings.retention)
         standby = Standby(settings.timeouts, settings.pool, settings.retention)
-        standby.last_heard = Heard(self.machines, self.agenda)
+        self.heard = standby.last_heard = Heard(self.machines, self.agenda)
         kind = ChaoticService if self.scenario.chaos else Service
         return (
             kind(
@@ -208,6 +227,17 @@ class Cluster:
         """Have the standby service notice machines that came back, or are silent for too long."""
         for after_s in (0.0, 1.0, self.policy.settings.timeouts.node_lost_s + 0.001):
             self.standby.look_at(at_s + after_s)
+
+    def _hold_messages(self, fault: Fault) -> None:
+        """Hold up what machines send, heartbeats too; the standby service looks at the time as often as it does."""
+        since_s, until_s = fault.since_s, fault.since_s + fault.lasts_s
+        self.heard.hold(since_s, until_s)
+        self.bus.held_until_s = until_s
+        if fault.kind.form == ASLEEP:
+            for service in (self.standby, self.controller, self.coordinator):
+                service.sleep(until_s)
+        for tick in range(int((fault.lasts_s + AFTER_SILENCE_S) / TICK_S)):
+            self.standby.look_at(since_s + tick * TICK_S)
 
     def run(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Coroutine
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.daemon.liveness import TICK_S, BusLiveness
@@ -62,6 +63,7 @@ class Service:
         self._asked_for: float | None = None
         self._bus = bus
         self._signer = signer
+        self._asleep_until_s = 0.0
         self._begin(bus)
         for kind in self.shell.subscriptions:
             bus.receivers.setdefault(kind, []).append(self.receive)
@@ -72,12 +74,24 @@ class Service:
     def _begin(self, of_relay: RelayBus) -> None:
         """Start the process, which knows what is in the store and nothing else."""
         now, bus = self._agenda.now, self._bus
-        liveness = UnbrokenLiveness(bus, now)  # type: ignore[arg-type]
+        self.liveness = liveness = UnbrokenLiveness(bus, now)  # type: ignore[arg-type]
         self.shell = ServiceShell(self.decider, bus, self.store, now, self._signer, liveness)  # type: ignore[arg-type]
         self._relay = Relay(self.store, of_relay, source=self.decider.name, now=now)  # type: ignore[arg-type]
         at_once(self.shell.load())
 
+    def sleep(self, until_s: float) -> None:
+        """Stand still: no message is handled and no time is looked at, until this process goes on and notices."""
+        self._asleep_until_s = until_s
+        self._agenda.at(until_s, self._wake)
+
+    def _wake(self) -> None:
+        self.liveness.interrupt()
+        self._tick_now()
+
     def receive(self, delivery: Delivery) -> None:
+        if self._agenda.seconds < self._asleep_until_s:
+            self._agenda.at(self._asleep_until_s, partial(self.receive, delivery))
+            return
         at_once(self.shell.handle(delivery))
         assert delivery.is_settled
         self._go_on()
@@ -96,6 +110,8 @@ class Service:
         self._agenda.after(TICK_S, self._tick)
 
     def _tick_now(self) -> None:
+        if self._agenda.seconds < self._asleep_until_s:
+            return
         at_once(self.shell.pass_time())
         self._go_on()
 

@@ -14,6 +14,7 @@ from holdfast_proving.policies.wrong_belief import HINTED
 from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
 from holdfast_proving.policies.wrong_record import OFFENDERS, RECORDS
+from holdfast_proving.policies.wrong_silence import SILENCES
 from holdfast_proving.policies.wrong_warm_up import WARM_UPS
 from holdfast_proving.scenario.load import load_scenario
 
@@ -112,7 +113,11 @@ OF_OFFENDERS = ("slow-again", "repeated", "beside")
 OF_WARM_UPS = ("broken-links", "nowhere", "newcomers")
 """The same for the warm-up of nodes."""
 
+OF_SILENCES = ("silence",)
+"""The same for silence of all nodes."""
+
 OF_FAMILIES = (
+    (SILENCES, OF_SILENCES),
     (GROUPS, OF_GROUPS),
     (HINTED, OF_HINTS),
     (RECORDS, OF_RECORDS),

@@ -52,6 +52,7 @@ from holdfast_proving.policies.wrong_findings import FINDS
 from holdfast_proving.policies.wrong_groups import GROUPS
 from holdfast_proving.policies.wrong_record import OFFENDERS, RECORDS
 from holdfast_proving.policies.wrong_rungs import SWAPPED
+from holdfast_proving.policies.wrong_silence import SILENCES
 from holdfast_proving.policies.wrong_suspicions import SUSPICIONS
 from holdfast_proving.policies.wrong_warm_up import WARM_UPS
 
@@ -236,6 +237,7 @@ WRONG: tuple[Policy, ...] = (
     *CODES,
     *RECORDS,
     *OFFENDERS,
+    *SILENCES,
     *SUSPICIONS,
     *WARM_UPS,
 )

@@ -23,10 +23,14 @@ LINK = "link"
 CROWDED = "crowded"
 """A slowness of a host, whose nodes share its processors with other processes: one of the nodes is late by chance."""
 
+ASLEEP = "asleep"
+"""A silence that is one for the services, as they stand still."""
+
 FORMS: dict[str, tuple[str, ...]] = {
     "hang": (*HANG_FORMS, *PUBLISHED),
     "slow": (LINK, HIDDEN, CROWDED),
     "bad_numbers": NUMBER_FORMS,
+    "silence": (ASLEEP,),
 }
 """By effect."""
 _MESHES = (("dp",), ("replicate", "shard"))

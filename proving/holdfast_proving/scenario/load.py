@@ -67,6 +67,12 @@ def read_scenario(text: str) -> Scenario:
             raise ScenarioRefused(f"fault {kind.name}: at_start is for machines: effect = 'crash', place = 'machine'")
         if kind.same_step and kind.place != "job":
             raise ScenarioRefused(f"fault {kind.name}: same_step is for faults of a job: place = 'job'")
+        if kind.effect == "silence" and (
+            kind.place != "cluster" or kind.lasts != "while" or scenario.chaos is not None
+        ):
+            raise ScenarioRefused(
+                f"fault {kind.name}: a silence is of all machines: place = 'cluster', lasts = 'while', and no [chaos]"
+            )
         if kind.lasts == "repair" and kind.place != "machine":
             raise ScenarioRefused(
                 f"fault {kind.name}: only machines are repaired: lasts = 'while', or place = 'machine'"

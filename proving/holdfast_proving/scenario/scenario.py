@@ -11,10 +11,11 @@ import msgspec
 
 from holdfast.settings import Section, Within
 
-Effect = Literal["crash", "hang", "slow", "bad_numbers", "lost", "drained", "alert", "drift", "pause"]
+Effect = Literal["crash", "hang", "slow", "bad_numbers", "lost", "drained", "alert", "drift", "pause", "silence"]
 """What a fault does to a job: a rank ends; no step follows; steps take longer; the state is spoiled; the machines are
 away; people shut their agents down; nothing but an alert of an inspection; use of resources drifts; no step follows for
-a while, and nothing is wrong (a script writes)."""
+a while, and nothing is wrong (a script writes); no message of any machine arrives for a while, and then all do (with
+`form = "asleep"`: as the services stood still)."""
 
 ABSENCES: frozenset[Effect] = frozenset({"lost", "drained"})
 

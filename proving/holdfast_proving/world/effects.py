@@ -68,6 +68,8 @@ class Effects:
         self._live: dict[int, Live] = {}
         self.on_power: list[Callable[[float], None]] = []
         """Called with the time at which machines went or came back."""
+        self.on_silence: list[Callable[[Fault], None]] = []
+        """Called when messages of all machines begin to be held up."""
         for training in self._trainings:
             training.on_join.append(partial(self._ranks_run, training))
             training.on_begin.append(partial(self._run_began, training))
@@ -101,6 +103,9 @@ class Effects:
         elif kind.effect == "drained":
             for machine in fault.machines:
                 self._machines[machine].shut_down()
+        elif kind.effect == "silence":
+            for listener in self.on_silence:
+                listener(fault)
         if kind.lasts == "while":
             self._agenda.after(fault.lasts_s, partial(self._end, live, "passed"))
         for training in self._concerned(fault):
@@ -224,7 +229,7 @@ class Effects:
         if fault.kind.effect == "drift":
             self._note(fault, run, fault.machines[0])
             self._analysis.drift(training, run, fault, fault.machines[0])
-        if fault.kind.effect in ("lost", "drained", "alert", "drift", "pause"):
+        if fault.kind.effect in ("lost", "drained", "alert", "drift", "pause", "silence"):
             return
         after_s = live.left_s
         if live.bad_step is not None:
@@ -290,7 +295,7 @@ class Effects:
                         live.bad_step = step
                     self._note(fault, run, machine, step)
                     self._analysis.bad_numbers(training, run, fault, step)
-            case "slow" | "lost" | "drained" | "alert" | "drift" | "pause":
+            case "slow" | "lost" | "drained" | "alert" | "drift" | "pause" | "silence":
                 return
 
     def _place_in(self, live: Live, run: Run) -> str:

@@ -27,6 +27,7 @@ def test_shipped_scenarios_can_be_read(name: str) -> None:
         (CRASH + "same_step = true\n", "place = 'job'"),
         (CRASH + 'at_start = true\nplace = "job"\n', "at_start is for machines"),
         (CRASH + 'place = "rack"\nlasts = "repair"\n', "only machines are repaired"),
+        ('[[faults]]\nname = "x"\neffect = "silence"\n', "a silence is of all machines"),
         (CRASH + CRASH, "2 of fault 'x'"),
         ('[[faults]]\nname = "x"\neffect = "alert"\n', "needs a table alert"),
         (CRASH + '[[strikes]]\nkind = "y"\nat_h = 1\n', "no fault: there are x"),
