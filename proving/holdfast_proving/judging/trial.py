@@ -23,6 +23,7 @@ TRIALS = (
     "two-at-once",
     "passed",
     "prices",
+    "each-start",
     "known-scratch",
     "known-creeping",
     "storm",
@@ -40,6 +41,7 @@ SHOWN_IN = {
     """,
     "two-at-once": "believes_one_test",
     "passed": "replaces_what_has_passed",
+    "each-start": "forgets_nodes",
     "prices": "waits_for_the_price expects_long_slowness",
     "known-scratch": "restarts_from_scratch restarts_by_the_clock",
     "known-creeping": """
@@ -53,7 +55,7 @@ SHOWN_IN = {
     """,
     "versions": """
         rolls_back_at_once doubts_good_code rolls_back_too_far blames_machines_for_code slow_to_blame
-        blames_for_the_script gives_up_at_hangs ignores_hangs forgets_nodes open_breaker stops_at_bad_numbers
+        blames_for_the_script gives_up_at_hangs ignores_hangs open_breaker stops_at_bad_numbers
         swaps_reattempt_replay swaps_rollback_stop_time_checks swaps_rollback_evict
         swaps_replace_stop_time_checks swaps_stop_time_checks_replay swaps_stop_time_checks_stop loses_updates
         updates_never_ride ignores_bad_numbers never_closes swaps_reattempt_rollback
