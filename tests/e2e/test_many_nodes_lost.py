@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from job import Job
 from records import check_record
 from vault_memory import VaultMemory, lose
 
+from holdfast.embedded.processes.proctree import node_processes
 from holdfast.node.vault import vault_socket
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -208,6 +210,34 @@ def test_a_model_that_loses_a_pipeline_group_ends_with_the_loss_of_an_undisturbe
         assert {note.step for note in trained} == {*range(1, 21)}
         assert [note.folded for note in trained] == [losses[note.step] for note in trained]
     assert scene.job.output().splitlines()[-1] == output.splitlines()[-1]
+
+
+def test_a_job_waits_for_the_nodes_that_have_its_only_steps_while_others_hold_their_places(
+    six_nodes: Cluster, tmp_path: Path
+) -> None:
+    job = six_nodes.run(
+        "--keep-bytes", "8000000", "--checkpoint-every", "0", "--step-s", "0.05", nproc=1, options=["--mesh", "dp=2"]
+    )
+    job.until_step(20)
+    away = six_nodes.members(job)
+    stopped = [pid for node in away for pid in node_processes(six_nodes.layout.node(node), None)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        paused = six_nodes.until("it waits", lambda: six_nodes.events(job, "suspension"))
+        assert f"for {', '.join(away)}, which left" in paused[-1]["reason"]
+        shown = six_nodes.command("status", check=False).stdout
+        assert f"Job {job.name}: {paused[-1]['reason']}" in shown
+        reached = job.trained(0)[-1].step
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    generation = job.generation()
+    job.until("it goes on elsewhere", lambda: job.generation() > generation)
+    assert min(note.step for note in job.trained(0) if note.generation > generation) > reached
+    assert not set(away) & set(six_nodes.members(job))
+    job.finish()
+    check_record(six_nodes, job)
 
 
 def empty_vault(running: Cluster, node: str) -> None:

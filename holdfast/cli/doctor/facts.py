@@ -67,6 +67,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why its ranks run as root, though it should have its own user."""
     users: tuple[str, ...] = ()
     """Users of its ranks; "": that of an agent. More than one: its nodes have different settings."""
+    waits_because: str = ""
+    """Reason for a pause in its training."""
     slow_because: str = ""
     """Reason why it is not restarted for a machine that makes it slow; "": nothing makes it slow, or it is."""
     shared_faults: tuple[str, ...] = ()

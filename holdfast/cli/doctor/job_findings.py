@@ -18,6 +18,13 @@ def lasting_phases(facts: Facts) -> Iterator[Finding]:
     for job in facts.database.jobs if facts.database else ():
         if job.phase == "claiming" and job.unchanged_s > CLAIM_S_MAX:
             yield _waits_for_nodes(job)
+        elif job.phase == "waiting" and job.waits_because:
+            yield warning(
+                kind="job",
+                about=job.job,
+                what=f"it is paused since {job.unchanged_s:.0f} s: {job.waits_because}",
+                cure="mend what it waits for, and it goes on; or `holdfast stop` it",
+            )
         elif job.unchanged_s > PHASE_S_MAX.get(job.phase, float("inf")):
             # A script without optimizer steps never leaves this phase.
             may_stay = job.phase == "starting"

@@ -50,7 +50,7 @@ select j.key as job, j.phase, extract(epoch from clock_timestamp() - j.updated_a
        (select count(*) from standby.nodes where state = 'standby') as free,
        extract(epoch from clock_timestamp() - s.at)::float8 as step_seen_s, t.step_s,
        coalesce(r.root_because, '') as root_because, coalesce(u.users, '{}') as users,
-       coalesce(w.reason, '') as slow_because,
+       coalesce(w.reason, '') as slow_because, coalesce(p.reason, '') as waits_because,
        array(select f.thing || ', seen by ' || array_to_string(f.nodes, ', ') from historian.shared_faults f
              where f.job = j.key and f.closed_at is null order by f.opened_at) as shared_faults
 from controller.jobs j
@@ -78,6 +78,10 @@ left join lateral (
       and (e.type = 'withheld' and e.body->>'mechanism' = 'no_way_to_resume' or e.type = 'fail_slow_relieved')
     order by e.at desc limit 1
 ) w on true
+left join lateral (
+    select e.body->>'reason' as reason from historian.events e
+    where e.type = 'suspension' and e.job = j.key order by e.at desc limit 1
+) p on j.phase = 'waiting'
 where j.exit_code is null
 order by j.submitted_at
 """

@@ -23,11 +23,15 @@ NATS_TIMEOUT_S = 3.0
 
 _NODES = "select state, count(*) as nodes from standby.nodes group by state order by state"
 _JOBS = """
-select c.key as job, c.phase, c.generation, c.incident, h.last_step, t.step_s, t.tokens_per_s, t.mfu
+select c.key as job, c.phase, c.generation, c.incident, h.last_step, t.step_s, t.tokens_per_s, t.mfu, p.reason
 from controller.jobs c left join lateral (select * from historian.jobs h where h.job = c.key limit 1) h on true
 left join lateral (
     select * from historian.throughput t where t.job = c.key and t.generation = c.generation order by t.at desc limit 1
 ) t on true
+left join lateral (
+    select e.body->>'reason' as reason from historian.events e
+    where e.type = 'suspension' and e.job = c.key order by e.at desc limit 1
+) p on c.phase = 'waiting'
 where c.exit_code is null
 order by c.submitted_at
 """
@@ -59,6 +63,8 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     mfu: float | None = None
     """0 to 1."""
     waits: OpenClaim | None = None
+    reason: str | None = None
+    """Of a pause in its training."""
 
     @property
     def open_incident(self) -> str | None:
@@ -143,6 +149,7 @@ def overview_section(overview: Overview) -> str:
         ]
         parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "PACE", "INCIDENT"], rows))
         parts += [printable(f"Job {job.job} {job.waits}") for job in overview.jobs if job.waits]
+        parts += [printable(f"Job {job.job}: {job.reason}") for job in overview.jobs if job.reason]
     else:
         parts.append("Jobs: none running")
     for incident in overview.open_incidents:

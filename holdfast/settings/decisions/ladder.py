@@ -52,6 +52,10 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     service_wait_s_max: Annotated[float, Within(0.0, 30 * 86400.0)] = 3600.0
     """Limit of all pauses of one incident; then the job is stopped."""
 
+    absent_wait_s: Annotated[float, Within(0.0, 30 * 86400.0)] = 600.0
+    """If all steps of a job are in the memory of nodes that were lost: time for which it waits for one of them to come
+    back. Then it ends, unless its owner allows it to start from scratch. 0: it does not wait."""
+
     service_attempts_max: Annotated[int, Within(0, 100_000)] = 30
     """Restarts after a pause within one incident; 0: the job is stopped at once."""
 

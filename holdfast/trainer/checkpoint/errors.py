@@ -23,6 +23,11 @@ class CheckpointMismatch(CheckpointError):
     """The checkpoint is whole, but was written by a job of another shape."""
 
 
+class StepsAbsent(CheckpointError):
+    """Steps were kept, none of them can be had now, and the job's owner has not allowed to start from scratch. The
+    controller knows it by its name: nodes that hold steps may be away."""
+
+
 class Superseded(CheckpointError):
     """A newer generation of the job has taken the directory over: this rank is a leftover, and must end."""
 

@@ -19,7 +19,7 @@ from holdfast.node.frames import WireError
 from holdfast.node.vault.messages import Former, PersistTo, SealedStep, ShardName
 from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.environment import Scratch
-from holdfast.trainer.checkpoint.errors import CheckpointError
+from holdfast.trainer.checkpoint.errors import StepsAbsent
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.device import BESIDE, MODE_VARIABLE, SHADOWS, WITHIN, StepSkipped, has_accelerator
 from holdfast.trainer.phases import phase
@@ -148,7 +148,7 @@ class MemoryTier:
         """Start from scratch: `unusable` are steps that all ranks have, some of which cannot be used. `former`: why
         those that were kept with another number of ranks are no use.
 
-        Raises CheckpointError on all ranks if that would throw away what may still be had, or what the job once had.
+        Raises StepsAbsent on all ranks if that would throw away what may still be had, or what the job once had.
         """
         steps = sorted(sealed.step for sealed in self._of_some)
         why = ""
@@ -163,7 +163,7 @@ class MemoryTier:
         elif scratch is Scratch.REFUSED:
             why = "this job has made checkpoints, and none is left in memory that all ranks have"
         if why:
-            raise CheckpointError(
+            raise StepsAbsent(
                 f"{why}; none is on disk, and starting from scratch unasked would throw the run away. "
                 f"{environment.SCRATCH_CURE}"
             )

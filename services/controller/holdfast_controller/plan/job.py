@@ -210,6 +210,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that were evicted for their alerts lately."""
     lost: tuple[LostNode, ...] = ()
     """Nodes that were lost lately."""
+    absent: dict[str, int] = {}
+    """Nodes that have left since the job last ran, and may hold its steps: the generation in which each came back."""
     evictions: tuple[datetime, ...] = ()
     """Times of the judgements that the circuit breaker counts: evictions by evidence, a group at once is one."""
     guesses: tuple[GroupGuess, ...] = ()

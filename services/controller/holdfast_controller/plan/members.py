@@ -121,7 +121,7 @@ def is_gone(state: JobState, grant: Grant) -> bool:
 def concerns(state: JobState, event: AnyEvent) -> bool:
     """Return True if an event that names no job concerns this one: it holds the node, or may be granted it."""
     if isinstance(event, NodeStateChanged):
-        return growth.may_join(state)
+        return growth.may_join(state) or event.node in state.absent
     if event.node in state.nodes:
         return True
     is_claiming = isinstance(state.phase, Claiming) or state.replacement is not None
@@ -176,6 +176,7 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
         symptom, text = Symptom.NODE_LOST, f"no heartbeat from {event.node} for {event.silent_s:.1f} s{since}"
     else:
         symptom, text = Symptom.NODE_DEPARTED, f"the agent of {event.node} was shut down"
+    draft.update(absent=state.absent | {member.node: 0})
     return Failure(
         symptom=symptom,
         root=Root.INFRASTRUCTURE if symptom is Symptom.NODE_LOST else Root.UNKNOWN,

@@ -183,9 +183,11 @@ class Replaying(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="waiting"):
-    """A service elsewhere failed the job: no rank runs until the pause is over."""
+    """A service elsewhere failed the job, or nodes with its steps are away: no rank runs until the pause is over."""
 
     deadline: Deadline
+    nodes: tuple[str, ...] = ()
+    """The pause is over as soon as one of these is back."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

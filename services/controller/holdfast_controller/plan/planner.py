@@ -60,7 +60,7 @@ from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.doubt import doubts, group_guesses, replacement, shared_faults
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.elastic import growth
-from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, rungs, slow
+from holdfast_controller.plan.incident import absent_nodes, bad_numbers, hangs, inspection, rank_exit, slow
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.own_nodes import is_foreign
 from holdfast_controller.plan.phase import (
@@ -114,6 +114,11 @@ def _inspected(draft: JobDraft, event: Inspection) -> None:
     slow.inspected(draft)
 
 
+def _node_changed(draft: JobDraft, event: NodeStateChanged) -> None:
+    growth.node_changed(draft, event)
+    absent_nodes.node_changed(draft, event)
+
+
 class JobKind(NamedTuple):
     events: Mapping[type[Event], Handler]
     deadlines: Mapping[type[JobPhase], Callable[[JobDraft, DeadlinePassed], None]]
@@ -135,7 +140,7 @@ TRAINING = JobKind(
         ProcessExited: _rank_exited,
         NodeLost: members.node_gone,
         NodeDeparted: members.node_gone,
-        NodeStateChanged: growth.node_changed,
+        NodeStateChanged: _node_changed,
         StepsKept: lost_steps.steps_kept,
         CheckpointRestored: lost_steps.checkpoint_restored,
         StepTimeMeasured: generation.step_time_measured,
@@ -308,7 +313,7 @@ class Planner:
     def _overdue(self, state: JobState, deadline: Deadline, now: datetime) -> JobDecision:
         if isinstance(state.phase, Waiting):
             draft = JobDraft(state, state.ordered_by or "", now, self.rules)
-            rungs.pause_over(draft)
+            absent_nodes.pause_over(draft)
             return draft.decision()
         # The finding has a separate id, the cause of what follows: the same however often this is repeated.
         start = named_id(deadline.until, state.job, deadline.awaited, state.generation)

@@ -171,6 +171,7 @@ def become_running(draft: JobDraft, starting: Starting, *, makes_no_steps: bool 
         has_run=True,
         newcomers=frozenset(),
         unfit={},
+        absent={},
     )
 
 
@@ -207,11 +208,14 @@ def become_replaying(draft: JobDraft, replay: ReplayProgress, reason: str, *, re
     _order(draft, started.id)
 
 
-def become_waiting(draft: JobDraft, failed_generation: int, pause_s: float, reason: str) -> None:
-    """Stop the ranks, to start them again on the same nodes after a pause."""
+def become_waiting(
+    draft: JobDraft, failed_generation: int, pause_s: float, reason: str, nodes: tuple[str, ...] = ()
+) -> None:
+    """Stop the ranks, to start them again on the same nodes after a pause, or as soon as one of `nodes` is back."""
     draft.update_incident(paused=(*draft.incident.paused, failed_generation))
-    draft.state = draft.state.enter(Waiting(deadline=draft.deadline(Awaited.PAUSE, pause_s)))
-    suspension = draft.emit(Suspension, pause_s=pause_s, reason=f"trying again in {pause_s:g} s: {reason}")
+    draft.state = draft.state.enter(Waiting(deadline=draft.deadline(Awaited.PAUSE, pause_s), nodes=nodes))
+    text = reason if nodes else f"trying again in {pause_s:g} s: {reason}"
+    suspension = draft.emit(Suspension, pause_s=pause_s, reason=text)
     draft.order_idle(suspension.id)
 
 

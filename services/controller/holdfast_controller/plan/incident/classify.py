@@ -125,6 +125,14 @@ def signature(exited: ProcessExited) -> str:
     return f"{exited.exception.type}: {_NUMBER.sub('#', exited.exception.message)}"
 
 
+STEPS_ABSENT = "holdfast.trainer.checkpoint.errors.StepsAbsent"
+
+
+def lacks_steps(exited: ProcessExited) -> bool:
+    """Return True if the rank refused to start from scratch, because steps were kept that no rank can have now."""
+    return exited.exception is not None and exited.exception.type == STEPS_ABSENT
+
+
 def is_superseded(exited: ProcessExited) -> bool:
     """Return True if the rank ended because a newer generation had taken over the checkpoints."""
     return exited.exception is None and exited.exit_code == exit_codes.SUPERSEDED

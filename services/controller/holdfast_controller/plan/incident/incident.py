@@ -155,6 +155,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """True if the other end may be at fault as well."""
     is_urgent: bool = False
     """True if nodes that the warm-up found unfit leave even if nothing can replace them."""
+    lacks_steps: bool = False
+    """True if the rank refused to start from scratch: the nodes that it can reach do not have the steps."""
     may_be_outage: bool = False
     """True if a loss of power that took other machines as well would look the same."""
 

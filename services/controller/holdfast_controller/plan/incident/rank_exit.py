@@ -16,6 +16,7 @@ from holdfast_controller.plan.incident.classify import (
     diagnose,
     finer_name,
     is_superseded,
+    lacks_steps,
     signature,
 )
 from holdfast_controller.plan.incident.closing import passed_step
@@ -110,6 +111,7 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
         evidence=(event.id,),
         error=error,
         cause=cause,
+        lacks_steps=lacks_steps(event),
         may_be_outage=symptom is Symptom.RANKS_VANISHED and event.agent_was_away,
     )
 

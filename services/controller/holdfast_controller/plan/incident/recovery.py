@@ -18,7 +18,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import blame
 from holdfast_controller.plan.evidence.conclusion import conclude
 from holdfast_controller.plan.evidence.explanation import EXPLAINED_BY, explanation, root_of
-from holdfast_controller.plan.incident import alerts
+from holdfast_controller.plan.incident import absent_nodes, alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Proof, Rung
 from holdfast_controller.plan.incident.ladder import choose, user_error, within_limits
@@ -104,6 +104,8 @@ def proceed(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
 def choose_rung(draft: JobDraft, incident: Incident, failure: Failure) -> RungChoice:
     """Return the rung that `incident` asks for now. A rung whose mechanism only observes is emitted and passed over."""
     policy, options = draft.rules.ladder, _options(draft, failure)
+    if failure.lacks_steps and (wait := absent_nodes.choose(draft.state, failure, policy)):
+        return wait
     if draft.rules.mechanisms.record == "observe":
         would = choose(incident, failure, msgspec.structs.replace(options, record=_record(draft, failure)), policy)
         if would.mechanism == RECORD:

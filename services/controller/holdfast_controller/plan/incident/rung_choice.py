@@ -27,6 +27,8 @@ class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The broken connection that the nodes are evicted for."""
     mechanism: str = FAILURES
     suite: str = ""
+    pause_s: float = 0.0
+    """Of a wait for `nodes`: its limit. A wait for a service elsewhere has none of its own."""
     evidence: tuple[str, ...] = ()
 
 

@@ -72,7 +72,8 @@ def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderO
             draft.emit(Reattempt, attempt=incident.attempts + 1, node=failure.node, reason=choice.reason)
             become_starting(draft, f"restart in place: {choice.reason}")
         case Rung.WAIT:
-            become_waiting(draft, failure.generation, pause_s(len(incident.paused), policy), choice.reason)
+            limit_s = choice.pause_s or pause_s(len(incident.paused), policy)
+            become_waiting(draft, failure.generation, limit_s, choice.reason, choice.nodes)
         case Rung.ROLLBACK:
             roll_back(draft, choice.reason)
             strike_incident(draft, incident.blamed, "the code was rolled back for it")
@@ -139,10 +140,10 @@ def may_evict(draft: JobDraft, choice: RungChoice) -> bool:
     return False
 
 
-def pause_over(draft: JobDraft) -> None:
-    """Start the ranks again: the service elsewhere that failed the job may be back."""
+def pause_over(draft: JobDraft, why: str = "") -> None:
+    """Start the ranks again: the service elsewhere that failed the job may be back, or the node that `why` names is."""
     incident = draft.incident
-    reason = f"pause {len(incident.paused)} is over: {incident.summary}"
+    reason = f"{why or f'pause {len(incident.paused)} is over'}: {incident.summary}"
     draft.emit(Reattempt, attempt=incident.attempts + 1, reason=reason)
     become_starting(draft, f"restart in place: {reason}")
 

@@ -8,8 +8,9 @@ from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
+from holdfast.trainer.checkpoint.errors import StepsAbsent
 from holdfast_controller.plan.evidence.rank_exits import TEXT_CHARS_MAX, rank_exit
-from holdfast_controller.plan.incident.classify import classify, diagnose
+from holdfast_controller.plan.incident.classify import STEPS_ABSENT, classify, diagnose, lacks_steps
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,6 +32,12 @@ def ended(error: str = "", *, signal: int | None = None, code: int | None = None
         exception=RankException(type=name, message=message, traceback="") if error else None,
         log_tail=log,
     )
+
+
+def test_the_controller_knows_the_error_of_ranks_that_refuse_to_start_from_scratch() -> None:
+    assert f"{StepsAbsent.__module__}.{StepsAbsent.__qualname__}" == STEPS_ABSENT
+    assert lacks_steps(ended(f"{STEPS_ABSENT}: none is left in memory"))
+    assert not lacks_steps(ended("mine.StepsAbsent: none"))
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,7 @@ def test_a_revoked_node_is_a_warning_with_its_cure() -> None:
         ({"phase": "claiming", "unchanged_s": 61.0}, "the claim was lost"),
         ({"phase": "claiming", "unchanged_s": 61.0, "wanted": 2, "free": 2}, "2 free, but none granted"),
         ({"phase": "claiming", "unchanged_s": 61.0, "wanted": 2, "free": 1}, "2 wanted, 1 free"),
+        ({"phase": "waiting", "unchanged_s": 20.0, "waits_because": "waiting for node-1"}, "20 s: waiting for node-1"),
         ({"phase": "starting", "unchanged_s": 1801.0}, "it is starting since 1801 s"),
         ({"phase": "stopping", "unchanged_s": 121.0}, "it is stopping since 121 s"),
         ({"step_seen_s": 601.0, "step_s": 1.0}, "no step was recorded for 601 s"),
