@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.bounded_calls import read_text
 from holdfast.node.rank_variables import RESERVED
 
 INHERITED_BYTES_MAX = 64 * 1024
@@ -133,7 +134,7 @@ def _within_limit(variables: dict[str, str]) -> tuple[dict[str, str], list[str]]
 
 def _lines(file: Path) -> list[str]:
     try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in read_text(file).splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"--env-file {file} cannot be read: {error}") from error
     return [_unquoted(line.removeprefix("export ")) for line in lines if line and not line.startswith("#")]

@@ -58,6 +58,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.bounded_calls import read_text
 from holdfast.settings import Section
 from holdfast.settings.addresses import Address
 from holdfast.settings.checkpoint import CheckpointPolicy
@@ -173,7 +174,7 @@ def live(key: str, settings: Settings, listed: Iterable[Setting], environ: Mappi
     def read() -> str:
         nonlocal known
         try:
-            known = path.read_text().strip() or known
+            known = read_text(path).strip() or known
         except (OSError, UnicodeDecodeError):
             return known
         return known
@@ -208,7 +209,7 @@ def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tupl
     if not named:
         _refuse_foreign(path)
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(read_text(path))
     except UnicodeDecodeError as error:
         raise ConfigRefused(f"the configuration file {path} is not UTF-8: {error}. Save it as UTF-8") from error
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -232,9 +233,9 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
         if variable + "_FILE" in environ:
             path = Path(environ[variable + "_FILE"])
             try:
-                found.append((key, _of_text(key, path.read_text().strip(), f"{variable}_FILE"), f"{variable}_FILE"))
+                found.append((key, _of_text(key, read_text(path).strip(), f"{variable}_FILE"), f"{variable}_FILE"))
             except OSError as error:
-                raise ConfigRefused(f"{variable}_FILE: cannot read {path}: {error.strerror}") from error
+                raise ConfigRefused(f"{variable}_FILE: cannot read {path}: {error.strerror or error}") from error
             except UnicodeDecodeError as error:
                 raise ConfigRefused(f"{variable}_FILE: {path} is not UTF-8: {error}") from error
         if variable in environ:

@@ -58,6 +58,8 @@ def write(programs: Path, admin_url: str, target: Path) -> int:
 
 def require_complete(programs: Path, source: Path) -> None:
     """Raise DumpFailed unless `source` is a whole backup, which is read to its end."""
+    if not source.is_file():
+        raise DumpFailed("it is no regular file, and a backup is read more than once: write it to a file first")
     _run([programs / "pg_restore", "--file=/dev/null", source], "")
 
 

@@ -14,6 +14,7 @@ from types import FrameType
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast import bounded_calls
 from holdfast.cli.main import main
 from tests.integration.wrong_invocations import every_command, invocations, make_files
 
@@ -63,6 +64,7 @@ def test_a_wrong_invocation_names_its_cause(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], cause: str
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(bounded_calls, "WRITER_WITHIN_S", 0.05)
     for name in os.environ:
         if name.startswith("HOLDFAST_") or name == "NO_SUCH_VARIABLE":
             monkeypatch.delenv(name)

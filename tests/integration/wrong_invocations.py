@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -218,6 +219,13 @@ WRONG = {
     "is neither a directory of torch": [f"ckpt import {it} --path dir --step 1" for it in ("t.py", "binary", "dir")],
     "exists: name a new file": ["backup dir", "backup t.py"],
     "cannot be restored": [f"restore {file} --yes {DATABASE}" for file in ("t.py", "binary", "empty")],
+    "no process writes to it": [
+        *("config --config pipe", "up --config pipe", "inspect --config pipe", "run --env-file pipe t.py"),
+        *(f"whatif {option} pipe {DATABASE}" for option in ("--policy", "--was")),
+        *("classify pipe", "classify --exit-codes pipe t.py", "analyze pipe"),
+    ],
+    "is read more than once": [f"restore pipe --yes {DATABASE}"],
+    "there is no policy": ["simulate --policy pipe"],
     "there is no fault": ["inject nosuch", "inject ''"],
     "give NAME=VALUE": ["inject kill-rank --rank 0 -o x", "inject kill-rank --rank 0 -o =1"],
     "no fault nosuch is active": ["inject --undo nosuch"],
@@ -265,6 +273,7 @@ def make_files(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     (folder / "dir").mkdir()
+    os.mkfifo(folder / "pipe")
 
 
 ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")

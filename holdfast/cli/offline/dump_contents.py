@@ -6,7 +6,6 @@ import codecs
 import io
 import os
 import re
-import select
 import stat
 import sys
 import tarfile
@@ -15,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from holdfast.bounded_calls import open_file
 from holdfast.engines.archives import DamagedArchive, unpacked
 from holdfast.engines.hang.dumps.dump_files import UnreadableDump
 
@@ -26,7 +26,6 @@ BYTES_MAX = 8 << 30
 UNPACKED_BYTES_MAX = 2 << 30
 """Maximum unpacked size of a file or an archive, against archive bombs."""
 
-_WRITER_WITHIN_S = 10.0
 _CHUNK_BYTES = 1 << 24
 _COLOURS = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -84,28 +83,10 @@ def _read(path: Path | None) -> bytes:
     if path is None:
         return _limited(sys.stdin.buffer.read)
     mode = path.stat().st_mode
-    if stat.S_ISFIFO(mode):
-        return _of_pipe(path)
-    if not stat.S_ISREG(mode) and path.resolve() != Path(os.devnull):
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)) and path.resolve() != Path(os.devnull):
         raise UnreadableDump("neither a file nor a folder")
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return _limited(file.read)
-
-
-def _of_pipe(path: Path) -> bytes:
-    """Read a pipe, but do not wait forever for a writer."""
-    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(pipe, "rb", buffering=0) as file:
-        if not select.select([file], [], [], 0)[0] and not _poll(pipe):
-            raise UnreadableDump(f"a pipe without input for {_WRITER_WITHIN_S:.0f} s")
-        os.set_blocking(pipe, True)
-        return _limited(file.read)
-
-
-def _poll(pipe: int) -> bool:
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    return bool(poll.poll(_WRITER_WITHIN_S * 1000))
 
 
 def _limited(read: Callable[[int], bytes | None]) -> bytes:

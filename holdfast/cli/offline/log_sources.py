@@ -6,11 +6,13 @@ import gzip
 import re
 import sys
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import msgspec
 
+from holdfast.bounded_calls import open_file
 from holdfast.engines.crash.log import GAP, LINE_CHARS_MAX
 from holdfast.engines.crash.rules import RuleBook, rule_book
 from holdfast.engines.crash.scan import LogScan, ScannedLog
@@ -81,7 +83,7 @@ def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int],
             for block in blocks(sys.stdin.buffer, on_bytes):
                 scanning.feed(block)
         else:
-            with open(source.path, "rb") as file:
+            with open_file(source.path) as file:
                 if _is_gzip(file):
                     with gzip.GzipFile(fileobj=file) as unpacked:
                         for block in blocks(unpacked):
@@ -115,7 +117,6 @@ def blocks(file: Readable, on_bytes: Callable[[int], None] | None = None) -> Ite
         yield head + rest + b"\n"
 
 
-def _is_gzip(file: BinaryIO) -> bool:
-    magic = file.read(2)
-    file.seek(0)
-    return magic == b"\x1f\x8b"
+def _is_gzip(file: BufferedReader) -> bool:
+    # A pipe cannot be read from its beginning again.
+    return file.peek(2)[:2] == b"\x1f\x8b"

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast.bounded_calls import read_text
 from holdfast.cli.offline.log_sources import UnreadableLog, scan, sources
 from holdfast.cli.output.tables import json_text, printable
 from holdfast.engines.crash import Diagnosis, diagnose
@@ -88,7 +89,7 @@ def parse_exit_codes(text: str) -> dict[int, int]:
             pairs = [one.partition("=") for one in text.replace(" ", "").split(",") if one]
             codes = {_whole(rank): _whole(code) for rank, _, code in pairs}
         else:
-            codes = msgspec.json.decode(Path(text).read_bytes(), type=dict[int, int])
+            codes = msgspec.json.decode(read_text(text), type=dict[int, int])
     except OSError as error:
         raise ValueError(f"{wanted} ({error.strerror or error})") from error
     except (ValueError, msgspec.MsgspecError) as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import bounded_calls
 from holdfast.cli.offline import dump_contents
 from holdfast.cli.offline.dump_contents import contents
 from holdfast.cli.offline.dump_inputs import Inputs, read_inputs
@@ -80,7 +81,7 @@ def test_texts_of_other_systems(tmp_path: Path, written: Callable[[str], bytes])
 def test_each_file_that_cannot_be_read_says_why_and_harms_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dump_contents, "_WRITER_WITHIN_S", 0.01)
+    monkeypatch.setattr(bounded_calls, "WRITER_WITHIN_S", 0.01)
     monkeypatch.setattr(dump_contents, "UNPACKED_BYTES_MAX", 1 << 16)
     (folder := tmp_path / "dumps").mkdir()
     dumps(folder, 2)
@@ -101,7 +102,7 @@ def test_each_file_that_cannot_be_read_says_why_and_harms_no_other(
         "deep.json": "JSON is broken",
         "zstd": "unpack it with",
         "broken.zip": "zip archive",
-        "pipe": "a pipe without input",
+        "pipe": "no process writes to it",
         "gone": "is not there",
         "zero": "neither a file nor a folder",
     }

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,18 @@ def test_a_directory_of_logs_with_gz_and_a_rank_for_each(tmp_path: Path) -> None
         "line": 3,
         "text": "KeyError: 'a'",
     }
+    assert [other["rank"] for other in said["others"]] == [0]
+
+
+def test_pipes_that_are_written_plain_and_packed(tmp_path: Path) -> None:
+    """As `classify <(cat rank-0.err.gz)`."""
+    contents = {"rank-0": gzip.compress(LOST.encode()), "rank-1": TRACE.encode()}
+    for name, data in contents.items():
+        os.mkfifo(tmp_path / name)
+        threading.Thread(target=(tmp_path / name).write_bytes, args=(data,)).start()
+    result = run(*(str(tmp_path / name) for name in contents))
+    said = json.loads(result.stdout)
+    assert (result.exit_code, said["symptom"], said["first_rank"]) == (0, "user_code_error", 1)
     assert [other["rank"] for other in said["others"]] == [0]
 
 
