@@ -50,3 +50,6 @@ STORE_PREFIX = "HOLDFAST_STORE_PREFIX"
 
 MEMORY_CHECKPOINTS = "HOLDFAST_MEMORY_CHECKPOINTS"
 """1: the script's own checkpoints are kept in memory too. Set by `holdfast run --memory-checkpoints`."""
+
+SCRIPT_LINK = "HOLDFAST_SCRIPT_LINK"
+"""The absolute path by which `holdfast run` was given the script, if that leads to it over a link."""

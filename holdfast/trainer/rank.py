@@ -29,6 +29,7 @@ from holdfast.events.parts.ranks import RankException
 from holdfast.node.collectives.ring_path import ring_path
 from holdfast.node.ledger.ledger_file import LedgerWriter
 from holdfast.node.ledger.spawned_ledger import take_over
+from holdfast.node.rank_variables import SCRIPT_LINK
 from holdfast.trainer import replay_run
 from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import install_hooks
@@ -86,6 +87,7 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
 
 def _execute(script: str, args: Sequence[str], is_module: bool) -> int:
     try:
+        script = script if is_module else _as_named(script)
         module, code = _load_module(script) if is_module else _load_script(script)
         sys.argv = [str(module.__file__) if is_module else script, *args]
         # A script may execute itself again by it.
@@ -104,6 +106,12 @@ def _execute(script: str, args: Sequence[str], is_module: bool) -> int:
         _show(error)
         return 1
     return 0
+
+
+def _as_named(script: str) -> str:
+    """Return the link by which the script was named, as Python's own `__file__` is; the script if none leads to it."""
+    link = os.environ.get(SCRIPT_LINK, "")
+    return link if link and os.path.realpath(link) == os.path.realpath(script) else script
 
 
 def _load_script(script: str) -> tuple[ModuleType, CodeType]:

@@ -39,5 +39,6 @@ def _times(took: dict[tuple[int | None, str], float], numbers: Sequence[int | No
 def _about(row: dict[str, Any] | None) -> tuple[object, ...]:
     if row is None:
         return None, None, None
-    has_lost = row["fault_at"] is not None and row["is_start_known"] is not None
+    # A planned restart, as of a slow job, has no fault, and loses steps all the same.
+    has_lost = row["lost_steps"] is not None or (row["fault_at"] is not None and row["is_start_known"] is not None)
     return steps_lost(row["lost_steps"]) if has_lost else None, row["outcome"], row["nodes"]

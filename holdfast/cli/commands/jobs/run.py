@@ -30,7 +30,7 @@ from holdfast.cli.values import FilePath, NonEmptyText
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import new_job_name
-from holdfast.node.rank_variables import MEMORY_CHECKPOINTS
+from holdfast.node.rank_variables import MEMORY_CHECKPOINTS, SCRIPT_LINK
 
 
 def _as_torchrun(option: str) -> str:
@@ -207,7 +207,9 @@ def run(
     is_module = flags["module"] and not flags["run_path"]
     name = require_name(name, "job name") if name else new_job_name(script if is_module else Path(script).stem)
     launch = launch_of(flags, given, name)
+    named = os.path.abspath(script)
     place, script = _found(script, is_module, launch.no_python)
+    is_linked = not is_module and not launch.no_python and named != script
     job_directory = (job_dir or directory / "jobs" / name).resolve()
     found = _code(code or ("none" if launch.no_python else None), place, directory, job_directory)
     fewest, most = node_range(flags["nnodes"])
@@ -225,7 +227,8 @@ def run(
             nproc_per_node=ranks_per_node(flags["nproc_per_node"]),
             mesh=mesh,
             env=ranks_environment(env, env_files, os.environ, none=env_none)
-            | ({MEMORY_CHECKPOINTS: "1"} if memory_checkpoints else {}),
+            | ({MEMORY_CHECKPOINTS: "1"} if memory_checkpoints else {})
+            | ({SCRIPT_LINK: named} if is_linked else {}),
             python=callers_python(python, os.environ),
             cwd=os.getcwd(),
             directory=str(job_directory),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from holdfast.node.rank_variables import SCRIPT_LINK
 from holdfast.trainer.rank import ERROR_FILE_VARIABLE, _execute, _trim, keep_operators
 from holdfast.trainer.steps.loads import _noting
 
@@ -49,8 +50,18 @@ def test_a_traceback_has_the_scripts_calls_and_torchs_and_no_hooks_between() -> 
         assert names == [own, own, "_of_torch"]
 
 
+@pytest.fixture
+def main_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script changes is put back."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "orig_argv", [*sys.orig_argv])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+
+@pytest.mark.usefixtures("main_kept")
 def test_a_script_finds_what_the_interpreter_gives_to_its_main_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -60,10 +71,6 @@ def test_a_script_finds_what_the_interpreter_gives_to_its_main_module(
         "print(inspect.getsource(main), __loader__.get_filename(), __cached__, sys.orig_argv[2:])\n"
         "del __builtins__.profile\n"
     )
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(sys, "orig_argv", [*sys.orig_argv])
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     assert _execute(str(script), ("--steps", "3"), is_module=False) == 0
     shown = capsys.readouterr().out
     assert shown == f"@profile\ndef main(): pass\n {script} None ['{script}', '--steps', '3']\n"
@@ -81,3 +88,20 @@ def test_a_script_that_is_no_python_is_shown_by_its_own_line_alone(
     assert _execute(str(script), (), is_module=False) == 1
     shown = capsys.readouterr().err
     assert shown.startswith(f'  File "{script}", line 2') and shown.endswith("SyntaxError: invalid syntax\n")
+
+
+@pytest.mark.usefixtures("main_kept")
+def test_a_script_that_is_a_link_lies_where_the_link_does_and_imports_from_where_it_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, copy, link = tmp_path / "train.py", tmp_path / "copy.py", tmp_path / "run" / "link.py"
+    for file in (script, copy):
+        file.write_text("import sys\nprint(__file__, sys.argv[0], sys.path[0])\n")
+    link.parent.mkdir()
+    link.symlink_to(script)
+    monkeypatch.setenv(SCRIPT_LINK, str(link))
+    assert _execute(str(script), (), is_module=False) == 0
+    assert capsys.readouterr().out == f"{link} {link} {tmp_path}\n"
+    # A copy of another version is not what the link leads to.
+    assert _execute(str(copy), (), is_module=False) == 0
+    assert capsys.readouterr().out == f"{copy} {copy} {tmp_path}\n"

@@ -11,6 +11,7 @@ from holdfast.cli.commands.jobs import run as command
 from holdfast.cli.main import main
 from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
+from holdfast.node.rank_variables import SCRIPT_LINK
 
 
 class Asked(list[JobSpec]):
@@ -123,3 +124,11 @@ def test_a_program_is_called_by_the_name_that_was_given_though_it_is_a_link(
         result = asked.run("--no-python", name, "train.py")
         assert result.exit_code == 0, result.output
         assert asked[-1].script == str(link)
+
+
+def test_a_script_that_is_a_link_keeps_its_name(asked: Asked, tmp_path: Path) -> None:
+    link = tmp_path / "link.py"
+    link.symlink_to(tmp_path / "train.py")
+    assert asked.run(str(link)).exit_code == 0
+    assert (asked[-1].script, asked[-1].env.get(SCRIPT_LINK)) == (str(tmp_path / "train.py"), str(link))
+    assert SCRIPT_LINK not in asked.train().env

@@ -44,3 +44,12 @@ def test_phases_are_columns_and_attempts_are_rows() -> None:
 def test_an_attempt_that_has_not_begun_has_lost_nothing_yet() -> None:
     table = phases_table([phase(2, "detect", 1.0)], [generation(2, None, is_start_known=None)])
     assert "unknown" not in table and "all" not in table
+
+
+def test_what_a_planned_restart_lost_is_shown_though_it_had_no_fault() -> None:
+    lost = phases_table([phase(2, "stop", 1.0)], [generation(2, 30, fault_at=None)])
+    (row,) = (row for row in rows_of(lost) if row[0] == "2")
+    assert row[-3:] == ["30", "training", "a"]
+    none = phases_table([phase(1, "stop", 1.0)], [generation(1, None, fault_at=None)])
+    (row,) = (row for row in rows_of(none) if row[0] == "1")
+    assert row[-3:] == ["-", "training", "a"]
