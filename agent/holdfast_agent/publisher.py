@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.bus import Bus, Message, event_message
 from holdfast.daemon.relay import Relay
 from holdfast.events import Event, Metric
+from holdfast.orders.node import NodeOrder
 from holdfast_agent.files.spool import Lane, Spool
 
 
@@ -36,9 +37,10 @@ class Publisher:
         for relay in self._relays:
             relay.wake()
 
-    def start_relays(self, bus: Bus, group: asyncio.TaskGroup) -> None:
+    def start_relays(self, bus: Bus, group: asyncio.TaskGroup, obeyed: Callable[[], NodeOrder | None]) -> None:
+        """Publish until the group ends. `obeyed` returns the newest order that the node has obeyed."""
         for lane, outbox in self._outboxes.items():
-            relay = Relay(outbox, bus, source=f"agent/{self._node}", node=self._node)
+            relay = Relay(outbox, bus, source=f"agent/{self._node}", node=self._node, obeyed=obeyed)
             self._relays.append(relay)
             group.create_task(relay.run(), name=f"relay {lane.name.lower()}")
 

@@ -212,7 +212,7 @@ class Agent:
             bus = await connecting
             group.create_task(self._hold.answer(bus), name="holder")
             group.create_task(self._hold.watch(bus), name="other agents")
-            self._publisher.start_relays(bus, group)
+            self._publisher.start_relays(bus, group, lambda: self._reconciler.state.durable.order)
             group.create_task(self._follow_orders(bus), name="orders")
             orders, crew, now = self._orders, self._reconciler.crew, self._now
             group.create_task(self._backups.follow(orders.for_node(bus, BackupOrder)), name="backup orders")

@@ -12,6 +12,7 @@ from datetime import datetime
 from holdfast.bus import Bus
 from holdfast.events import BusWentBack
 from holdfast.fresh_ids import uuid7
+from holdfast.orders.node import NodeOrder
 from holdfast.store import Outbox, Published
 
 
@@ -36,8 +37,8 @@ async def _first_lost_in(bus: Bus, outbox: Outbox, newest: Published) -> Publish
     return published[first]
 
 
-def report(lost: Published, source: str, node: str | None, now: datetime) -> BusWentBack:
-    """Return the event that makes a loss visible to queries."""
+def report(lost: Published, source: str, node: str | None, obeyed: NodeOrder | None, now: datetime) -> BusWentBack:
+    """Return the event that makes a loss visible to queries. `obeyed`: the newest order that the node has obeyed."""
     return BusWentBack(
         id=uuid7(),
         at=now,
@@ -45,4 +46,6 @@ def report(lost: Published, source: str, node: str | None, now: datetime) -> Bus
         node=node,
         stream=lost.stored.stream,
         sequence=lost.stored.sequence,
+        newest_job=obeyed.job if obeyed else None,
+        newest_generation=obeyed.generation if obeyed else 0,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -12,6 +13,7 @@ from holdfast.bus import Bus, BusError, BusUnavailable, Message, StreamPosition,
 from holdfast.clock import Now, system_now
 from holdfast.daemon import lost_messages
 from holdfast.daemon.dead_letters import UnhandledMessage, rejection
+from holdfast.orders.node import NodeOrder
 from holdfast.store import Outbox, StoreUnavailable
 from holdfast.subjects import DEAD_LETTER_STREAM, STREAMS
 
@@ -43,13 +45,23 @@ class Relay:
     """
 
     def __init__(
-        self, outbox: Outbox, bus: Bus, *, source: str = "relay", node: str | None = None, now: Now = system_now
+        self,
+        outbox: Outbox,
+        bus: Bus,
+        *,
+        source: str = "relay",
+        node: str | None = None,
+        obeyed: Callable[[], NodeOrder | None] = lambda: None,
+        now: Now = system_now,
     ) -> None:
-        """`source` and `node`: the process that owns the outbox, for the report of a loss."""
+        """`source` and `node`: the process that owns the outbox, for the report of a loss; `obeyed`: the newest order
+        that the node has obeyed.
+        """
         self._outbox = outbox
         self._bus = bus
         self._source = source
         self._node = node
+        self._obeyed = obeyed
         # Nodes may not read dead letters.
         self._compared = _KEEPING - {DEAD_LETTER_STREAM} if node else _KEEPING
         self._now = now
@@ -134,7 +146,8 @@ class Relay:
         for lost in await lost_messages.first_lost(self._bus, self._outbox):
             stream = lost.stored.stream
             if stream not in _IN_MEMORY:
-                went_back = lost_messages.report(lost, self._source, self._node, self._now())
+                # Before what is published again: the controller's record may be older than that as well.
+                went_back = lost_messages.report(lost, self._source, self._node, self._obeyed(), self._now())
                 await self._bus.publish(event_message(went_back))
             count = await self._outbox.publish_again(lost.stored)
             log.warning(

@@ -330,6 +330,9 @@ class BusWentBack(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     stream: str
     sequence: Count
     """Position of the publisher's first lost message."""
+    newest_job: Name | None = None
+    """Job of the newest order that the publishing node has obeyed, and the order's generation."""
+    newest_generation: Count = 0
 
 
 AnyEvidence = (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.bus import Message, StreamPosition, event_message
 from holdfast.daemon.relay import Relay
 from holdfast.events import Event
+from holdfast.orders.node import NodeOrder
 from holdfast.store.in_memory import MemoryStore
 from holdfast.subjects import kv_subject
 from holdfast_proving.chaos.bus_disk import BusDisk
@@ -54,11 +56,13 @@ class SimBus:
 class SimOutbox:
     """What a node or the analyzer said: its store survives it, and its relay publishes again what the bus lost."""
 
-    def __init__(self, cluster: SimCluster, source: str) -> None:
+    def __init__(self, cluster: SimCluster, source: str, obeyed: Callable[[], NodeOrder | None]) -> None:
         self._world = cluster.world
         self._bus = cluster.bus
         self._store = MemoryStore(now=cluster.world.now)
-        self._relay = Relay(self._store, cluster.bus, source=source, now=cluster.world.now)  # type: ignore[arg-type]
+        node = source.removeprefix("agent/") if source.startswith("agent/") else None
+        now = cluster.world.now
+        self._relay = Relay(self._store, cluster.bus, source=source, node=node, obeyed=obeyed, now=now)  # type: ignore[arg-type]
 
     def say(self, event: Event) -> None:
         self._store.database.unpublished[next(self._store.database.positions)] = event_message(event)

@@ -16,6 +16,7 @@ from holdfast.daemon.service_shell import ServiceShell
 from holdfast.events import DeadlinePassed, Event, GenerationStarted, JobFinished, JobSubmitted
 from holdfast.events.parts.job import JobSpec
 from holdfast.ids import named_id
+from holdfast.orders.node import NodeOrder
 from holdfast.requests import StopJob, SubmitJob
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.pool import PoolPolicy
@@ -51,10 +52,10 @@ class SimService:
         self.crashes = 0
         self.up = True
         self.frozen = False
-        self._waiting: list[tuple[float, SimDelivery]] = []
-        self.shell = self._new_shell()
+        self.waiting: list[tuple[float, SimDelivery]] = []
+        self.shell = self.new_shell()
 
-    def _new_shell(self) -> ServiceShell:
+    def new_shell(self) -> ServiceShell:
         self._relay = Relay(self.store, PublishingBus(self.cluster.bus, self._dies), now=self.cluster.world.now)  # type: ignore[arg-type]
         now, signer = self.cluster.world.now, SIGNER["controller"]
         return ServiceShell(self.make(), self.cluster.bus, self.store, now, signer)  # type: ignore[arg-type]
@@ -66,7 +67,7 @@ class SimService:
     async def receive(self, delivery: SimDelivery) -> None:
         world, chaos = self.cluster.world, self.cluster.chaos
         if self.frozen or not self.cluster.bus.is_up:
-            self._waiting.append((world.seconds, delivery))
+            self.waiting.append((world.seconds, delivery))
             return
         if not delivery.is_stored():
             return
@@ -109,8 +110,8 @@ class SimService:
     def go_on(self) -> None:
         """The process runs again, or the bus is back: what waited for that comes within a moment, in any order."""
         self.relay_soon()
-        world, waiting = self.cluster.world, self._waiting
-        self._waiting = []
+        world, waiting = self.cluster.world, self.waiting
+        self.waiting = []
         for since, delivery in waiting:
             world.after(WITHIN_S - (world.seconds - since) % WITHIN_S, lambda it=delivery: self.receive(it))
 
@@ -119,7 +120,7 @@ class SimService:
         self.up = False
 
         async def come_back() -> None:
-            self.shell = self._new_shell()
+            self.shell = self.new_shell()
             await self.shell.load()
             self.up = True
             self.relay_soon()
@@ -149,8 +150,8 @@ class SimCluster:
         self.bus = SimBus(self)
         self.published: dict[str, bytes] = {}
         self.log: list[Event] = []
-        self._logged: set[str] = set()
-        self._outboxes: dict[str, SimOutbox] = {}
+        self.logged: set[str] = set()
+        self.outboxes: dict[str, SimOutbox] = {}
         self.stored: list[tuple[datetime, Message]] = []
         self.judged: dict[bytes, datetime] = {}
         self.members: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -220,7 +221,7 @@ class SimCluster:
                 node.connected = True
             for service in self.services:
                 service.go_on()
-            for outbox in self._outboxes.values():
+            for outbox in self.outboxes.values():
                 self.world.after(0.001, outbox.relay)
 
         self.world.after(self.world.random.uniform(1.0, 60.0), back)
@@ -256,9 +257,12 @@ class SimCluster:
         self.world.after(self.world.random.uniform(0.5, 5.0), say)
 
     def _say(self, event: Event) -> None:
-        if event.source not in self._outboxes:
-            self._outboxes[event.source] = SimOutbox(self, event.source)
-        self._outboxes[event.source].say(event)
+        if event.source not in self.outboxes:
+            self.outboxes[event.source] = SimOutbox(self, event.source, partial(self._obeyed, event.source))
+        self.outboxes[event.source].say(event)
+
+    def _obeyed(self, source: str) -> NodeOrder | None:
+        return next((node.disk.order for node in self.nodes if source == f"agent/{node.name}"), None)
 
     def _heartbeat(self, node: str) -> None:
         self.heard[node] = self.world.now()
@@ -298,8 +302,8 @@ class SimCluster:
         self.published[message.id] = message.body
         event = events.decode(message.body)
         self.stored.append((self.world.now(), message))
-        if event.id not in self._logged:
-            self._logged.add(event.id)
+        if event.id not in self.logged:
+            self.logged.add(event.id)
             self.log.append(event)
         if isinstance(event, GenerationStarted):
             self.members[event.job or "", event.generation or 0] = event.nodes

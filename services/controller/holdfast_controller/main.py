@@ -10,8 +10,10 @@ from holdfast.daemon import process
 from holdfast.daemon.orders.order_keys import signer_of
 from holdfast.daemon.orders.order_repair import Correction, keep_orders, repair_orders
 from holdfast.daemon.process import Daemon
+from holdfast.daemon.retrying import until_available
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.engines.crash.rules import rule_book
+from holdfast.store import StoreUnavailable
 from holdfast.store.postgres import PostgresStore
 from holdfast.subjects import JOBS_BUCKET
 from holdfast_controller.code.librarian import Librarian
@@ -53,7 +55,9 @@ async def serve(this: Daemon) -> None:
             await repair_orders(bus, lambda: hints(controller.standing_code(), signer, system_now), JOBS_BUCKET)
 
         async def count_forgotten() -> None:
-            controller.count_from(await newest_generations(bus, controller.members(), signer))
+            on_bus = await newest_generations(bus, controller.members(), signer)
+            waiting = await until_available(lambda: store.pending(1), StoreUnavailable, "the outbox")
+            controller.count_from(on_bus, system_now(), all_published=not waiting)
 
         shell = ServiceShell(controller, bus, store, signer=signer, repair=repair, prepare=count_forgotten)
         async with asyncio.TaskGroup() as group:

@@ -145,11 +145,18 @@ class Controller(Decider):
         """Return the nodes of all jobs that have not ended."""
         return sorted({member.node for state in self._live() for member in state.members if member is not None})
 
-    def count_from(self, generations: Mapping[str, int]) -> None:
-        """Number the next generation of each of these jobs above the given one."""
-        self._forgotten_generations.update(generations)
-        for name in generations.keys() & self.jobs.keys():
-            self.jobs[name] = self.jobs[name].counting_from(generations[name])
+    def count_from(self, on_bus: Mapping[str, int], now: datetime, *, all_published: bool = True) -> None:
+        """Number the next generation of a job above all that it can have had, if database or bus went back.
+
+        `on_bus`: the generation of the newest order to its nodes by job. It is newer than the job if the database went
+        back; it is older, or there is none, if the bus did, or if not `all_published` is on the bus yet.
+        """
+        for state in self._live():
+            newest = on_bus.get(state.job, 0)
+            is_older = newest < state.generation and all_published and bool(state.nodes)
+            if newest > state.generation or is_older:
+                above = self._forgotten_generations[state.job] = max(newest, state.generations_max(now))
+                self.jobs[state.job] = state.counting_from(above)
 
     def has_job(self, name: str) -> bool:
         return name in self.jobs

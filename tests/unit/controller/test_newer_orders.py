@@ -51,7 +51,7 @@ def test_the_next_generation_is_above_the_one_that_the_database_forgot() -> None
     scene.train()
     controller, state = scene.controller, scene.state
     assert controller.members() == ["a", "b"]
-    controller.count_from({"job": 7, "forgotten": 3})
+    controller.count_from({"job": 7, "forgotten": 3}, state.submitted_at)
     # The state is read again after each loss of the database.
     controller.load({JOBS.name: {"job": state}, USED_NAMES.name: {}})
     scene.exit("a", exit_code=-9)

@@ -131,13 +131,15 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     """It only grows."""
     generation_used: int = 0
-    """The newest generation that was ordered, if this is older: the database was restored from a backup."""
+    """The newest generation that may have been ordered, if this is older: the database was restored from a backup."""
     claimed_at: datetime | None = None
     """Time of the newest `nodes_requested`."""
     lost_before_granted: dict[str, int] = {}
     """Epochs at which nodes were lost before their grant arrived: a late grant of such an epoch is ignored."""
     departed: dict[str, str] = {}
     """Instances of agents that were shut down since the last start, by node; also of nodes that may be granted yet."""
+    returned: dict[str, datetime] = {}
+    """When a node reported, by its own clock, that the bus had gone back: departures of before are over."""
     ordered_by: str | None = None
     """Id of the event that the present orders follow from."""
     step: int = -1
@@ -246,11 +248,15 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
     def counting_from(self, generation: int) -> JobState:
         """Return this job with `next_generation` above `generation`."""
-        return (
-            self
-            if generation <= self.generation
-            else self.update(generation_used=max(self.generation_used, generation))
-        )
+        if generation <= self.generation:
+            return self
+        return self.update(generation_used=max(self.generation_used, generation))
+
+    def generations_max(self, now: datetime) -> int:
+        """Return a number above those of all generations that the job can have had by now, in any life of the database:
+        no job starts one a second from its submission on.
+        """
+        return max(0, int((now - self.submitted_at).total_seconds()))
 
     @property
     def phase_name(self) -> str:

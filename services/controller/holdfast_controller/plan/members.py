@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.events import (
     AnyEvent,
+    BusWentBack,
     DeadlinePassed,
     NodeDeparted,
     NodeLost,
@@ -19,15 +20,15 @@ from holdfast_controller.plan.doubt import replacement, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.elastic import growth, sizes
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.incident.recovery import handle_failure
+from holdfast_controller.plan.incident.recovery import handle_failure, restart_unblamed
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.orders import standing_orders, superseding
-from holdfast_controller.plan.phase import Claiming, Stopping
+from holdfast_controller.plan.phase import LIVE, Claiming, Stopping
 from holdfast_controller.plan.transitions import become_starting, end_when_gone, fill
 
 GENERATIONS_FORGOTTEN_MAX = 10_000
-"""Generations that a restored database may have forgotten. An order further ahead is forged: no job restarts so often
-between two backups.
+"""Generations that a restored database may have forgotten, above what the age of the job allows: clocks are set back.
+An order further ahead is forged: no job restarts so often between two backups.
 """
 
 
@@ -163,6 +164,8 @@ def departure(draft: JobDraft, event: NodeLost | NodeDeparted) -> Failure | None
     if isinstance(event, NodeLost) and event.epoch > 0 and (member is None or member.epoch < event.epoch):
         # The event of its loss has overtaken the grant.
         draft.update(lost_before_granted=state.lost_before_granted | {event.node: event.epoch})
+    if isinstance(event, NodeDeparted) and event.node in state.returned and event.at < state.returned[event.node]:
+        return None
     if isinstance(event, NodeDeparted) and event.node:
         draft.update(departed=state.departed | {event.node: event.instance})
     if member is None or (isinstance(event, NodeLost) and _is_of_earlier_grant(event, member)):
@@ -200,15 +203,52 @@ def order_refused(draft: JobDraft, event: OrderRefused) -> None:
     If a restored database forgot the newer one, its generation has a place in the job's checkpoints: the next
     generation must be above it.
     """
-    state = draft.state
-    forgotten = event.newest_generation - state.generation
-    if event.newest_job == state.job and 0 < forgotten <= GENERATIONS_FORGOTTEN_MAX:
-        draft.state = state.counting_from(event.newest_generation)
+    _count_forgotten(draft, event)
     if event.is_obeyed:
         return
     for order in standing_orders(draft.state, event.node):
         if order.fence == (event.epoch, event.generation):
             draft.order([superseding(order, (event.newest_epoch, event.newest_generation))])
+
+
+def bus_went_back(draft: JobDraft, event: BusWentBack) -> None:
+    """Start the job again if its node obeyed orders that the database forgot.
+
+    The node publishes this first, and then what the bus lost: that may be of generations which the database forgot, and
+    of the present one, which ended before the database went back. Nothing follows from it.
+    """
+    assert event.node is not None
+    known = {node: at for node, at in draft.state.returned.items() if node in draft.state.nodes}
+    draft.update(returned=known | {event.node: event.at})
+    before = draft.state.generation
+    if not _count_forgotten(draft, event) or not isinstance(draft.state.phase, LIVE):
+        return
+    text = f"the database went back to generation {before}, and {event.node} had obeyed {event.newest_generation}"
+    restart_unblamed(
+        draft,
+        Failure(
+            symptom=Symptom.UNKNOWN,
+            root=Root.INFRASTRUCTURE,
+            generation=before,
+            step=draft.state.step,
+            text=text,
+            evidence=(event.id,),
+        ),
+    )
+
+
+def _count_forgotten(draft: JobDraft, event: OrderRefused | BusWentBack) -> bool:
+    """Count on from above the generations that the database forgot; return False if the event shows none.
+
+    The node may not know the newest of them, so the number is above all that the job can have had.
+    """
+    state, newest = draft.state, event.newest_generation
+    possible = state.generations_max(draft.now)
+    believed = max(state.next_generation, possible) + GENERATIONS_FORGOTTEN_MAX
+    if event.newest_job != state.job or not state.generation < newest < believed:
+        return False
+    draft.state = state.counting_from(max(newest, possible))
+    return True
 
 
 def _holds_already(state: JobState, grant: Grant) -> bool:

@@ -20,6 +20,7 @@ from holdfast.engines.record.records import NodeRecords
 from holdfast.events import (
     AnyEvent,
     BadNumber,
+    BusWentBack,
     CheckpointRestored,
     DeadlinePassed,
     DiagnosticResult,
@@ -148,6 +149,7 @@ TRAINING = JobKind(
         BadNumber: bad_numbers.bad_number,
         StepsCertified: bad_numbers.steps_certified,
         OrderRefused: members.order_refused,
+        BusWentBack: members.bus_went_back,
         Inspection: _inspected,
         TelemetryAnomaly: inspection.telemetry_differs,
         DiagnosticResult: _tested,
@@ -178,6 +180,7 @@ CHECKS_RUN = JobKind(
         NodeLost: checks_run.node_gone,
         NodeDeparted: checks_run.node_gone,
         OrderRefused: members.order_refused,
+        BusWentBack: members.bus_went_back,
     },
     deadlines={Starting: checks_run.overdue, Stopping: generation.stop_overdue},
 )

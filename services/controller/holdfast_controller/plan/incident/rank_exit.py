@@ -21,7 +21,12 @@ from holdfast_controller.plan.incident.classify import (
 )
 from holdfast_controller.plan.incident.closing import passed_step
 from holdfast_controller.plan.incident.incident import Cause, Failure, Proof, RankError
-from holdfast_controller.plan.incident.recovery import asks_for_others, handle_failure, handle_late_failure
+from holdfast_controller.plan.incident.recovery import (
+    asks_for_others,
+    handle_failure,
+    handle_late_failure,
+    is_of_incident,
+)
 from holdfast_controller.plan.phase import LIVE, Stopping
 
 
@@ -39,7 +44,8 @@ def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
     if is_present and not asks_for_others(draft, event.generation):
         # Its last step may be the first report that the job has trained past the step at which it had failed.
         passed_step(draft, event.step)
-    if not is_present and draft.state.incident is None:
+    if not is_present and not is_of_incident(draft.state, event.generation):
+        # It is of before the incident, or of a generation that the database forgot and that a node reports again.
         return
     failure = _failure(draft, event, event.generation)
     if is_present and event.node in state.nodes and isinstance(state.phase, LIVE):

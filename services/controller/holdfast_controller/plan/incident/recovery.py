@@ -55,11 +55,24 @@ def handle_failure(draft: JobDraft, failure: Failure, incident: str = "") -> Non
         proceed(draft, failure, choice)
 
 
+def restart_unblamed(draft: JobDraft, failure: Failure) -> None:
+    """Start the job again for a failure that is no node's, of a generation whose ranks show nothing any more."""
+    if draft.state.incident is None:
+        _open(draft, failure, new_incident_id(draft))
+    draft.update_incident(untrained=draft.incident.untrained | {failure.generation})
+    _take(draft, failure, RungChoice(rung=Rung.REATTEMPT, reason=failure.text))
+
+
 def asks_for_others(draft: JobDraft, generation: int) -> bool:
     """Return True if the generation already waits for the pool's answer: its other ranks end as well, or the same is
     found again."""
     asked = draft.state.replacement
     return asked is not None and asked.until is not None and asked.failure.generation == generation
+
+
+def is_of_incident(state: JobState, generation: int) -> bool:
+    """Return True if the open incident gave up this generation."""
+    return state.incident is not None and any(taken.generation == generation for taken in state.incident.taken)
 
 
 def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
