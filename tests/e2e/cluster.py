@@ -213,6 +213,14 @@ class Cluster:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def freeze_nats(self) -> int:
+        """Stop it for less time than its clients wait for it; it writes nothing more. Return its pid."""
+        pid = self.pid("nats")
+        os.kill(pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{pid}/task")
+        self.until("every thread of nats is stopped", lambda: all(_is_stopped(task) for task in tasks.iterdir()))
+        return pid
+
     def until_mended(self, child: str, killed: int) -> None:
         """Wait until the supervisor has started a killed child again, and it is ready."""
 
@@ -303,6 +311,10 @@ def cluster(
 def alive(pid: int) -> bool:
     """Whether a process of this id runs, as anything but a zombie."""
     return started_ticks(pid) is not None
+
+
+def _is_stopped(task: Path) -> bool:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _name(pid: int) -> str:

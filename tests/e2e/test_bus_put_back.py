@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 from cluster import Cluster
@@ -19,7 +19,7 @@ def test_nothing_is_lost_with_an_older_directory(holdfast: Cluster) -> None:
     older = holdfast.layout.nats / "older"
     job = holdfast.run()
     job.until_step(15)
-    pid = _freeze_nats(holdfast)
+    pid = holdfast.freeze_nats()
     shutil.copytree(jetstream, older)
     os.kill(pid, signal.SIGCONT)
 
@@ -29,7 +29,7 @@ def test_nothing_is_lost_with_an_older_directory(holdfast: Cluster) -> None:
     try:
         rank = job.kill_rank(1)
         job.until_step(rank.step + 5, generation=2)
-        pid = _freeze_nats(holdfast)
+        pid = holdfast.freeze_nats()
         shutil.rmtree(jetstream)
         older.rename(jetstream)
         os.kill(pid, signal.SIGKILL)
@@ -42,20 +42,9 @@ def test_nothing_is_lost_with_an_older_directory(holdfast: Cluster) -> None:
     job.finish()
     check_record(holdfast, job)
     assert [row["outcome"] for row in holdfast.incidents(job)] == ["recovered", "recovered"]
-    reports = holdfast.query("select distinct source from historian.events where type = 'bus_went_back'")
-    expected = {"controller", *(f"agent/{node}" for node in holdfast.members(job))}
-    assert expected <= {row["source"] for row in reports}
+    reports = holdfast.query("select body from historian.events where type = 'bus_went_back' order by at")
+    sources = {report["source"]: report for report in (json.loads(row["body"]) for row in reports)}
+    agents = {f"agent/{node}" for node in holdfast.members(job)}
+    assert {"controller", *agents} <= sources.keys()
+    assert {(sources[it]["newest_job"], sources[it]["newest_generation"]) for it in agents} == {(job.name, 2)}
     assert "The bus lost messages of stream DECISIONS" in holdfast.command("status").stdout
-
-
-def _freeze_nats(holdfast: Cluster) -> int:
-    """Stop it for less time than its clients wait for it; it writes nothing more. Return its pid."""
-    pid = holdfast.pid("nats")
-    tasks = Path(f"/proc/{pid}/task")
-    os.kill(pid, signal.SIGSTOP)
-    holdfast.until("every thread of nats is stopped", lambda: all(_is_stopped(task) for task in tasks.iterdir()))
-    return pid
-
-
-def _is_stopped(task: Path) -> bool:
-    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,36 @@ def test_after_a_restored_backup_jobs_go_on_and_the_record_is_whole(tmp_path: Pa
         assert starts[0] > at, "no step is lost: the memory of the ranks has them"
         running.until("all nodes are free", lambda: {it["state"] for it in running.nodes().values()} == {"standby"})
         assert {lost, joined} <= running.nodes().keys(), "the one that joined is known, the evicted one not blocked"
+
+
+@pytest.mark.timeout(300)
+def test_with_the_bus_lost_as_well_nothing_of_before_counts(tmp_path: Path) -> None:
+    backup = tmp_path / "holdfast.dump"
+    with cluster(tmp_path / "cluster", nodes=3) as running:
+        job = running.run("--keep-bytes", "1000")
+        job.until_step(10)
+        running.command("backup", backup)
+        # The database forgets three failures, two of them on one node; the report of a fourth waits in an agent.
+        for rank in (2, 3, 1):
+            job.until_step(job.step() + 3, generation=job.generation())
+            last = job.kill_rank(rank)
+            job.until_step(last.step + 2, generation=last.generation + 1)
+        pid, before = running.freeze_nats(), job.generation()
+        last = job.kill_rank(2)
+        shutil.rmtree(running.layout.nats / "jetstream")
+        running.command("restore", "--yes", backup)
+        os.kill(pid, signal.SIGKILL)
+
+        job.until_step(last.step + 10, generation=before + 1)
+        running.until("the incident is closed", lambda: all(row["closed_at"] for row in running.incidents(job)))
+        first = next(note for note in job.trained(0) if note.generation > before)
+        assert first.step >= last.step, "memory has what the ranks had kept"
+        (started, again) = running.events(job, "generation_started")
+        assert (started["generation"], again["generation"] > before) == (1, True)
+        assert "the database went back to generation 1" in again["reason"]
+        assert not running.events(job, "eviction")
+        job.finish()
+        check_record(running, job)
 
 
 def _codes(running: Cluster) -> dict[str, int]:
