@@ -1,6 +1,7 @@
 """Layout of the agent's state directory.
 
 The ledgers lie in memory (/dev/shm) behind a link: on a disk, writeback would make ranks wait in the middle of a step.
+Where memory has no room for those of a generation, they lie on the disk: without them no rank starts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from holdfast.node.users.job_user import JobUser
 from holdfast.node.users.own_users import give
 from holdfast.node.users.user_rights import RunAs, admit, own
 from holdfast_agent.companions.environment import RankFiles
-from holdfast_agent.files.ledger_memory import SHARED_MEMORY, LedgerMemory, free_abandoned
+from holdfast_agent.files.ledger_memory import LedgerMemory, free_abandoned, has_room
 from holdfast_agent.zygote.wire import Fence
 
 PID_FILE = "agent.pid"
@@ -56,7 +57,7 @@ class Directories:
         for path in (self.root / "logs", *self._passed()):
             path.mkdir(parents=True, exist_ok=True)
         (self.root / "logs").chmod(0o700)
-        self._prepare_ledgers()
+        self._prepare_ledgers(is_new=False)
         free_abandoned()
         if self.run_as.user is not None:
             self._admit(self.run_as.user.gid)
@@ -70,15 +71,22 @@ class Directories:
         for path in (self.root, ledgers.readlink() if ledgers.is_symlink() else ledgers, *self._passed()):
             admit(gid, path)
 
-    def _prepare_ledgers(self) -> None:
+    def _prepare_ledgers(self, *, is_new: bool) -> None:
+        """Make the place of the ledgers. Without `is_new` ranks may be using it, so it stays where it is."""
         ledgers = self.root / "ledgers"
-        if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
+        is_made = ledgers.is_symlink() or ledgers.exists()
+        if has_room() if is_new or not is_made else ledgers.is_symlink():
             target = self._memory.make()
             self._memory.hold()
-            if not ledgers.is_symlink() or ledgers.readlink() != target:
-                ledgers.unlink(missing_ok=True)
+            if ledgers.is_symlink() and ledgers.readlink() != target:
+                ledgers.unlink()
+            elif ledgers.is_dir() and not ledgers.is_symlink():
+                remove_tree(ledgers)
+            if not ledgers.is_symlink():
                 ledgers.symlink_to(target)
         else:
+            if ledgers.is_symlink():
+                ledgers.unlink()
             ledgers.mkdir(exist_ok=True)
 
     def lock(self) -> int:
@@ -140,8 +148,8 @@ class Directories:
 
         `user` is that of its ranks, None if it is ours. Ranks of any other user can no longer pass.
         """
-        # Shared memory may have been cleared from outside.
-        self._prepare_ledgers()
+        # Shared memory may have been cleared or filled from outside: any user may write there.
+        self._prepare_ledgers(is_new=True)
         if user is not None:
             self._admit(user.gid)
         elif self.run_as.ids is not None:
@@ -219,8 +227,7 @@ class Directories:
 
     def forget_ledgers(self) -> None:
         """Free the memory of the ledgers."""
-        if (self.root / "ledgers").is_symlink():
-            self._memory.free()
+        self._memory.free()
 
     def _generation(self, kind: str, job: str, fence: Fence) -> Path:
         return self.root / kind / job / f"{fence[0]}-{fence[1]}"

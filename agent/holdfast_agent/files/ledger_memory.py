@@ -28,6 +28,10 @@ ABANDONED_S = 3600.0
 CHECKS_ABANDONED_S = 86_400.0
 """Age at which what checks left is freed, if no later ones of the node have done so: none take that long."""
 
+ROOM_BYTES = 16 << 20
+"""Free memory that a generation needs there: 0.6 MB for the ledger of each rank of the node and its collectives."""
+ROOM_FILES = 1000
+
 _LOCK = ".held"
 
 
@@ -78,6 +82,16 @@ def free_abandoned(memory: Path = SHARED_MEMORY) -> int:
     """Free what killed agents and checks of this user left; return the number of directories."""
     ledgers = sum(_free_if_abandoned(folder) for folder in memory.glob(f"{_prefix()}*"))
     return ledgers + sum(_free_if_of_old_checks(folder) for folder in memory.glob(f"{SCRATCH_PREFIX}*"))
+
+
+def has_room() -> bool:
+    """Return True if the ledgers of a generation fit there. A file system without limits reports no numbers."""
+    if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
+        return False
+    found = os.statvfs(SHARED_MEMORY)
+    return (not found.f_blocks or found.f_bavail * found.f_frsize >= ROOM_BYTES) and (
+        not found.f_files or found.f_favail >= ROOM_FILES
+    )
 
 
 def _free_if_of_old_checks(folder: Path) -> bool:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node.ledger.ledger_file import LedgerWriter
+from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast_agent.files import ledger_memory
+from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.ledger_memory import ABANDONED_S, CHECKS_ABANDONED_S, LedgerMemory, free_abandoned
 
 HOLD = """
@@ -116,3 +119,35 @@ def test_of_ones_own_only_a_lock_that_is_no_link_counts(memory: Path, tmp_path: 
     os.utime(tmp_path / "file", (0, 0))
     (ours / ".held").symlink_to(tmp_path / "file")
     assert free_abandoned(memory) == 0
+
+
+def test_ledgers_lie_on_the_disk_while_memory_is_full(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directories = Directories(tmp_path / "node")
+    directories.prepare()
+    directories.begin_generation("j", (1, 1))
+    held = [LedgerReader(_begun(directories, (1, 1)), 0)]
+    monkeypatch.setattr(ledger_memory, "ROOM_BYTES", 1 << 60)
+    # Its ranks live on: an agent that starts again leaves their ledgers where they are.
+    Directories(tmp_path / "node").prepare()
+    assert directories.ledger("j", (1, 1), 0).resolve().is_relative_to(memory)
+    directories.begin_generation("j", (1, 2))
+    path = _begun(directories, (1, 2))
+    assert not path.resolve().is_relative_to(memory)
+    held.append(LedgerReader(path, 0))
+    monkeypatch.setattr(ledger_memory, "ROOM_BYTES", 0)
+    Directories(tmp_path / "node").prepare()
+    assert path.exists() and not path.resolve().is_relative_to(memory)
+    directories.begin_generation("j", (1, 3))
+    assert _begun(directories, (1, 3)).resolve().is_relative_to(memory)
+    # Who reads a ledger already goes on.
+    assert [reader.snapshot().step for reader in held] == [-1, -1]
+    directories.forget_ledgers()
+    assert list(memory.iterdir()) == []
+
+
+def _begun(directories: Directories, fence: tuple[int, int]) -> Path:
+    path = directories.ledger("j", fence, 0)
+    LedgerWriter(path, rank=0, generation=fence[1])
+    return path
