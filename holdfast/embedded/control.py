@@ -154,7 +154,8 @@ class ControlServer:
                 line = await reader.readuntil(b"\n")
             try:
                 reply = await self._answer(msgspec.json.decode(line, type=AnyRequest))
-            except (EmbeddedError, msgspec.MsgspecError) as error:
+            except (EmbeddedError, msgspec.MsgspecError, OSError) as error:
+                # OSError: a full disk, say, on which the change cannot be recorded.
                 reply = Reply(error=str(error))
             writer.write(msgspec.json.encode(reply) + b"\n")
             await writer.drain()
