@@ -11,7 +11,8 @@ the CPU's kernels, each stream in a thread of its own, and behaves as CUDA does 
 * collectives (backend `simccl`) run on a stream of their own, and `wait()` is for the stream, not for the host;
 * after a fork it cannot be used.
 
-What it does not have: a second device, CUDA graphs, inductor, convolutions; autocast casts nothing. `module.to("sim")`
+What it does not have: a second device, CUDA graphs, inductor, convolutions, copies of conjugate views (a segmentation
+fault); autocast casts nothing. `module.to("sim")`
 unties weights.
 
 Environment variables: SIM_DEVICE_BYTES sets how much memory it has; else 8 GiB, of which only what is used is taken.

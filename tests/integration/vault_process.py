@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.warm_python import WARM_RANKS, WarmHoldfast, WarmPython
 
 SUBMITTED_MS = 1
+UNTIL_TORN_DOWN = ("--orphan-s", "600")
+"""Flags of a vault that waits for its first rank, however long that imports on a busy machine."""
 
 
 @contextmanager

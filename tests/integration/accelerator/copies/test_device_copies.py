@@ -13,7 +13,7 @@ from tests.accelerator.children import Accelerators, on_accelerator
 from tests.integration.accelerator.copies import kept_steps
 from tests.integration.accelerator.copies.kept_steps import DIRECT_MIN, Mutant, kept, replace_everything, write_late
 from tests.integration.accelerator.trainings import Optimizing
-from tests.integration.vault_process import vault
+from tests.integration.vault_process import UNTIL_TORN_DOWN, vault
 
 pytestmark = on_accelerator
 
@@ -27,6 +27,7 @@ SHOWING = {
     Mutant.NO_WAIT_FOR_TRAINING: partial(kept, behind=True, steps=STEPS),
     Mutant.SEALED_BEFORE_THE_EVENT: partial(kept, steps=STEPS),
     Mutant.FREED_EARLY: partial(kept, disturb=replace_everything, steps=STEPS),
+    Mutant.NO_WAIT_AT_ONCE: partial(kept, is_full=True, steps=STEPS),
     Mutant.NO_SHADOW: partial(kept, steps=STEPS),
 }
 """Trainings that show a mutant."""
@@ -34,7 +35,7 @@ SHOWING = {
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    with vault(tmp_path) as it:
+    with vault(tmp_path, *UNTIL_TORN_DOWN) as it:
         yield it
 
 

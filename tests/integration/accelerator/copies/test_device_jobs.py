@@ -10,7 +10,7 @@ import pytest
 from tests.accelerator.children import Accelerators, on_accelerator
 from tests.integration.accelerator.copies import kept_jobs
 from tests.integration.accelerator.copies.kept_jobs import Kind
-from tests.integration.vault_process import vault
+from tests.integration.vault_process import UNTIL_TORN_DOWN, vault
 
 pytestmark = on_accelerator
 
@@ -22,7 +22,7 @@ def directories(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
-    with vault(one), vault(other):
+    with vault(one, *UNTIL_TORN_DOWN), vault(other, *UNTIL_TORN_DOWN):
         yield one, other
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.accelerator.build import built
 from tests.accelerator.children import BUILD_S, on_accelerator
-from tests.integration.vault_process import vault
+from tests.integration.vault_process import UNTIL_TORN_DOWN, vault
 
 pytestmark = on_accelerator
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    with vault(tmp_path) as it:
+    with vault(tmp_path, *UNTIL_TORN_DOWN) as it:
         yield it
 
 
