@@ -260,6 +260,13 @@ def test_a_vault_that_is_stopped_as_soon_as_it_is_ready_ends_in_order(directory:
     assert directory.is_dir()
 
 
+def test_a_client_that_its_script_lets_go_closes_its_connection(directory: Path) -> None:
+    it = VaultClient(directory, NAME, 1)
+    link = it._link
+    del it
+    assert link.fileno() == -1
+
+
 def test_without_a_vault_the_reason_is_said(tmp_path: Path) -> None:
     with pytest.raises(WireError, match="no vault answers in"):
         VaultClient(tmp_path, NAME, 1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,6 +117,8 @@ class VaultClient:
             self._link = vault_socket.connect(directory)
         except OSError as error:
             raise WireError(f"no vault answers in {directory}: {error.strerror}") from error
+        # No script closes it: Python would warn of that (`-X dev`), or print an error (`-W error`).
+        weakref.finalize(self, self._link.close)
         self._join = Join(
             name=name, generation=generation, pid=os.getpid(), ledger=os.environ.get("HOLDFAST_LEDGER", "")
         )
