@@ -143,6 +143,24 @@ async def test_well_and_with_one_thing_wrong_at_a_time(server: NatsServer, urls:
         async with row(urls["controller"], "controller.jobs", **job):
             (stopping,) = await findings(where)
         assert (stopping.kind, stopping.about) == ("job", "gpt") and "stopping" in stopping.what
+        job |= {"phase": "running", "updated_at": NOW}
+        held = {"key": "node-0", "state": "active", "job": "gpt", "reason": "", "epoch": 1, **state}
+        record = {"key": "node-0", "failures": 3, "chance": 0.9, **state}
+        event = {"id": uuid7(), "at": NOW, "class": "decision", "type": "withheld", "source": "controller"}
+        event |= {
+            "job": "gpt",
+            "node": "node-0",
+            "body": json.dumps({"mechanism": "no_replacement", "reason": "0 free"}),
+        }
+        await query(urls["historian"], "create table historian.events_of_test partition of historian.events default")
+        async with (
+            row(urls["controller"], "controller.jobs", **job),
+            row(urls["standby"], "standby.nodes", **held),
+            row(urls["controller"], "controller.node_records", **record),
+            row(urls["historian"], "historian.events", **event),
+        ):
+            (kept,) = await findings(where)
+        assert (kept.kind, kept.about) == ("spare", "gpt") and "0 free" in kept.what
         odds = [{"plan": "pairs", "in_use": True, "memory_factor": 0, "odds": [_ODDS]}]
         plan = {"key": "gpt", "generation": 1, "nnodes": 2, "strategy": "pairs", "protects": "nothing", "every": 1}
         plan |= {"reason": "no node has a vault", "planned_at": NOW, "version": 1, "body": json.dumps({"odds": odds})}

@@ -78,21 +78,29 @@ class FailingJob:
         fields = {"rank": 0, "local_rank": 0, "step": 5, "steps_done": 5, "exited_at": self.now, **fields}
         self.send(ProcessExited, node=node, job=job, generation=generation, **fields)
 
-    def print_ecc(self, node: str, rank: int) -> None:
-        """Let a rank end with the words of broken memory. If no node is free in its node's place, checks of the nodes
-        pass; the job trains again."""
+    def print_ecc(self, node: str, rank: int, free: str = "") -> None:
+        """Let a rank end with the words of broken memory, while one node at most is free. Checks of the nodes pass, and
+        the job trains again."""
         self.exit(node, rank=rank, exit_code=1, exception=ECC, step=self.state.step + 1)
-        self.find_none_free()
+        self.answer(free)
+        if free:
+            # Where two were asked for, one of them for a test, one may be asked for next.
+            self.answer(free)
         if isinstance(self.state.phase, Checking):
             for test in ("gemm", END):
                 for member in self.state.nodes:
                     self._of(DiagnosticResult, member, run="r", test=test, status="passed")
         self.train()
 
-    def find_none_free(self) -> None:
-        """Answer the request for a node in the place of one that is to leave."""
-        if (asked := self.state.replacement) is not None:
-            self.send(NodesAwaited, job="job", claim=asked.claim, wanted=1, available=0)
+    def answer(self, free: str) -> None:
+        """Answer the request for nodes in the place of some that are to leave, while one is free; "": none."""
+        if (asked := self.state.replacement) is None:
+            return
+        wanted = self.of(NodesRequested)[-1].count
+        if free and wanted == 1:
+            self.grant(free)
+        else:
+            self.send(NodesAwaited, job="job", claim=asked.claim, wanted=wanted, available=int(bool(free)))
 
     def train(self, job: str = "job") -> None:
         """Let a job run, if it has all of its nodes, past the step at which it failed."""

@@ -71,6 +71,8 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Reason for a pause in its training."""
     slow_because: str = ""
     """Reason why it is not restarted for a machine that makes it slow; "": nothing makes it slow, or it is."""
+    unreplaced: tuple[str, ...] = ()
+    """Its nodes that are more likely broken than not and stay, as no other node is free: what was found last."""
     shared_faults: tuple[str, ...] = ()
     """Faults of what its nodes share, that last."""
 

@@ -329,6 +329,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     job_findings.lasting_phases,
     job_findings.users_of_ranks,
     job_findings.slow_without_checkpoints,
+    job_findings.kept_for_lack_of_others,
     job_findings.shared_faults,
     job_findings.machines_without_copies,
     _dead_letters,

@@ -79,6 +79,18 @@ def slow_without_checkpoints(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def kept_for_lack_of_others(facts: Facts) -> Iterator[Finding]:
+    for job in facts.database.jobs if facts.database else ():
+        for why in job.unreplaced:
+            yield warning(
+                kind="spare",
+                about=job.job,
+                what=f"one of its nodes is probably broken, and stays as it cannot be replaced: {why}",
+                cure="start another agent, or take a repaired node off the blocklist (`holdfast nodes release`): the "
+                "job takes it at its next failure",
+            )
+
+
 def shared_faults(facts: Facts) -> Iterator[Finding]:
     for job in facts.database.jobs if facts.database else ():
         for fault in job.shared_faults:

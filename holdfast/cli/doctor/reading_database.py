@@ -51,6 +51,14 @@ select j.key as job, j.phase, extract(epoch from clock_timestamp() - j.updated_a
        extract(epoch from clock_timestamp() - s.at)::float8 as step_seen_s, t.step_s,
        coalesce(r.root_because, '') as root_because, coalesce(u.users, '{}') as users,
        coalesce(w.reason, '') as slow_because, coalesce(p.reason, '') as waits_because,
+       array(select w.reason
+             from standby.nodes n
+             join controller.node_records k on k.key = n.key and k.chance >= 0.5
+             cross join lateral (
+                 select e.body->>'reason' as reason from historian.events e
+                 where e.type = 'withheld' and e.job = j.key and e.node = n.key and e.at > now() - interval '1 day'
+                   and e.body->>'mechanism' = 'no_replacement' order by e.at desc limit 1
+             ) w where n.job = j.key order by n.key) as unreplaced,
        array(select f.thing || ', seen by ' || array_to_string(f.nodes, ', ') from historian.shared_faults f
              where f.job = j.key and f.closed_at is null order by f.opened_at) as shared_faults
 from controller.jobs j

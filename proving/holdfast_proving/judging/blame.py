@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from holdfast.events import DiagnosticResult, Eviction, FailSlowLocated
+from holdfast.events import DiagnosticResult, Eviction, FailSlowLocated, GenerationStarted
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_proving.judging.complaints import Complaint, Wrong
@@ -18,6 +18,9 @@ GUESSED_S = 120.0
 """A guess about the ends of a broken connection follows the test within this time."""
 SHOWINGS_MAX = 3
 """Times that one fault may stop a job before its machine is gone: the second is checked, the third evicts."""
+TRAINS_ON_S = 0.5 * HOUR_S
+"""A machine that fails its job less often costs less than to wait for another one."""
+AT_ONCE_S = 30.0
 STORM_S = HOUR_S
 KEPT_OUT_S_MAX = 3 * DAY_S
 """A machine that was at fault and is repaired is off the blocklist within this time."""
@@ -125,17 +128,47 @@ def exchanges(history: History) -> Iterator[Complaint]:
 
 
 def culprits(history: History) -> Iterator[Complaint]:
-    """Complain about faults that stop one job again and again."""
-    for (number, job), times in _stops(history).items():
-        for at_s in list(times.values())[SHOWINGS_MAX : SHOWINGS_MAX + 1]:
+    """Complain about faults that stop one job again and again, though another machine was free the time before."""
+    for (number, job), stops in _stops(history).items():
+        times = list(stops.values())
+        for count in range(SHOWINGS_MAX, len(times)):
+            if not _could_be_replaced(history, number, times[count - 1]):
+                continue
             fault = history.ledger.records[number].fault
             yield Complaint(
                 wrong=Wrong.CULPRIT_STAYS,
-                at_s=at_s,
+                at_s=times[count],
                 job=job,
                 node=fault.culprit or "",
-                text=f"its fault {fault.kind.name} stopped the job for the {SHOWINGS_MAX + 1}th time",
+                text=f"its fault {fault.kind.name} stopped the job for the {count + 1}th time",
             )
+            break
+
+
+def _could_be_replaced(history: History, number: int, at_s: float) -> bool:
+    """Return True unless the job can train on with the machine for long, and no other one was free."""
+    kind = history.ledger.records[number].fault.kind
+    return kind.again_h * HOUR_S < TRAINS_ON_S or history.standbys(at_s) > 0
+
+
+def unreplaced(history: History) -> Iterator[Complaint]:
+    """Complain about machines that left a job which trains with them for long, though no other one was free."""
+    failed = {(it.node, it.job) for _, it in history.of(DiagnosticResult) if it.status == "failed"}
+    started = [(at_s, it.job) for at_s, it in history.of(GenerationStarted)]
+    for (number, job), stops in _stops(history).items():
+        kind, node = history.ledger.records[number].fault.kind, history.ledger.records[number].fault.culprit
+        trains_on = kind.lasts == "repair" and kind.again_h * HOUR_S >= TRAINS_ON_S
+        if not trains_on or kind.effect != "crash" or kind.alert or (node, job) in failed:
+            continue
+        for at_s in stops.values():
+            is_same_incident = any(of == job and 0.0 < at_s - since_s < TRAINS_ON_S for since_s, of in started)
+            left = any(
+                (it.node, it.job) == (node, job) and 0.0 <= since_s - at_s < AT_ONCE_S
+                for since_s, it in history.evictions
+            )
+            if left and not (is_same_incident or history.standbys(at_s)):
+                text = f"it fails every {kind.again_h:g} h, and no machine was free in its place"
+                yield Complaint(wrong=Wrong.LEFT_UNREPLACED, at_s=at_s, job=job, node=node or "", text=text)
 
 
 def incidents_of_culprits(history: History) -> Counter[int]:

@@ -32,6 +32,8 @@ class Wrong(StrEnum):
     """A convincing group was not evicted at the first hang, though others could replace it."""
     GROUP_UNREPLACED = "group_unreplaced"
     """More machines left together at the first hang than were free."""
+    LEFT_UNREPLACED = "left_unreplaced"
+    """A job stands without a machine that fails it every few hours, as no other one was free."""
     ALERT_IGNORED = "alert_ignored"
     SLOW_ONE_STAYS = "slow_one_stays"
     GAVE_UP = "gave_up"

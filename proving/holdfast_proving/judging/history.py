@@ -19,6 +19,7 @@ from holdfast.events import (
     JobFinished,
     NodeDeparted,
     NodeLost,
+    NodeStateChanged,
     ReplayEnded,
 )
 from holdfast_proving.inside.cluster import Cluster
@@ -69,6 +70,11 @@ class History:
         self.trainings = {it.job for _, it in cluster.log if it.job and it.job.rpartition("-")[0] in planned}
         """Jobs of the scenario: others test machines."""
         self._ended = {event.job or "": at_s for at_s, event in self.of(JobFinished)}
+        self._free: list[tuple[float, int]] = []
+        free: set[str] = set()
+        for at_s, changed in self.of(NodeStateChanged):
+            (free.add if changed.new_state == "standby" else free.discard)(changed.node or "")
+            self._free.append((at_s, len(free)))
         self._members: dict[str, list[tuple[float, tuple[str, ...]]]] = {}
         for at_s, event in cluster.log:
             if isinstance(event, GenerationStarted | ChecksStarted):
@@ -106,6 +112,11 @@ class History:
             and not self.ledger.was_away(machine, at_s, 60.0)
             for machine in self.cluster.machines
         )
+
+    def standbys(self, at_s: float) -> int:
+        """Return the number of nodes that a job could have been given just before this moment."""
+        place = bisect_left(self._free, at_s, key=lambda entry: entry[0])
+        return self._free[place - 1][1] if place else 0
 
     def was_at_fault(self, job: str | None, node: str, at_s: float) -> bool:
         """Return True if a node is at fault, or was a moment ago, and production could not know that it is over."""

@@ -22,6 +22,7 @@ JUDGES = (
     blame.innocents,
     blame.storms,
     blame.culprits,
+    blame.unreplaced,
     blame.exchanges,
     returns.failed_tests,
     returns.repeated_offenders,

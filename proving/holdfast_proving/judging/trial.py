@@ -40,6 +40,7 @@ SHOWN_IN = {
         leaves_unreplaced evicts_without_replacement pauses_for_nothing restarts_twice hoards begins_late finds_late
     """,
     "two-at-once": "believes_one_test",
+    "lone-lemon": "stands_without",
     "passed": "replaces_what_has_passed",
     "each-start": "forgets_nodes",
     "prices": "waits_for_the_price expects_long_slowness",
@@ -106,7 +107,7 @@ OF_GROUPS = ("known-group", "group-without-spares", "group-again")
 OF_HINTS = ("hints",)
 """The same for policies that judge hints wrongly."""
 
-OF_RECORDS = ("known-spare", "hangs-again", "known-lemon", "innocents")
+OF_RECORDS = ("known-spare", "hangs-again", "known-lemon", "lone-lemon", "innocents")
 """The same for records of nodes over incidents."""
 
 OF_OFFENDERS = ("slow-again", "repeated", "beside")

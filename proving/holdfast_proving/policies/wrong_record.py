@@ -71,6 +71,16 @@ def _tests_all(original: Function, insight: Insight) -> Function:
     return by_record
 
 
+def _asks_for_none(original: Function, insight: Insight) -> Function:
+    """Evict a machine that its record convicts at once, whether or not another one is free."""
+
+    def by_record(incident: Incident, failure: Failure, record: Any, options: LadderOptions) -> RungChoice | None:
+        choice: RungChoice | None = original(incident, failure, record, options)
+        return msgspec.structs.replace(choice, asks_first=False) if choice and choice.is_convicted else choice
+
+    return by_record
+
+
 def _missed_nothing(original: Function, insight: Insight) -> Function:
     def found(*args: Any) -> RecordFinding | None:
         it: RecordFinding | None = original(*args)
@@ -121,6 +131,11 @@ RECORDS: tuple[Policy, ...] = (
             Patch(finding, "elsewhere", always(chance.NOTHING_ELSEWHERE)),
             Patch(noting, "elsewhere", always(chance.NOTHING_ELSEWHERE)),
         ),
+    ),
+    Policy(
+        name="stands_without",
+        about="evicts a machine for its record though none is free, where the job would train for hours with it",
+        patches=(Patch(ladder, "_by_record", _asks_for_none),),
     ),
     Policy(
         name="forgets_hangs",

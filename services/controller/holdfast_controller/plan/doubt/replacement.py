@@ -103,8 +103,12 @@ def _narrow(draft: JobDraft, replacement: Replacement, free: int, why: str) -> N
         leaving = replacement.leaving
         reason = f"{failure.text}; {', '.join(leaving)} {'stays' if len(leaving) == 1 else 'stay'} for now: {why}"
         draft.release((), reason, withdraws_claim=True)
-        draft.emit(Withheld, mechanism=NO_REPLACEMENT, rung=Rung.EVICT, reason=reason)
-        failure = msgspec.structs.replace(failure, is_convincing=False, is_irreplaceable=True)
+        node = leaving[0] if len(leaving) == 1 else None
+        draft.emit(Withheld, mechanism=NO_REPLACEMENT, rung=Rung.EVICT, node=node, reason=reason)
+        lacks_witness = free >= len(leaving)
+        failure = msgspec.structs.replace(
+            failure, is_convincing=False, is_irreplaceable=True, lacks_witness=lacks_witness
+        )
     handle_failure(draft, failure, replacement.incident)
 
 

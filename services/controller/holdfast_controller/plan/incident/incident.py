@@ -147,6 +147,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """True if an earlier hang of the job named one of these nodes too: it does not pass by itself."""
     is_irreplaceable: bool = False
     """True if the pool was asked, and has no other nodes for those that would leave."""
+    lacks_witness: bool = False
+    """True if it has these, and none in addition for their test."""
     of_warm_up: bool = False
     """True for nodes that the warm-up of the job found unfit: `group` has all of them."""
     link: tuple[str, str] | None = None
@@ -342,6 +344,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     def restarts(self) -> int:
         """Number of restarts for failures of the job itself: without pauses for a service elsewhere, and outages."""
         return self.attempts - len(self.paused) - self.excused
+
+    def times_blamed(self, node: str) -> int:
+        """Return how often the node failed; of its failures with the agent away the newest may still be an outage."""
+        unjudged = self.unjudged.get(node, frozenset()) if len(self.unjudged) == 1 else frozenset()
+        return self.blamed.get(node, 0) + max(0, len(unjudged) - 1)
 
 
 class ClosedIncident(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ crash or hang without a culprit               -> restart in place; again -> stop
 hang, and an earlier one named the same node  -> stop-time checks, though each was over
 once more after such checks, and others are free -> it leaves, and is tested beside training
 the record of its node calls for it           -> stop-time checks; if they found nothing before, evict it
+the same without free ones, and no sure sign   -> restart in place: the job trains on with it until it fails again
 it is likely broken, and others are free      -> evict it, and test it beside training; it comes back if it passes
 evicted for its record, and tests missed it   -> it stays on the blocklist: they would miss it again
 evicted for what its ranks did, as another's do -> it comes back; few nodes of a job may be out for that at once
@@ -255,7 +256,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         return checks_for(failure, options.hints)
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
-        times = max(_times_blamed(incident, node), same)
+        times = max(incident.times_blamed(node), same)
         # New code that only one rank runs fails on the same node each time.
         is_code = options.can_roll_back and options.is_all_of_code
         if times >= policy.failures_of_node_max and not is_code:
@@ -326,21 +327,28 @@ def _by_record(
     is_blamed = record.is_sure or not options.can_roll_back
     is_known = record.is_sure or record.was_missed or (record.is_accused_alone and record.was_checked)
     # The test of one node beside training costs less than stopping all for tests, if another one takes its place.
-    can_ask = failure.proof is Proof.NOTHING and not (failure.is_irreplaceable or options.has_accused_enough)
+    is_bare = failure.proof is Proof.NOTHING
+    can_ask = options.can_ask and is_bare and not (failure.is_irreplaceable or options.has_accused_enough)
     # It prints the same again, and no other node does: tests miss it.
     is_odd_one = failure.proof is Proof.CLAIMED and record.is_accused_alone and record.was_cleared
     # It leaves for a test before the odds call for its eviction, as the first answer of an incident: where something
     # has failed before, more than that node may be wrong.
     is_suspect = record.calls_for_exchange and not (was_checked or incident.restarts)
-    is_due = is_odd_one or (is_suspect and can_ask) or (record.calls_for_eviction and (was_checked or can_ask))
+    is_convicted = is_odd_one or (record.calls_for_eviction and was_checked)
+    is_due = is_convicted or ((is_suspect or record.calls_for_eviction) and can_ask)
+    # Its fault comes now and then: the job loses less by it than by waiting for a node.
+    can_stay = not (incident.restarts or record.is_sure)
     if is_due and is_blamed and failure.node in options.members:
+        if can_stay and failure.is_irreplaceable and not failure.lacks_witness:
+            return RungChoice(rung=Rung.REATTEMPT, reason=reason, evidence=record.evidence)
         return RungChoice(
             rung=Rung.EVICT,
             reason=reason,
             nodes=(failure.node,),
             # What tests did not find before they will not find beside training either.
             one_of=not (is_known or is_odd_one),
-            asks_first=not (was_checked or is_odd_one),
+            asks_first=not is_convicted or (can_stay and options.can_ask),
+            is_convicted=is_convicted,
             is_accusation=not record.is_sure,
             mechanism=RECORD,
             evidence=record.evidence,
@@ -354,13 +362,7 @@ def _by_record(
 def _fails_alone(incident: Incident, failure: Failure, policy: LadderPolicy) -> bool:
     """Return True if the node failed often enough before, with its agent away and other nodes unharmed."""
     assert failure.node is not None
-    return _times_blamed(incident, failure.node) >= policy.failures_of_node_max
-
-
-def _times_blamed(incident: Incident, node: str) -> int:
-    """Return how often the node failed; of its failures with the agent away the newest may still be an outage."""
-    unjudged = incident.unjudged.get(node, frozenset()) if len(incident.unjudged) == 1 else frozenset()
-    return incident.blamed.get(node, 0) + max(0, len(unjudged) - 1)
+    return incident.times_blamed(failure.node) >= policy.failures_of_node_max
 
 
 def _for_what_follows_the_job(

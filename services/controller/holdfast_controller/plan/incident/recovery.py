@@ -147,6 +147,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         alerts=tuple(alert for alert in known if acts and _counts(state, failure, alert)),
         hints=hints.about(state, failure, draft.now, rules.ladder) if acts else (),
         doubted=tuple(noted.failure for node, noted in state.doubts.items() if acts and _is_open(state, node, noted)),
+        can_ask=isinstance(state.phase, LIVE),
         can_roll_back=can_roll_back(state, failure.generation),
         is_all_of_code=has_only_failures_of_present_code(state, draft.incident),
         code_failures=state.code.failures,

@@ -21,6 +21,8 @@ class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
     """True if at least one of the nodes is at fault and it is not known which: they are tested beside training."""
     asks_first: bool = False
     """True if the nodes leave only once others are granted in their place."""
+    is_convicted: bool = False
+    """True if the nodes leave for others even if they cannot be tested then."""
     is_accusation: bool = False
     """True if the only evidence against the nodes is what ranks did or printed."""
     link: tuple[str, str] | None = None
@@ -42,6 +44,8 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Hints about the nodes that may have failed: alone they prove nothing."""
     doubted: tuple[Failure, ...] = ()
     """Failures of other nodes that alerts are sure about, and that wait to be compared."""
+    can_ask: bool = True
+    """False while the job is tested, or has requested nodes: a request for others would replace that one."""
     can_check: bool = True
     can_roll_back: bool = False
     """True if the code that failed is not known to be good, and other code is."""

@@ -96,10 +96,11 @@ def _ask_first(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
     """Request nodes in the place of those that are to leave; the decision follows with the answer.
 
     One that only its rank or process accuses, or its numbers, leaves if one more is free: without a witness it could
-    not be tested.
+    not be tested. One that its record convicts leaves all the same.
     """
     is_alone = failure.proof is Proof.CLAIMED or (failure.is_known_hang and len(choice.nodes) == 1)
-    needs_witness = is_alone or failure.bad_step is not None or 0 < len(failure.suspects) < SUSPECTS_TESTED_MIN
+    is_apart = is_alone or failure.bad_step is not None or 0 < len(failure.suspects) < SUSPECTS_TESTED_MIN
+    needs_witness = is_apart and not choice.is_convicted
     reason = f"to replace {', '.join(choice.nodes)}; they leave once these are there: {choice.reason}"
     request = draft.request_nodes(reason, len(choice.nodes) + needs_witness)
     draft.update(

@@ -20,10 +20,10 @@ from holdfast_controller.plan.record.noting import note_cleared, strike_incident
 from tests.scenes.failing_job import ECC, FailingJob
 
 
-def print_until_evicted(job: FailingJob, node: str, rank: int) -> int:
-    """Return after how many crashes the node is gone."""
+def print_until_evicted(job: FailingJob, node: str, rank: int, free: str = "c") -> int:
+    """Return after how many crashes the node is gone, if one other node is free."""
     for crashes in range(1, 9):
-        job.print_ecc(node, rank)
+        job.print_ecc(node, rank, free)
         if node not in job.state.nodes:
             return crashes
     raise AssertionError(f"{node} stays")
@@ -42,7 +42,7 @@ def test_what_a_script_prints_about_one_node_evicts_it_once_tests_have_passed_an
 def test_a_node_that_was_never_tested_is_tested_after_its_eviction() -> None:
     job = FailingJob(("a", "b"), Rules(mechanisms=MechanismPolicy(stop_time_checks="observe")))
     for _ in range(3):
-        job.print_ecc("b", 2)
+        job.print_ecc("b", 2, "c")
     (eviction,) = job.of(Eviction)
     assert eviction.together == ("b",)
 
@@ -50,8 +50,6 @@ def test_a_node_that_was_never_tested_is_tested_after_its_eviction() -> None:
 def test_words_that_follow_their_rank_bring_the_node_back_and_are_believed_no_more() -> None:
     job = FailingJob(("a", "b"))
     print_until_evicted(job, "b", 2)
-    job.grant("c")
-    job.train()
     job.print_ecc("c", 2)
     (revoked,) = job.of(EvictionRevoked)
     assert (revoked.node, revoked.epoch) == ("b", 1)
@@ -65,9 +63,7 @@ def test_words_that_follow_their_rank_bring_the_node_back_and_are_believed_no_mo
 def test_words_of_other_ranks_on_other_nodes_bring_it_back_in_a_small_job_only() -> None:
     for others, is_revoked in ((3, True), (999, False)):
         job = FailingJob(("z", *(f"n{number}" for number in range(others))))
-        print_until_evicted(job, "z", 0)
-        job.grant("spare")
-        job.train()
+        print_until_evicted(job, "z", 0, "spare")
         job.print_ecc("n1", 4)
         assert bool(job.of(EvictionRevoked)) is is_revoked, others
 
@@ -102,8 +98,6 @@ def test_time_that_passes_refutes_no_accusation() -> None:
 def test_a_witness_on_the_next_node_shows_that_both_are_broken() -> None:
     job = FailingJob(("a", "b"))
     print_until_evicted(job, "b", 2)
-    job.grant("c")
-    job.train()
     alert = {"check": "gpu", "state": "alert", "confidence": "tolerate", "symptom": "gpu_memory_error"}
     job.send(Inspection, node="c", job="job", device="0000:3b:00", **alert)
     job.exit("c", rank=2, exit_code=1, exception=ECC)
@@ -218,5 +212,6 @@ def test_a_node_that_prints_the_same_again_as_the_only_one_leaves_though_tests_h
     job.now += timedelta(hours=1)
     job.submit("later", ("b", "x", "y"))
     job.exit("b", rank=0, exit_code=1, exception=ECC, job="later")
+    job.grant("z", job="later")
     first, second = job.of(Eviction)
     assert first.together and (second.node, second.job, second.together) == ("b", "later", ())

@@ -80,5 +80,6 @@ def test_a_node_that_tests_have_missed_stays_out_if_its_record_is_clear(nodes: t
         record = record.with_mark(Mark(at=job.now, kind=kind, job="job", generation=generation, nodes=len(nodes)))
     job.controller.records["n7"] = record
     job.exit("n7", rank=14, signal=11)
+    job.grant("spare")
     (eviction,) = job.of(Eviction)
     assert bool(eviction.together) is returns, "it is tested, and returns if it passes"

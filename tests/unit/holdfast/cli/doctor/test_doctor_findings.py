@@ -278,6 +278,12 @@ def test_jobs_that_have_time(job: dict[str, Any]) -> None:
     assert findings_of(_with(database={"jobs": (_job(**job),)})) == []
 
 
+def test_a_node_that_stays_for_lack_of_another_one() -> None:
+    finding = _only(_with(database={"jobs": (_job(unreplaced=("n7 stays for now",)),)}))
+    assert (finding.kind, finding.about, finding.severity) == ("spare", "gpt", Severity.WARNING)
+    assert "n7 stays for now" in finding.what and "nodes release" in finding.cure
+
+
 def test_a_job_whose_ranks_cannot_write_each_others_files() -> None:
     finding = _only(_with(database={"jobs": (_job(users=("", "job-2015355125")),)}))
     assert (finding.kind, finding.about, finding.severity) == ("user", "gpt", Severity.WARNING)
