@@ -152,12 +152,12 @@ async def test_well_and_with_one_thing_wrong_at_a_time(server: NatsServer, urls:
             "node": "node-0",
             "body": json.dumps({"mechanism": "no_replacement", "reason": "0 free"}),
         }
-        await query(urls["historian"], "create table historian.events_of_test partition of historian.events default")
+        await query(urls["historian"], "select historian.add_default_partition()")
         async with (
             row(urls["controller"], "controller.jobs", **job),
             row(urls["standby"], "standby.nodes", **held),
             row(urls["controller"], "controller.node_records", **record),
-            row(urls["historian"], "historian.events", **event),
+            row(urls["admin"], "historian.events", **event),
         ):
             (kept,) = await findings(where)
         assert (kept.kind, kept.about) == ("spare", "gpt") and "0 free" in kept.what
@@ -166,7 +166,9 @@ async def test_well_and_with_one_thing_wrong_at_a_time(server: NatsServer, urls:
         plan |= {"reason": "no node has a vault", "planned_at": NOW, "version": 1, "body": json.dumps({"odds": odds})}
         async with row(urls["ckpt"], "ckpt.plans", **plan):
             (copies,) = await findings(where)
-            shown = "\n".join(odds_lines(await read_cluster(where, listen=False)))
+            assert list(odds_lines(await read_cluster(where, listen=False))) == [], "it keeps nothing in memory"
+            async with row(urls["ckpt"], "ckpt.shards", **_SHARD):
+                shown = "\n".join(odds_lines(await read_cluster(where, listen=False)))
         assert "of gpt in memory" in shown and "pairs (in use)" in shown and "0.0 %" in shown
         assert copies.kind == "copies" and "no node has a vault" in copies.what
         junk = UnhandledMessage(consumer="controller", subject="holdfast.v1.x", body=b"\x00", error="not JSON")
@@ -177,6 +179,8 @@ async def test_well_and_with_one_thing_wrong_at_a_time(server: NatsServer, urls:
     assert silent == set(SERVICES)
 
 
+_SHARD = {"key": "gpt/0", "job": "gpt", "node_rank": 0, "node": "node-0", "keeper": "node-1", "step": 3}
+_SHARD |= {"generation": 1, "bytes": 8, "state": "whole", "reported_at": NOW, "version": 1, "body": "{}"}
 _ODDS = {"loss": "1 machine", "losses": 2, "survived": 0}
 
 

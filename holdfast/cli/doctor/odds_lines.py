@@ -12,8 +12,10 @@ JOBS_SHOWN_MAX = 10
 
 
 def odds_lines(facts: Facts) -> Iterator[str]:
-    """Return a table for each job on several machines: its plan, and the plans under which more would survive."""
-    jobs = [job for job in facts.database.odds if job.one_machine.losses > 1] if facts.database else []
+    """Return a table for each job on several machines that keeps something in memory: its plan, and the plans under
+    which more would survive."""
+    known = facts.database.odds if facts.database else ()
+    jobs = [job for job in known if job.is_kept and job.one_machine.losses > 1]
     for job in jobs[:JOBS_SHOWN_MAX]:
         yield f"\nLosses that leave every shard of {printable(job.job)} in memory, and plans that would survive more:"
         yield odds_table(in_use_and_better(job.plans))

@@ -93,7 +93,11 @@ left join lateral (
 where j.exit_code is null
 order by j.submitted_at
 """
-_ODDS = "select key as job, reason, coalesce(body->'odds', '[]') as plans from ckpt.plans order by key"
+_ODDS = """
+select key as job, reason, coalesce(body->'odds', '[]') as plans,
+       exists (select from ckpt.shards s where s.job = p.key) as is_kept
+from ckpt.plans p order by key
+"""
 _OPEN_DATABASES = """
 select quote_ident(datname) as name from pg_database
 where datname <> current_database() and datallowconn and has_database_privilege('public', oid, 'connect') order by 1

@@ -45,6 +45,10 @@ def test_a_job_on_one_machine_and_one_without_a_plan_in_use_have_none() -> None:
     assert _lines(JobOdds(job="gpt", reason="", plans=(alone,)), JobOdds(job="old", reason="")) == []
 
 
+def test_a_job_that_keeps_nothing_in_memory_has_none() -> None:
+    assert _lines(JobOdds(job="gpt", reason="", is_kept=False, plans=PLANS)) == []
+
+
 def test_of_many_jobs_the_first_are_shown() -> None:
     jobs = (JobOdds(job=f"job-{number}", reason="", plans=(OURS,)) for number in range(JOBS_SHOWN_MAX + 2))
     assert _lines(*jobs)[-1] == "and 2 more jobs: `holdfast ckpt plan JOB`"
