@@ -357,9 +357,9 @@ select t.incident, t.job, t.at,
            partition by t.incident order by t.at,
            -- All events of one decision have the same time.
            case when t.type = 'job_traced' then -1 when t.class in ('evidence', 'finding') then 0
-                when t.type in ('incident_opened', 'incident_diagnosed') then 1
+                when t.type in ('incident_opened', 'incident_diagnosed', 'shared_fault_found') then 1
                 when t.type = 'generation_started' then 3
-                when t.type = 'incident_closed' then 4
+                when t.type in ('incident_closed', 'shared_fault_over') then 4
                 when t.class = 'decision' then 2
                 else 5 end, t.id) as nth
 from (
@@ -367,7 +367,7 @@ from (
     from historian.events o
     left join lateral (
         select min(e.at) as at from historian.events e
-        where e.type = 'incident_closed' and e.incident = o.incident and e.job = o.job
+        where e.type in ('incident_closed', 'shared_fault_over') and e.incident = o.incident and e.job = o.job
     ) c on true
     cross join lateral (
         select e.id from historian.events e
@@ -389,7 +389,7 @@ from (
               and d.type <> 'progress' and d.type <> 'steps_measured')
     ) member
     join historian.events e on e.id = member.id and (e.incident = o.incident or e.class in ('evidence', 'finding'))
-    where o.type = 'incident_opened'
+    where o.type in ('incident_opened', 'shared_fault_found')
 ) t;
 
 comment on view historian.incident_timeline is 'the events of an incident in plain English, with seconds since its first sign';

@@ -18,6 +18,8 @@ from holdfast.events import (
     NodesRequested,
     RanksStarted,
     RanksStopped,
+    SharedFaultFound,
+    SharedFaultOver,
     StepsMeasured,
     Suspension,
 )
@@ -82,6 +84,19 @@ async def test_an_incident_in_one_row_and_as_a_timeline(urls: dict[str, str]) ->
     assert events[0]["seconds"] == 0
     assert events[-1]["seconds"] == pytest.approx(0.398)
     assert (events[0]["rank"], events[2]["rank"]) == (1, None)
+
+
+async def test_a_fault_that_nodes_share_has_a_timeline(urls: dict[str, str]) -> None:
+    story, incident = Story("shared"), str(uuid7())
+    fault = {"incident": incident, "thing": "address 10.0.0.1", "nodes": ("n1", "n2")}
+    found = story.say(SharedFaultFound, 1.0, symptom="network", reason="both report it", **fault)
+    story.say(SharedFaultOver, 61.0, cause=found.id, reason="it answers again", **fault)
+    await record(urls["historian"], story.events)
+    events = await query(urls["reader"], TIMELINE, incident)
+    assert [(event["type"], event["seconds"]) for event in events] == [
+        ("shared_fault_found", 0.0),
+        ("shared_fault_over", pytest.approx(60.0)),
+    ]
 
 
 async def test_a_closed_incident_has_the_name_that_is_known_later(urls: dict[str, str]) -> None:
