@@ -175,7 +175,7 @@ class SimCluster:
                 nnodes_max=nnodes if name in fewest else 0,
                 nproc_per_node=nproc,
                 cwd="/",
-                directory="/jobs",
+                directory=f"/jobs/{name}",
             )
             for name, (nnodes, nproc) in jobs.items()
         ]

@@ -364,7 +364,7 @@ def _spec(plan: JobPlan, job: str) -> JobSpec:
         nproc_per_node=plan.ranks_per_node,
         mesh=plan.mesh or None,
         cwd="/",
-        directory="/jobs",
+        directory=f"/jobs/{job}",
         allow_scratch=plan.keeps == "nothing",
         persist_every=f"{max(1, round(plan.disk_every_s))}s",
     )

@@ -40,6 +40,7 @@ from holdfast_controller.plan.orders import code_wanted, standing_orders
 from holdfast_controller.plan.phase import Ended
 from holdfast_controller.plan.planner import SUBSCRIPTIONS, Planner
 from holdfast_controller.plan.record.keeping import is_outdated, last_at, released
+from holdfast_controller.plan.requests import directory_taken
 from holdfast_controller.store import (
     CODE_VERSIONS,
     INCIDENTS,
@@ -112,7 +113,12 @@ class Controller(Decider):
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker):
             return super().on_request(request, now)
-        job = request.spec.name if isinstance(request, SubmitJob) else request.job
+        if isinstance(request, SubmitJob):
+            job, taken = request.spec.name, directory_taken(request.spec, self._live())
+            if taken:
+                return Effect(answer=Answer(accepted=False, message=taken))
+        else:
+            job = request.job
         state = self.jobs.get(job)
         return self._effect(state, self.planner.request(state, request, now, self._used_names.get(job)), now)
 

@@ -30,7 +30,7 @@ FACTS = NodeFacts(address="h", hostname="h", boot_id="b", store_ports=(1,), cpus
 
 
 def spec(name: str) -> JobSpec:
-    return JobSpec(name=name, script="t.py", nnodes=1, cwd="/", directory="/jobs")
+    return JobSpec(name=name, script="t.py", nnodes=1, cwd="/", directory=f"/jobs/{name}")
 
 
 def ended(name: str, at: datetime) -> JobState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
@@ -38,6 +39,17 @@ def submit(state: JobState | None, request: SubmitJob, now: datetime, rules: Rul
     draft.emit(JobSubmitted, spec=masked(job.spec), reason=f"asked by {request.asked_by}")
     draft.request_nodes("the job needs nodes to start")
     return draft.decision()
+
+
+def directory_taken(spec: JobSpec, live: Iterable[JobState]) -> str:
+    """Return why the job may not have its directory, "" if it may: each of two jobs would remove the other's steps."""
+    for state in live:
+        if state.spec.directory == spec.directory and state.job != spec.name:
+            return (
+                f"job {state.job} is not over, and has its checkpoints in {spec.directory}: choose another --job-dir, "
+                f"or stop it first (holdfast stop {state.job})"
+            )
+    return ""
 
 
 def stop(draft: JobDraft, request: StopJob) -> str:

@@ -13,7 +13,8 @@ from holdfast.events import NodeStateChanged
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import rungs
-from holdfast_controller.plan.incident.incident import Failure, Rung
+from holdfast_controller.plan.incident.classify import STEPS_ABSENT
+from holdfast_controller.plan.incident.incident import Failure, Incident, Rung
 from holdfast_controller.plan.incident.rung_choice import RungChoice
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Waiting
@@ -24,8 +25,8 @@ BACK = frozenset({"registered", "checked", "standby", "active"})
 NAMED_MAX = 4
 
 
-def choose(state: JobState, failure: Failure, policy: LadderPolicy) -> RungChoice | None:
-    """Return what to do about ranks that find no steps; None if no node can be waited for."""
+def choose(state: JobState, incident: Incident, failure: Failure, policy: LadderPolicy) -> RungChoice:
+    """Return what to do about ranks that find no steps. No code and no present machine is at fault."""
     meanwhile = [node for node, generation in state.absent.items() if generation >= failure.generation]
     if meanwhile:
         return RungChoice(
@@ -33,7 +34,11 @@ def choose(state: JobState, failure: Failure, policy: LadderPolicy) -> RungChoic
         )
     away = tuple(node for node, generation in state.absent.items() if not generation)
     if not away or not policy.absent_wait_s:
-        return None
+        earlier = incident.user_error
+        if earlier and earlier.generation != failure.generation and earlier.signature.startswith(STEPS_ABSENT):
+            reason = f"{failure.text}; the nodes that are there have none, and no other can be waited for"
+            return RungChoice(rung=Rung.STOP, reason=reason)
+        return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
     whom = "it" if len(away) == 1 else "one of them"
     reason = (
         f"waiting up to {policy.absent_wait_s:g} s for {_names(away)}, which left with steps of the job in memory: "

@@ -117,8 +117,8 @@ def proceed(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
 def choose_rung(draft: JobDraft, incident: Incident, failure: Failure) -> RungChoice:
     """Return the rung that `incident` asks for now. A rung whose mechanism only observes is emitted and passed over."""
     policy, options = draft.rules.ladder, _options(draft, failure)
-    if failure.lacks_steps and (wait := absent_nodes.choose(draft.state, failure, policy)):
-        return wait
+    if failure.lacks_steps:
+        return absent_nodes.choose(draft.state, incident, failure, policy)
     if draft.rules.mechanisms.record == "observe":
         would = choose(incident, failure, msgspec.structs.replace(options, record=_record(draft, failure)), policy)
         if would.mechanism == RECORD:
