@@ -10,7 +10,16 @@ import pytest
 
 from holdfast.cli.doctor.reading_database import read_database
 from holdfast.clock import system_now
-from holdfast.events import Event, FirstStep, GenerationStarted, JobSubmitted, ProcessExited, ReplayStarted
+from holdfast.events import (
+    Event,
+    FirstStep,
+    GenerationStarted,
+    JobSubmitted,
+    NodesReleased,
+    ProcessExited,
+    RanksStopped,
+    ReplayStarted,
+)
 from holdfast_historian.store import HistorianStore
 from tests.integration.historian_scene import Story, database, one, query, record
 
@@ -72,6 +81,22 @@ async def test_a_node_that_joins_may_publish_about_earlier_generations(urls: dic
     late.say(FirstStep, 10.5, node="n4", step=1, completed_at=late.at(10.5))
     await record(urls["historian"], [*decisions, *own, *late.events])
     assert not await query(urls["reader"], APART, "joined")
+
+
+async def test_a_node_that_left_before_it_had_ranks_may_report_that_it_has_none(urls: dict[str, str]) -> None:
+    """The standby service granted it when its agent had been shut down already. The order to stop reaches the next."""
+    decisions, own, _ = told("granted")
+    late = Story("granted")
+    late.generation = 2
+    late.say(NodesReleased, 9.0, nodes=("n4",), epochs=(5,), reason="the agent of n4 was shut down")
+    report = {"ranks": (), "killed": 0, "took_s": 0.01}
+    late.say(RanksStopped, 9.1, node="n4", **report)
+    late.generation = 3
+    late.say(RanksStopped, 9.2, node="n4", **report)
+    await record(urls["historian"], [*decisions, *own])
+    await record(urls["historian"], late.events)
+    apart = await query(urls["reader"], "select generation from historian.foreign_events where job = $1", "granted")
+    assert [row["generation"] for row in apart] == [3]
 
 
 async def test_what_is_old_is_dropped(urls: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """SQL that keeps apart what nodes publish about jobs that they do not belong to.
 
-The rule is that of `holdfast.daemon.jobs.job_nodes`. All of it is one transaction with the rows that are written, so
+The rule is that of `holdfast.daemon.jobs.job_nodes`, with the nodes that were released before a generation had them:
+they obey the job's order to stop, and report it. All of it is one transaction with the rows that are written, so
 that the order in which events arrive makes no difference: what came before the start of its generation is judged again
 with it. About a job of which nothing has begun, any node is believed until then.
 """
@@ -18,6 +19,7 @@ from holdfast.events import (
     CodeInPlace,
     CodeNotInPlace,
     Event,
+    NodesReleased,
     OrderRefused,
     Progress,
     StepsMeasured,
@@ -31,6 +33,7 @@ def _tags(kinds: Iterable[type[Event]]) -> str:
 
 
 _BEGINNINGS = frozenset(kind.__struct_config__.tag for kind in BEGINNINGS)
+_RELEASED = NodesReleased.__struct_config__.tag
 
 # Nodes publish these before they run ranks of a job, or after.
 _OF_ANY_NODE = _tags((CodeInPlace, CodeNotInPlace, OrderRefused))
@@ -105,7 +108,8 @@ _AWAY_OTHERS = _AWAY.format(which=f"e.type in ({_OTHERS}) and e.type <> 'progres
 
 async def write(connection: Connection, rows: list[EventRow]) -> None:
     """Write rows, each to the events or apart from them; to be called in a transaction."""
-    begun = [row for row in rows if row.type in _BEGINNINGS]
+    # What is released in generation 0 says nothing: no generation has begun.
+    begun = [row for row in rows if row.type in _BEGINNINGS or (row.type == _RELEASED and row.generation)]
     jobs = {row.job for row in begun if row.job is not None}
     known = {record["job"] for record in await connection.fetch(_KNOWN, [*jobs])} if jobs else set()
     if begun:
