@@ -160,7 +160,7 @@ def _figures(what: str, size: int, watch: Watch, before: int) -> dict[str, objec
 
 
 def forget_peak() -> int:
-    """Have the kernel count this process's peak of resident memory anew; what it has now, in KiB."""
+    """Have the kernel count this process's peak of resident memory again; what it has now, in KiB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _of_status("VmRSS")
 

@@ -241,7 +241,7 @@ class Soak:
         return missing
 
     def await_disk(self) -> None:
-        """Wait until a disk has a step: without one, a job that loses all its memory ends, and begins nothing anew."""
+        """Wait until a disk has a step: without one, a job that loses all its memory ends for good."""
         if not self._await_sql("select 1 from historian.events where job = $1 and type = 'checkpoint_saved'", JOB):
             self.violated([f"no step has come to a disk within {STOP_S:g} s"], self._scene())
 

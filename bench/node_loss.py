@@ -169,7 +169,7 @@ def main() -> None:
             "lost_steps_max": max(lost_steps, default=None),
         }
         shown.append((name, *figures[name].values()))
-    table(("lost", "rounds", "began anew", "recovery s", "lost steps", "at most"), shown)
+    table(("lost", "rounds", "from scratch", "recovery s", "lost steps", "at most"), shown)
     print(
         f"\nsteps {steps}; losses compared {losses.compared}, different {losses.different}; steps never trained "
         f"{losses.missing}; notes cut off by a kill {losses.notes_cut_off}\n"

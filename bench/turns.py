@@ -32,7 +32,7 @@ STEPS_MIN = 5
 POLL_S = 0.1
 
 Find = Callable[[], set[int]]
-"""The processes to stop, looked up anew each time."""
+"""The processes to stop, looked up each time."""
 
 
 class Side(NamedTuple):

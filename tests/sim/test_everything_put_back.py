@@ -16,8 +16,9 @@ import pytest
 import structlog
 
 from holdfast.events import BusWentBack, Eviction, GenerationStarted, IncidentOpened
+from holdfast_controller import service
 from holdfast_controller.plan import planner
-from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.loss import forgotten_orders
 from tests.sim.cluster import SimCluster
 from tests.sim.rewind import AWAY_S, Rewind
 
@@ -100,7 +101,8 @@ async def test_the_node_that_speaks_first_has_the_job_started_again() -> None:
 
 
 async def test_a_controller_that_counts_on_from_what_it_knows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JobState, "generations_max", lambda *_: 0)
+    monkeypatch.setattr(service, "generations_max", lambda *_: 0)
+    monkeypatch.setattr(forgotten_orders, "generations_max", lambda *_: 0)
     monkeypatch.setitem(planner.TRAINING.events, BusWentBack, lambda *_: None)  # type: ignore[arg-type]
     found = (await _failing()).values()
     assert any("twice" in why for why in found) and any("evicted for what was over" in why for why in found)

@@ -154,7 +154,7 @@ def _require_reachable(plan: RankPlan, user: JobUser) -> None:
     for what, (path, mode) in needed.items():
         if (closed := closed_part(Path(path), mode)) is not None:
             raise JobUserRefused(
-                f"the user {user.name}, as whom ranks run ([jobs] run_as), cannot reach the {what} {path}: {closed} is "
+                f"the user {user.name}, that ranks run as ([jobs] run_as), cannot reach the {what} {path}: {closed} is "
                 "closed to it (docs/security.md)"
             )
     if plan.local_rank:

@@ -88,7 +88,7 @@ def _place(directory: Path, job: str) -> Path:
     """Return a directory for the cluster's state: where that of a lasting one would be, else a temporary one.
 
     A temporary one too where another user could exchange a part of the path, and so the cluster's passwords: below
-    `.holdfast` in /tmp, or in the home directory of a user for whom root does something.
+    `.holdfast` in /tmp, or in the home directory of a user that root does something for.
     """
     place = directory / RUNS / job
     try:

@@ -10,7 +10,7 @@ import structlog
 
 from holdfast.bus import Delivery
 from holdfast.daemon.jobs.early_events import EarlyEvent, EarlyEvents
-from holdfast.daemon.jobs.job_nodes import BEGINNINGS, JOB_NODES, KnownNodes, Membership
+from holdfast.daemon.jobs.job_nodes import BEGINNINGS, JOB_NODES, NAMING, KnownNodes, Membership
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, Event, JobFinished
 from holdfast.store import Table
@@ -25,7 +25,7 @@ class Admission:
     def __init__(self, knows_nodes: bool) -> None:
         """`knows_nodes`: False for a service that takes everything."""
         self.tables: tuple[Table[Any], ...] = (JOB_NODES,) if knows_nodes else ()
-        self.learns_from: tuple[type[Event], ...] = (*BEGINNINGS, JobFinished) if knows_nodes else ()
+        self.learns_from: tuple[type[Event], ...] = (*NAMING, JobFinished) if knows_nodes else ()
         self._nodes = KnownNodes()
         self._early = EarlyEvents()
         self._named: set[tuple[str | None, str | None]] = set()

@@ -1,7 +1,8 @@
 """The nodes of each job: a service takes what nodes publish about a job from these only.
 
 The bus proves which node has published an event, but a node may name any job and any generation in it. The decisions
-that begin a generation name its nodes. A node may publish about the generations up to the newest that it belongs to:
+that begin a generation name its nodes, and one that releases nodes which no generation had yet names those: they report
+that they run no ranks. A node may publish about the generations up to the newest that it belongs to:
 one that has joined keeps shards of earlier generations, one that has left knows nothing of later ones. Streams have no
 order with each other, so an event may arrive before the decision that begins its generation, and long after the next.
 """
@@ -22,6 +23,7 @@ from holdfast.events import (
     EventClass,
     GenerationStarted,
     JobFinished,
+    NodesReleased,
     ReplayStarted,
 )
 from holdfast.store import Table
@@ -34,6 +36,9 @@ FINISHED_KEPT = 200
 
 BEGINNINGS: tuple[type[Event], ...] = (GenerationStarted, ChecksStarted, ReplayStarted)
 """Decisions that begin a generation."""
+
+NAMING: tuple[type[Event], ...] = (*BEGINNINGS, NodesReleased)
+"""Decisions that name nodes of a job."""
 
 
 class Membership(Enum):
@@ -75,10 +80,13 @@ class KnownNodes:
         known = self._jobs.get(job)
         if isinstance(event, JobFinished):
             return Effect(rows=(RowWrite(table=JOB_NODES, key=job, row=None),)) if known else Effect()
-        if not isinstance(event, BEGINNINGS) or event.generation is None or job in self._finished:
+        if not isinstance(event, NAMING) or event.generation is None or job in self._finished:
             return Effect()
-        begun = _with_generation(known or JobNodes(job=job, generation=0, nodes={}), event.generation, _nodes_of(event))
-        return Effect(rows=(RowWrite(table=JOB_NODES, key=job, row=begun),))
+        if isinstance(event, NodesReleased) and known is None:
+            # No generation has begun: the job's nodes are not known yet.
+            return Effect()
+        named = _with_generation(known or JobNodes(job=job, generation=0, nodes={}), event.generation, _nodes_of(event))
+        return Effect(rows=(RowWrite(table=JOB_NODES, key=job, row=named),)) if named != known else Effect()
 
     def adopt(self, effect: Effect) -> None:
         """Take over the rows of a committed effect."""
@@ -126,5 +134,5 @@ def _is_of_node(event: Event) -> bool:
 def _nodes_of(event: Event) -> tuple[str, ...]:
     if isinstance(event, ReplayStarted):
         return tuple(node for group in event.groups for node in group)
-    assert isinstance(event, GenerationStarted | ChecksStarted)
+    assert isinstance(event, GenerationStarted | ChecksStarted | NodesReleased)
     return event.nodes

@@ -80,13 +80,13 @@ def choose_identity(program: Path, directory: Path) -> Identity:
             refusals.append(f"as {identity.value}: {refusal}")
         else:
             return identity
-    whom = "root" if is_root else f"user {os.geteuid()}, which has no entry in passwd"
+    user = "root" if is_root else f"user {os.geteuid()}, which has no entry in passwd"
     cures = (
         "choose a --dir and a Python environment that the user nobody can reach, or start the cluster as an ordinary "
         "user"
     )
     raise EmbeddedError(
-        f"PostgreSQL does not run as {whom}, and no other way is open here ({'; '.join(refusals)}). Allow user "
+        f"PostgreSQL does not run as {user}, and no other way is open here ({'; '.join(refusals)}). Allow user "
         f"namespaces, or {cures if is_root else 'add an entry'}."
     )
 

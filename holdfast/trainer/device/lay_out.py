@@ -74,7 +74,7 @@ def key_of(leaves: Sequence[Leaf], shadows_all: bool, small_bytes: int) -> Layou
     """Return what the layout of a state depends on.
 
     What is copied within the call is taken from wherever it is then: of that only the number counts by which each
-    memory first comes, so a script may make it anew for each step, as `torch.get_rng_state` does.
+    memory first comes, so a script may make it again for each step, as `torch.get_rng_state` does.
     """
     numbers: dict[Hashable, int] = {}
     places = []

@@ -1,8 +1,8 @@
 """What the nodes of a job that stands know of their network: connections without an answer, or counters of RDMA ports.
 
 Half of the jobs speak TCP, half RDMA. A rank whose kernel has started sends the first part of its data to the next of
-the ring at once, whether that has started or not. Over RDMA whoever has started also writes to the one before it that
-it may send. What is sent to a machine that is dead, or over a link that is cut, is sent again and again.
+the ring at once, whether that has started or not. Over RDMA a rank that has started also writes to the one before
+it that it may send. What is sent to a machine that is dead, or over a link that is cut, is sent again and again.
 """
 
 from __future__ import annotations

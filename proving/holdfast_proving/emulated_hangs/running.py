@@ -34,7 +34,7 @@ class Faults:
 class Meeting:
     """One collective, or one message: who has come, with how many elements each, and whether it has ended.
 
-    `through`: for whom it has ended already, of one that ends for nobody else any more.
+    `through`: ranks that it has ended for already, of one that ends for no other any more.
     """
 
     need: int

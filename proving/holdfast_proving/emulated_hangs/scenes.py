@@ -31,7 +31,7 @@ KINDS = (
 
 How = Literal["launched", "not marked", "strangers"]
 HOW: Final[tuple[How, ...]] = get_args(How)
-"""Who looks at a job: whoever launched it, the same without marks, or whoever is sent its dumps."""
+"""Who looks at a job: its launcher, the same without marks, or a reader of its dumps."""
 
 
 _IN_THE_MIDDLE: Final = 0.25

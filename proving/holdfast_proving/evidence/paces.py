@@ -1,7 +1,7 @@
 """Times of a training's iterations, rank by rank: everyone works, then waits in its groups for the last one.
 
 A slow machine works longer; a machine with a slow link makes the transfers of its groups longer. Nothing but that is
-put in: who waits how long for whom, and the pace of the whole, follow.
+put in: how long each rank waits for which, and the pace of the whole, follow.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def beyond_the_oracle(cluster: Cluster, oracle: Cluster) -> Iterator[Complaint]:
         if _waited_s(ours) > ORACLE_MULTIPLE * _waited_s(best) + WAITING_S_PER_DAY * days:
             text = f"it waited {_waited_s(ours):.0f} s for machines, and {_waited_s(best):.0f} s under the oracle"
             yield Complaint(wrong=Wrong.WAITED_TOO_LONG, at_s=cluster.agenda.seconds, job=job, text=text)
-        # The oracle evicts whom nothing replaces as well: a job that stands does not start.
+        # The oracle evicts nodes that nothing replaces as well: a job that stands does not start.
         stood_s = _waited_s(best) - _waited_s(ours)
         restarts_max = RESTARTS_MULTIPLE * len(best.starts) + RESTARTS_PER_DAY * ceil(days)
         if len(ours.starts) > restarts_max and stood_s < WAITING_S_PER_DAY * days:

@@ -16,7 +16,7 @@ REPEATED = 3
 """Alerts of one check and device within the window after which a node at fault has to leave."""
 WINDOW_S = LadderPolicy().alerts_window_s
 KNOWN_S = 30.0
-"""An alert that is older than this is known to whoever grants a node."""
+"""An alert that is older than this is known where nodes are granted."""
 
 
 def certain(history: History) -> Iterator[Complaint]:

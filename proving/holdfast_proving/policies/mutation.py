@@ -63,7 +63,7 @@ def choosing(change: Callable[[RungChoice, Failure, LadderOptions], RungChoice])
 
 
 def taking(change: Callable[[JobDraft, Failure, RungChoice], RungChoice]) -> Patch:
-    """Change the rung that is taken, whoever chose it."""
+    """Change the rung that is taken, wherever it was chosen."""
 
     def make(original: Function, insight: Insight) -> Function:
         def take(draft: JobDraft, failure: Failure, choice: RungChoice, options: LadderOptions) -> None:

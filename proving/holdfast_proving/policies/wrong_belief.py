@@ -150,7 +150,7 @@ BELIEVES: tuple[Policy, ...] = (
     ),
     Policy(
         name="believes_every_hang",
-        about="evicts whom stacks name, alone or in a group, certain or not",
+        about="evicts the nodes that stacks name, alone or in a group, certain or not",
         settings=Settings(hang=HangPolicy(evict_confidence_min=0.0)),
         patches=(Patch(HANDLERS, "HangFound", _is_machine),),
     ),

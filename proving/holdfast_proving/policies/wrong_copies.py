@@ -65,7 +65,7 @@ def _no_sources(original: Function, insight: Insight) -> Function:
 
 
 def _planned_once(original: Function, insight: Insight) -> Function:
-    """Keep the keepers of a job's first generation, whoever has left since."""
+    """Keep the keepers of a job's first generation, whichever of them has left since."""
 
     def plan(
         before: JobBackups | None, event: GenerationStarted, policy: Any, held: Mapping[int, HeldShards], decision: str

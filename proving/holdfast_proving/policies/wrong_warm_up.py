@@ -108,7 +108,7 @@ WARM_UPS: tuple[Policy, ...] = (
     ),
     Policy(
         name="forgets_broken_links",
-        about="guesses anew which end of a connection is at fault, though one failed with another node before",
+        about="guesses again which end of a connection is at fault, though one failed with another node before",
         patches=(Patch(warm_up, "judge_warm_up", _knows_no_links),),
     ),
     Policy(

@@ -59,7 +59,7 @@ class JobPlan(Section, frozen=True, kw_only=True):
     """Length of the training; 0: it trains until the simulation ends."""
     keeps: Literal["memory", "disk", "nothing"] = "memory"
     """Place of its checkpoints. `memory`: with copies as the ckpt coordinator orders, besides those on the disk.
-    `nothing`: each start begins anew."""
+    `nothing`: each start begins from scratch."""
     disk_every_s: Annotated[float, Within(1.0, 86400.0)] = 600.0
     copy_s: Annotated[float, Within(0.0, 3600.0)] = 1.0
     """Time that a step takes to another machine's memory, back from there, or to the disk."""

@@ -35,6 +35,7 @@ from holdfast_controller.plan.doubt.records import SharedFault
 from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.loss.forgotten_orders import generations_max
 from holdfast_controller.plan.members import concerns
 from holdfast_controller.plan.orders import code_wanted, standing_orders
 from holdfast_controller.plan.phase import Ended
@@ -113,12 +114,9 @@ class Controller(Decider):
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker):
             return super().on_request(request, now)
-        if isinstance(request, SubmitJob):
-            job, taken = request.spec.name, directory_taken(request.spec, self._live())
-            if taken:
-                return Effect(answer=Answer(accepted=False, message=taken))
-        else:
-            job = request.job
+        if isinstance(request, SubmitJob) and (taken := directory_taken(request.spec, self._live())):
+            return Effect(answer=Answer(accepted=False, message=taken))
+        job = request.spec.name if isinstance(request, SubmitJob) else request.job
         state = self.jobs.get(job)
         return self._effect(state, self.planner.request(state, request, now, self._used_names.get(job)), now)
 
@@ -161,7 +159,7 @@ class Controller(Decider):
             newest = on_bus.get(state.job, 0)
             is_older = newest < state.generation and all_published and bool(state.nodes)
             if newest > state.generation or is_older:
-                above = self._forgotten_generations[state.job] = max(newest, state.generations_max(now))
+                above = self._forgotten_generations[state.job] = max(newest, generations_max(state, now))
                 self.jobs[state.job] = state.counting_from(above)
 
     def has_job(self, name: str) -> bool:

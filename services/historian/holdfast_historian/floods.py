@@ -1,7 +1,7 @@
 """Each node's share of a stream is limited: what a node publishes beyond it is removed, and the record says so.
 
-A full stream drops its oldest messages, whoever published them. So a node that publishes faster than services read
-would push out events of other nodes, and delay all that stands behind its own (docs/security.md).
+A full stream drops its oldest messages, whichever node published them. So a node that publishes faster than services
+read would push out events of other nodes, and delay all that stands behind its own (docs/security.md).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class FloodGuard:
         """Return where the stream ended at the beginning of the window; `end`: where it ends now."""
         ends, now = self._ends[stream], time.monotonic()
         if ends and end < ends[-1][1]:
-            ends.clear()  # it was made anew, or put back
+            ends.clear()  # it was made again, or put back
         ends.append((now, end))
         while now - ends[0][0] > WINDOW_S:
             ends.popleft()

@@ -1,7 +1,6 @@
 """SQL that keeps apart what nodes publish about jobs that they do not belong to.
 
-The rule is that of `holdfast.daemon.jobs.job_nodes`, with the nodes that were released before a generation had them:
-they obey the job's order to stop, and report it. All of it is one transaction with the rows that are written, so
+The rule is that of `holdfast.daemon.jobs.job_nodes`. All of it is one transaction with the rows that are written, so
 that the order in which events arrive makes no difference: what came before the start of its generation is judged again
 with it. About a job of which nothing has begun, any node is believed until then.
 """
@@ -12,14 +11,13 @@ from collections.abc import Iterable
 from typing import get_args
 
 from holdfast.bus.accounts import ACTIONS_OF_NODES
-from holdfast.daemon.jobs.job_nodes import BEGINNINGS
+from holdfast.daemon.jobs.job_nodes import NAMING
 from holdfast.events import (
     AnyEvidence,
     AnyMetric,
     CodeInPlace,
     CodeNotInPlace,
     Event,
-    NodesReleased,
     OrderRefused,
     Progress,
     StepsMeasured,
@@ -32,8 +30,7 @@ def _tags(kinds: Iterable[type[Event]]) -> str:
     return ", ".join(f"'{kind.__struct_config__.tag}'" for kind in kinds)
 
 
-_BEGINNINGS = frozenset(kind.__struct_config__.tag for kind in BEGINNINGS)
-_RELEASED = NodesReleased.__struct_config__.tag
+_NAMING = frozenset(kind.__struct_config__.tag for kind in NAMING)
 
 # Nodes publish these before they run ranks of a job, or after.
 _OF_ANY_NODE = _tags((CodeInPlace, CodeNotInPlace, OrderRefused))
@@ -63,7 +60,7 @@ with given as (
 insert into historian.events ({_COLUMNS}) select {_COLUMNS} from judged where not is_foreign on conflict do nothing
 """
 
-_BEGUN = """
+_NAMED = """
 insert into historian.job_nodes (job, node, generation, at)
 select job, node, max(generation), max(at) from (
     select e.job, n.node, e.generation, e.at
@@ -72,7 +69,7 @@ select job, node, max(generation), max(at) from (
          jsonb_array_elements_text(case e.type when 'replay_started' then jsonb_path_query_array(
              e.body, '$.groups[*][*]') else e.body->'nodes' end) as n(node)
     where e.job is not null and e.generation is not null
-) begun
+) named
 group by job, node
 on conflict (job, node) do update
 set generation = greatest(job_nodes.generation, excluded.generation), at = greatest(job_nodes.at, excluded.at)
@@ -108,13 +105,13 @@ _AWAY_OTHERS = _AWAY.format(which=f"e.type in ({_OTHERS}) and e.type <> 'progres
 
 async def write(connection: Connection, rows: list[EventRow]) -> None:
     """Write rows, each to the events or apart from them; to be called in a transaction."""
-    # What is released in generation 0 says nothing: no generation has begun.
-    begun = [row for row in rows if row.type in _BEGINNINGS or (row.type == _RELEASED and row.generation)]
-    jobs = {row.job for row in begun if row.job is not None}
+    # Generation 0 never begins: what is released in it was only granted.
+    named = [row for row in rows if row.type in _NAMING and row.generation]
+    jobs = {row.job for row in named if row.job is not None}
     known = {record["job"] for record in await connection.fetch(_KNOWN, [*jobs])} if jobs else set()
-    if begun:
-        fields = ([row.job for row in begun], [row.generation for row in begun], [row.at for row in begun])
-        await connection.execute(_BEGUN, *fields, [row.body for row in begun], [row.type for row in begun])
+    if named:
+        fields = ([row.job for row in named], [row.generation for row in named], [row.at for row in named])
+        await connection.execute(_NAMED, *fields, [row.body for row in named], [row.type for row in named])
     await connection.execute(INSERT, *zip(*rows, strict=True))
     if jobs:
         await connection.execute(_BACK, [*jobs])

@@ -12,7 +12,7 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.members import GENERATIONS_FORGOTTEN_MAX
+from holdfast_controller.plan.loss.forgotten_orders import GENERATIONS_FORGOTTEN_MAX
 from holdfast_controller.plan.phase import Claiming, Running
 from holdfast_controller.service import Controller
 from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES

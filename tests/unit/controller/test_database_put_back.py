@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.events import BusWentBack, Eviction, GenerationStarted, IncidentOpened, NodeDeparted, NodesRequested
 from holdfast.fresh_ids import uuid7
-from holdfast_controller.plan.members import GENERATIONS_FORGOTTEN_MAX
+from holdfast_controller.plan.loss.forgotten_orders import GENERATIONS_FORGOTTEN_MAX
 from holdfast_controller.plan.phase import Starting
 from tests.scenes.failing_job import FailingJob
 

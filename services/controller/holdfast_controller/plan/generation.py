@@ -19,7 +19,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.closing import close_when_settled, passed_step
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.recovery import handle_failure
-from holdfast_controller.plan.lost_steps import note_redone, note_start
+from holdfast_controller.plan.loss.lost_steps import note_redone, note_start
 from holdfast_controller.plan.phase import LIVE, Awaited, Running, Starting, Stopping
 from holdfast_controller.plan.stepless import go_on_without_steps
 from holdfast_controller.plan.transitions import become_completed, become_running, become_stopped, end_when_gone

@@ -252,12 +252,6 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
             return self
         return self.update(generation_used=max(self.generation_used, generation))
 
-    def generations_max(self, now: datetime) -> int:
-        """Return a number above those of all generations that the job can have had by now, in any life of the database:
-        no job starts one a second from its submission on.
-        """
-        return max(0, int((now - self.submitted_at).total_seconds()))
-
     @property
     def phase_name(self) -> str:
         return phase_name(self.phase)

@@ -1,17 +1,15 @@
-"""Nodes that join a job and leave it: granted, awaited, lost, departed; and nodes that refuse their orders."""
+"""Nodes that join a job and leave it: granted, awaited, lost, departed."""
 
 from __future__ import annotations
 
 from holdfast.events import (
     AnyEvent,
-    BusWentBack,
     DeadlinePassed,
     NodeDeparted,
     NodeLost,
     NodesAwaited,
     NodesGranted,
     NodeStateChanged,
-    OrderRefused,
     Suspension,
 )
 from holdfast.events.parts.job import Grant
@@ -20,16 +18,10 @@ from holdfast_controller.plan.doubt import replacement, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.elastic import growth, sizes
 from holdfast_controller.plan.incident.incident import Failure
-from holdfast_controller.plan.incident.recovery import handle_failure, restart_unblamed
+from holdfast_controller.plan.incident.recovery import handle_failure
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.orders import standing_orders, superseding
-from holdfast_controller.plan.phase import LIVE, Claiming, Stopping
+from holdfast_controller.plan.phase import Claiming, Stopping
 from holdfast_controller.plan.transitions import become_starting, end_when_gone, fill
-
-GENERATIONS_FORGOTTEN_MAX = 10_000
-"""Generations that a restored database may have forgotten, above what the age of the job allows: clocks are set back.
-An order further ahead is forged: no job restarts so often between two backups.
-"""
 
 
 def nodes_granted(draft: JobDraft, event: NodesGranted) -> None:
@@ -195,60 +187,6 @@ def _is_of_earlier_grant(event: NodeLost, member: Grant) -> bool:
     """Return True if the node was lost before the job got it. A free node may never have been granted: its epoch is 0,
     as in events from before they had one."""
     return event.job is None or 0 < event.epoch < member.epoch
-
-
-def order_refused(draft: JobDraft, event: OrderRefused) -> None:
-    """Repeat the order that a node refuses: the newer one that it obeyed was never given by the controller.
-
-    If a restored database forgot the newer one, its generation has a place in the job's checkpoints: the next
-    generation must be above it.
-    """
-    _count_forgotten(draft, event)
-    if event.is_obeyed:
-        return
-    for order in standing_orders(draft.state, event.node):
-        if order.fence == (event.epoch, event.generation):
-            draft.order([superseding(order, (event.newest_epoch, event.newest_generation))])
-
-
-def bus_went_back(draft: JobDraft, event: BusWentBack) -> None:
-    """Start the job again if its node obeyed orders that the database forgot.
-
-    The node publishes this first, and then what the bus lost: that may be of generations which the database forgot, and
-    of the present one, which ended before the database went back. Nothing follows from it.
-    """
-    assert event.node is not None
-    known = {node: at for node, at in draft.state.returned.items() if node in draft.state.nodes}
-    draft.update(returned=known | {event.node: event.at})
-    before = draft.state.generation
-    if not _count_forgotten(draft, event) or not isinstance(draft.state.phase, LIVE):
-        return
-    text = f"the database went back to generation {before}, and {event.node} had obeyed {event.newest_generation}"
-    restart_unblamed(
-        draft,
-        Failure(
-            symptom=Symptom.UNKNOWN,
-            root=Root.INFRASTRUCTURE,
-            generation=before,
-            step=draft.state.step,
-            text=text,
-            evidence=(event.id,),
-        ),
-    )
-
-
-def _count_forgotten(draft: JobDraft, event: OrderRefused | BusWentBack) -> bool:
-    """Count on from above the generations that the database forgot; return False if the event shows none.
-
-    The node may not know the newest of them, so the number is above all that the job can have had.
-    """
-    state, newest = draft.state, event.newest_generation
-    possible = state.generations_max(draft.now)
-    believed = max(state.next_generation, possible) + GENERATIONS_FORGOTTEN_MAX
-    if event.newest_job != state.job or not state.generation < newest < believed:
-        return False
-    draft.state = state.counting_from(max(newest, possible))
-    return True
 
 
 def _holds_already(state: JobState, grant: Grant) -> bool:

@@ -55,14 +55,15 @@ from holdfast.events import (
 from holdfast.ids import named_id
 from holdfast.requests import AnyRequest, Request, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.retention import RetentionPolicy
-from holdfast_controller.plan import generation, lost_steps, members, requests
+from holdfast_controller.plan import generation, members, requests
 from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test, warm_up
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.doubt import doubts, group_guesses, replacement, shared_faults
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.elastic import growth
-from holdfast_controller.plan.incident import absent_nodes, bad_numbers, hangs, inspection, rank_exit, slow
+from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, slow
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.loss import absent_nodes, forgotten_orders, lost_steps
 from holdfast_controller.plan.own_nodes import is_foreign
 from holdfast_controller.plan.phase import (
     LIVE,
@@ -148,8 +149,8 @@ TRAINING = JobKind(
         StepRestorable: generation.step_restorable,
         BadNumber: bad_numbers.bad_number,
         StepsCertified: bad_numbers.steps_certified,
-        OrderRefused: members.order_refused,
-        BusWentBack: members.bus_went_back,
+        OrderRefused: forgotten_orders.order_refused,
+        BusWentBack: forgotten_orders.bus_went_back,
         Inspection: _inspected,
         TelemetryAnomaly: inspection.telemetry_differs,
         DiagnosticResult: _tested,
@@ -179,8 +180,8 @@ CHECKS_RUN = JobKind(
         RanksStopped: generation.ranks_stopped,
         NodeLost: checks_run.node_gone,
         NodeDeparted: checks_run.node_gone,
-        OrderRefused: members.order_refused,
-        BusWentBack: members.bus_went_back,
+        OrderRefused: forgotten_orders.order_refused,
+        BusWentBack: forgotten_orders.bus_went_back,
     },
     deadlines={Starting: checks_run.overdue, Stopping: generation.stop_overdue},
 )

@@ -14,7 +14,7 @@ from holdfast_controller.plan.elastic import sizes
 from holdfast_controller.plan.evidence.blame import judge_outage
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.lost_steps import has_checkpoints
+from holdfast_controller.plan.loss.lost_steps import has_checkpoints
 from holdfast_controller.plan.orders import leaving_order, standing_orders
 from holdfast_controller.plan.phase import (
     Awaited,

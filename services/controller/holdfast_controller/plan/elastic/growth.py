@@ -21,7 +21,7 @@ from holdfast_controller.plan.elastic import sizes
 from holdfast_controller.plan.incident.incident import Rung
 from holdfast_controller.plan.incident.slow import Price, price_of
 from holdfast_controller.plan.job import FreeNodes, JobState
-from holdfast_controller.plan.lost_steps import can_resume_resized, steps_to_redo_resized
+from holdfast_controller.plan.loss.lost_steps import can_resume_resized, steps_to_redo_resized
 from holdfast_controller.plan.phase import LIVE, Running
 from holdfast_controller.plan.transitions import become_starting, fill
 

@@ -18,13 +18,14 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import blame
 from holdfast_controller.plan.evidence.conclusion import conclude
 from holdfast_controller.plan.evidence.explanation import EXPLAINED_BY, explanation, root_of
-from holdfast_controller.plan.incident import absent_nodes, alerts
+from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Proof, Rung
 from holdfast_controller.plan.incident.ladder import choose, user_error, within_limits
 from holdfast_controller.plan.incident.rung_choice import RECORD, LadderOptions, RungChoice
 from holdfast_controller.plan.incident.rungs import may_evict, take
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.loss import absent_nodes
 from holdfast_controller.plan.phase import LIVE, Starting
 from holdfast_controller.plan.record.accusations import awaits_tests, is_full, may_exchange, refute
 from holdfast_controller.plan.record.finding import RecordFinding, finding

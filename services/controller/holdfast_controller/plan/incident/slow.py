@@ -29,7 +29,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.rung_choice import FAIL_SLOW
 from holdfast_controller.plan.job import JobState, Slowdown, SlowNode
-from holdfast_controller.plan.lost_steps import can_resume, steps_to_redo
+from holdfast_controller.plan.loss.lost_steps import can_resume, steps_to_redo
 from holdfast_controller.plan.phase import Running
 from holdfast_controller.plan.record.finding import proven_slowness
 

@@ -18,6 +18,7 @@ from holdfast.events import (
     HangSuspected,
     JobFinished,
     LogSignature,
+    NodesReleased,
     RanksFinished,
     ReplayStarted,
     StepsMeasured,
@@ -118,6 +119,18 @@ async def test_nodes_that_have_left_long_ago_are_forgotten(scene: Scene) -> None
     for generation in range(1, GENERATIONS_KEPT + 2):
         await scene.given(begun(generation, "ab" if generation == 1 else "ac"))
     assert await scene.given(line("b", 1, "of b"), line("a", 1, "of a")) == ["of a"]
+
+
+async def test_a_node_that_was_released_before_a_generation_had_it_may_report_that_it_runs_no_ranks(
+    scene: Scene,
+) -> None:
+    await scene.given(begun(1, "ab"), decided(NodesReleased, 1, nodes=("c",)))
+    assert await scene.given(line("c", 1, "runs none"), line("c", 2, "forged"), begun(2, "ab")) == ["runs none"]
+
+
+async def test_nodes_that_are_released_before_anything_has_begun_say_nothing_about_its_members(scene: Scene) -> None:
+    await scene.given(decided(NodesReleased, 0, nodes=("c",)))
+    assert await scene.given(line("a", name="of a"), begun(1, "ab"), line("c", name="forged")) == ["of a"]
 
 
 async def test_generations_may_arrive_in_another_order(scene: Scene) -> None:

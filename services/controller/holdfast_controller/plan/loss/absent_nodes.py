@@ -1,7 +1,7 @@
 """Nodes that have left a job with the only copies of its steps: it waits for them, for a limited time.
 
-The other nodes ask the vaults of nodes that were part of the job for its steps, whoever has joined since. So the job
-starts again where it is as soon as one of these nodes is back, and again with the next if that one did not suffice.
+The other nodes ask the vaults of all nodes that were part of the job for its steps. So the job starts again where it is
+as soon as one of these nodes is back, and again with the next if that one did not suffice.
 Once none is away, and after the limit, ranks that refuse to start from scratch end the job.
 """
 
@@ -39,10 +39,10 @@ def choose(state: JobState, incident: Incident, failure: Failure, policy: Ladder
             reason = f"{failure.text}; the nodes that are there have none, and no other can be waited for"
             return RungChoice(rung=Rung.STOP, reason=reason)
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
-    whom = "it" if len(away) == 1 else "one of them"
+    which = "it" if len(away) == 1 else "one of them"
     reason = (
         f"waiting up to {policy.absent_wait_s:g} s for {_names(away)}, which left with steps of the job in memory: "
-        f"bring {whom} back, or stop the job. Its present nodes and the disk have none"
+        f"bring {which} back, or stop the job. Its present nodes and the disk have none"
     )
     return RungChoice(rung=Rung.WAIT, reason=reason, nodes=away, pause_s=policy.absent_wait_s)
 
