@@ -134,7 +134,7 @@ async def test_a_rank_runs_as_its_user_and_reaches_only_what_is_its_own(
         await order(it, spec(place, it, script="link.py"), 4)
         exited = await it.heard.wait(ProcessExited)
         assert exited.exit_code == EXIT_SETUP_FAILED
-        assert f"the user {USER}, as whom ranks run" in exited.log_tail
+        assert f"the user {USER}, that ranks run as" in exited.log_tail
         assert f"{place / 'closed'} is closed to it" in exited.log_tail
         assert "Traceback" not in exited.log_tail
 

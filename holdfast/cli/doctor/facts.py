@@ -82,7 +82,7 @@ class JobOdds(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     reason: str
-    """Of the plan in use."""
+    """Why the plan in use was chosen."""
     is_kept: bool = True
     """True if the memory of any node has something of the job."""
     plans: tuple[Plan, ...] = ()

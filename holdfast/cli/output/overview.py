@@ -64,7 +64,7 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     """0 to 1."""
     waits: OpenClaim | None = None
     reason: str | None = None
-    """Of a pause in its training."""
+    """Why its training pauses."""
 
     @property
     def open_incident(self) -> str | None:

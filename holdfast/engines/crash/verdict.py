@@ -39,7 +39,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     """The deciding rule."""
     likely: Symptom | None = None
-    """Of an unknown end: the symptom that the words of its last error point to, which prove nothing."""
+    """The symptom that the words of the last error of an unknown end point to, which prove nothing."""
     summary: str
     advice: str
     evidence: tuple[EvidenceLine, ...] = ()

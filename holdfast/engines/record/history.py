@@ -87,13 +87,13 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rack_nodes: int = 0
     """Number of the job's nodes in that rack."""
     epoch: int = 0
-    """Of an eviction: the epoch at which the job held the node."""
+    """Epoch at which the job held the node that it evicted."""
     is_accusation: bool = False
-    """Of an eviction: it rests on nothing but what ranks did or printed."""
+    """True for an eviction that rests on nothing but what ranks did or printed."""
     author: str = ""
-    """Of an accusation: the user who submitted the job."""
+    """The user who submitted the job that accuses."""
     is_tested: bool = False
-    """Of an eviction: tests beside training follow it."""
+    """True for an eviction that tests beside training follow."""
     text: str = ""
     event: str = ""
     """Id of the event that reports it."""

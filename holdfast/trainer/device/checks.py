@@ -50,7 +50,7 @@ def sum_of(tensor: torch.Tensor, *, in_words: bool) -> torch.Tensor:
 
 
 class Check:
-    """Of one step. `parts` are on the device: it holds no reference to them after the gate."""
+    """Sums over one step's `parts`, which are on the device: it holds no reference to them after the gate."""
 
     def __init__(self, parts: Sequence[torch.Tensor]) -> None:
         """Queue the sums on the current stream."""
@@ -94,7 +94,7 @@ class Check:
 
 
 class Writes:
-    """Of one step's gated tensors: whether something wrote to them before an optimizer came to the gate.
+    """Counts of writes to one step's gated tensors: whether any came before an optimizer reached the gate.
 
     torch counts the writes to a tensor when they are queued, so a write that is counted after the copies have ended is
     in none of them. It does not count those to `tensor.data`, nor those of fused optimizers.

@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 class CopyPlan(NamedTuple):
     guards: tuple[Guard, ...]
     offsets: tuple[int, ...]
-    """Of each source in the shard."""
+    """Offset of each source in the shard."""
     sizes: tuple[int, ...]
     nbytes: int
     shadow_begin: int

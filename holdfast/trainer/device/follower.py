@@ -40,7 +40,7 @@ class Follower:
         """`on_copied` is called when no copy of a step is under way any more, before the step is sealed."""
         self.outcome = Outcome()
         self._was_written_to = False
-        """Of the step before, by others than optimizers."""
+        """True if others than optimizers wrote to the step before."""
         self._stream = stream
         self._on_copied = on_copied
         self._steps: queue.SimpleQueue[StepCopy | None] = queue.SimpleQueue()

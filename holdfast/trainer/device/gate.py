@@ -30,7 +30,7 @@ class Owned(NamedTuple):
 
 
 class Gate:
-    """Of one set of copies. It stays shut for an optimizer until `open` is called, however many of them step."""
+    """A gate before one set of copies. It stays shut for an optimizer until `open` is called, however many step."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter

@@ -27,7 +27,7 @@ SHARDED = "ModelParallelStrategy"
 """Lightning's FSDP2 and tensor parallelism: the model is sharded in `configure_model`."""
 INSTEAD = {"FSDPStrategy": "ModelParallelStrategy, which is FSDP2, is kept"}
 META_FILE = "meta.pt"
-"""Of a checkpoint that is a directory, the file without weights."""
+"""The file without weights in a checkpoint that is a directory."""
 PROGRESS = "epoch_loop.batch_progress"
 NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 

@@ -16,7 +16,7 @@ from holdfast.trainer.steps.weights import are_the_first, weights_of
 
 
 class State(NamedTuple):
-    """Of an optimizer: its own count of steps, and a digest of its weights; None: it has none, or cannot be read."""
+    """An optimizer's own count of steps, and a digest of its weights; None: it has none, or cannot be read."""
 
     own_count: int | None = None
     weights: str | None = None

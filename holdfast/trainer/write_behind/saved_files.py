@@ -38,7 +38,7 @@ class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     records: tuple[FileRecord, ...]
     nbytes: int
-    """Of all records together."""
+    """Size of all records together."""
     before: DiskState | None
     """What was there when it was saved; None: nothing."""
     mode: int | None = None

@@ -115,7 +115,7 @@ class Sources(NamedTuple):
     root: Path
     nodes: Path
     processes: dict[str, Path]
-    """Of the processes of an embedded cluster."""
+    """Logs of the processes of an embedded cluster."""
 
 
 def _own_cluster(directory: Path, job: str | None) -> ClusterLayout | None:

@@ -63,11 +63,11 @@ class ValueEntry(msgspec.Struct, frozen=True, array_like=True):
     """Keys below `key`."""
     dtype: str
     shape: tuple[int, ...]
-    """Of the whole tensor, in elements."""
+    """Shape of the whole tensor, in elements."""
     chunk_offset: tuple[int, ...]
     """Where this part of the tensor begins in the whole, in elements."""
     chunk_shape: tuple[int, ...]
-    """Of this part, in elements."""
+    """Shape of this part, in elements."""
     offset: int
     """Bytes from the beginning of the file."""
     nbytes: int

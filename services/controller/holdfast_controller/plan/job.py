@@ -153,7 +153,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float | None = None
     """Time that the job took to train for the first time, from the order to the first step of all nodes."""
     restart_s: float | None = None
-    """The same of the job's last restart; None before the first."""
+    """Time that the job's last restart took, from the order to the first step of all nodes; None before the first."""
     origin_step: int | None = None
     """The first step of the job's first generation."""
     has_resumed: bool = False

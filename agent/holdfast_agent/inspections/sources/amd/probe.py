@@ -11,7 +11,7 @@ from holdfast_agent.devices.answering import serve
 from holdfast_agent.inspections.sources.gpu_report import AMD, GpuReport, GpuState
 
 _PENDING, _UNRESERVABLE = 1, 2
-"""Of a bad page of memory: it is replaced at the next reset; it cannot be."""
+"""States of a bad page of memory: replaced at the next reset, and cannot be replaced."""
 
 
 def begin() -> Callable[[], GpuReport] | GpuReport:

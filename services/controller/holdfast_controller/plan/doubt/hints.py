@@ -25,7 +25,7 @@ TELEMETRY = "telemetry"
 """Name of the check under which anomalies of telemetry are noted."""
 
 DEVICES = "devices"
-"""The same of devices without an activity that most others of the job have."""
+"""Name of the check under which devices are noted that lack an activity most others of the job have."""
 
 ANOMALY = timedelta(minutes=15)
 """Time for which an anomaly counts. The analyzer repeats one that lasts (`[telemetry] again_after_s`)."""

@@ -30,7 +30,7 @@ class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: str = FAILURES
     suite: str = ""
     pause_s: float = 0.0
-    """Of a wait for `nodes`: its limit. A wait for a service elsewhere has none of its own."""
+    """Limit of a wait for `nodes`; a wait for a service elsewhere has none."""
     evidence: tuple[str, ...] = ()
 
 
