@@ -17,7 +17,7 @@ import msgspec
 from holdfast.engines.crash.missing_ranks import missing_ranks
 from holdfast.engines.crash.rule_matches import RuleMatch, collective, mixed_end, own_end
 from holdfast.engines.wording import ranks_in_words
-from holdfast.symptoms import Symptom
+from holdfast.symptoms import Root, Symptom
 
 _UNSURE = 0.5
 """Confidence up to which a rule gives way to every other."""
@@ -86,6 +86,8 @@ def _of_first_hand(
     sure = [end for end in ends.values() if end.rule.confidence > _UNSURE]
     candidates = sorted(sure or ends.values(), key=lambda end: (end.rule.generic, end.place, end.number))
     candidates = [end for end in candidates if not _is_unrelated(end, candidates)]
+    if (explained := _explained(candidates, everything)) is not None:
+        return explained
     named_symptoms = {end.rule.symptom for end in candidates if end.rank is not None}
     # Lines of the kernel or a launcher describe the same failure from outside.
     candidates = [end for end in candidates if end.rank is not None or end.rule.symptom not in named_symptoms]
@@ -129,6 +131,29 @@ def _of_first_hand(
         confidence=chosen.rule.confidence * confidence,
         others=others,
         why=why,
+    )
+
+
+def _explained(ends: Sequence[RuleMatch], everything: Sequence[RuleMatch]) -> FirstFailure | None:
+    """Return the fault of a machine that the kernel or the driver tells of, if all that ranks show is the same fault
+    seen from inside, without its reason."""
+    ranked = [end for end in ends if end.rank is not None]
+    outside = [end for end in ends if end.rank is None and end.rule.root is Root.INFRASTRUCTURE]
+    reason = min(outside, key=lambda end: (end.place, end.number), default=None)
+    if reason is None or not ranked or len(ranked) + len(outside) < len(ends):
+        return None
+    if not all(end.rule.root is Root.UNKNOWN and _is_related(end, reason) for end in ranked):
+        return None
+    own = ranked[0] if len(ranked) == 1 else _earliest(ranked)
+    rank, local = _named(own) if own is not None else (None, None)
+    return FirstFailure(
+        finding=reason,
+        proof=(own or ranked[0],),
+        rank=rank,
+        local_rank=local,
+        confidence=reason.rule.confidence,
+        others=_others(everything, rank),
+        why="" if own is not None else "several ranks show it, and nothing shows which was first",
     )
 
 
@@ -252,9 +277,13 @@ def _is_unrelated(end: RuleMatch, ends: Sequence[RuleMatch]) -> bool:
         if end.at is not None and one.at is not None:
             if -_NEAR_AFTER_S <= one.at - end.at <= _NEAR_S:
                 return False
-        elif any({one.rule.symptom.row, end.rule.symptom.row} <= rows for rows in _RELATED):
+        elif _is_related(one, end):
             return False
     return True
+
+
+def _is_related(one: RuleMatch, other: RuleMatch) -> bool:
+    return any({one.rule.symptom.row, other.rule.symptom.row} <= rows for rows in _RELATED)
 
 
 def _named(finding: RuleMatch) -> tuple[int | None, int | None]:

@@ -38,6 +38,9 @@ _OWN = re.compile(r"this process has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in
 _ALLOCATED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) is allocated by PyTorch")
 _GIB = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
 
+_WORKER_DIED = "dataloader"
+"""The rule of exceptions that tell of a worker's end; the worker's own exception has the reason."""
+
 _LOST_CONNECTIONS = frozenset({"launcher_summary", "peer_lost", "connect_timeout"})
 """Rules of exceptions that do not show whose connection it was."""
 _INIT = frozenset({"barrier", "init_process_group", "_lazy_init", "set_device"})
@@ -179,6 +182,8 @@ def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
     ending = raised[-1]
     last = _most_special([one for one in raised if (one.file, one.block) == (ending.file, ending.block)])
     assert last is not None
+    if last.rule.name == _WORKER_DIED and (reason := _of_worker(raised, last)) is not None:
+        return reason
     # A much earlier line, or a mere remark, explains only an exception that is ambiguous by itself.
     unsure = last.rule.confidence <= _UNSURE
     before = [
@@ -203,6 +208,19 @@ def own_end(found: Sequence[RuleMatch]) -> RuleMatch | None:
     if before and (special := _most_special(before)) and special.place < last.place:
         return special
     return _most_special(after) or last
+
+
+def _of_worker(raised: Sequence[RuleMatch], last: RuleMatch) -> RuleMatch | None:
+    """Return the exception that a worker printed just before its process was missed; None if it printed none."""
+    near = [
+        one
+        for one in raised
+        if one.block != last.block
+        and last.number - _FAR_LINES <= one.number < last.number
+        and not one.rule.generic
+        and one.place < last.place
+    ]
+    return _most_special(near)
 
 
 def mixed_end(found: Sequence[RuleMatch]) -> RuleMatch | None:

@@ -95,11 +95,15 @@ def _near(state: JobState, node: str, exits: Iterable[RankExit]) -> tuple[Alert,
 
 
 def _node(found: Diagnosis, exits: Iterable[RankExit]) -> str | None:
+    if _is_of_kernel(found):
+        # A rank of another node may show what looks the same from inside.
+        return found.evidence[0].file.removeprefix(_KERNEL)
     by_rank = {one.rank: one.node for one in exits}
-    if found.first_rank is not None:
-        return by_rank.get(found.first_rank)
-    first = found.evidence[0].file if found.evidence else ""
-    return first.removeprefix(_KERNEL) if first.startswith(_KERNEL) else None
+    return by_rank.get(found.first_rank) if found.first_rank is not None else None
+
+
+def _is_of_kernel(found: Diagnosis) -> bool:
+    return bool(found.evidence) and found.evidence[0].file.startswith(_KERNEL)
 
 
 def _by_alert(exits: tuple[RankExit, ...], alerts: Mapping[str, tuple[Alert, ...]]) -> Cause | None:
@@ -135,6 +139,9 @@ def _by_diagnosis(
     alerts = known.get(node or "", ())
     here = tuple(one for one in exits if one.node == node)
     same = tuple(one for one in exits if one.rule == found.rule)
+    if not same and found.root is Root.INFRASTRUCTURE and _is_of_kernel(found):
+        # The kernel has the reason; the rank saw the same fault without it.
+        same = tuple(one for one in here if one.rank == found.first_rank)
     is_alone = bool(same) and all(one.node == node for one in same)
     witnesses = tuple(alert for alert in alerts if is_witness(alert, found.symptom))
     proof, root, witness, is_misfit = Proof.NOTHING, found.root, "", False
@@ -155,7 +162,7 @@ def _by_diagnosis(
         root=root,
         generation=exits[0].generation,
         node=node,
-        rank=found.first_rank if node else None,
+        rank=found.first_rank if any(one.rank == found.first_rank for one in here) else None,
         proof=proof,
         confidence=found.confidence,
         rule=found.rule,

@@ -177,3 +177,20 @@ def test_a_newcomer_that_fails_first_is_no_misfit_if_the_code_is_new(
 
 def test_each_rule_of_another_kind_of_machine_exists() -> None:
     assert {rule_book().named(name).rule.name for name in MISFITS} == MISFITS
+
+
+LAUNCH = "RuntimeError: CUDA error: unspecified launch failure"
+XID_48 = "NVRM: Xid (PCI:0000:3b:00): 48, pid=77, name=python, DBE (double bit error) on FBHUB"
+
+
+def test_the_kernel_proves_what_a_rank_saw_without_its_reason() -> None:
+    known = {"node-1": (alert(Symptom.GPU_MEMORY_ERROR, "evict", lines=(XID_48,)),)}
+    cause = joined_cause(job(ended(2, LAUNCH), ended(0, PEER), alerts=known), 1)
+    assert cause is not None and (cause.symptom, cause.root) == (Symptom.ECC_ERROR, Root.INFRASTRUCTURE)
+    assert (cause.node, cause.rank, cause.proof) == ("node-1", 2, Proof.PROVEN)
+
+
+def test_a_line_of_one_nodes_kernel_is_not_held_against_another_node() -> None:
+    known = {"node-0": (alert(Symptom.GPU_MEMORY_ERROR, "evict", lines=(XID_48,)),)}
+    cause = joined_cause(job(ended(2, LAUNCH), ended(0, PEER), alerts=known), 1)
+    assert cause is not None and (cause.symptom, cause.node, cause.rank) == (Symptom.ECC_ERROR, "node-0", None)
