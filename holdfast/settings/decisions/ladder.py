@@ -21,7 +21,8 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     stopped: a failure that repeats on another machine is no machine's fault."""
 
     settled_s: Annotated[float, Within(0.001, SETTLED_S_MAX)] = 600.0
-    """Training time after which an incident is over, for a script that does not count its steps."""
+    """Training time after which an incident is over though the job is not past the step at which it had failed: its
+    script does not count its steps, or the way back is long."""
 
     alerts_max: Annotated[int, Within(1, 100)] = 2
     """Alerts of one check and device within `alerts_window_s` that evict a node, for alerts that may pass by

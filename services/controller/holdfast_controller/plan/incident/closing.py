@@ -18,6 +18,10 @@ def passed_step(draft: JobDraft, step: int) -> None:
     if draft.state.has_ended_ranks:
         # Its ranks end one after the other, and some were a step ahead of the first one.
         return
+    settled = draft.state.settled
+    if settled is not None and draft.state.is_numbered and step > settled.failed_step:
+        # It is past the place that was remembered.
+        draft.update(settled=None)
     incident = draft.state.incident
     if incident and not incident.bad_steps and step > incident.failed_step:
         failed = "; it had failed before the first one"
@@ -29,14 +33,17 @@ def passed_step(draft: JobDraft, step: int) -> None:
 
 
 def close_when_settled(draft: JobDraft) -> None:
-    """Close the incident of a job without continuous step numbers once it has trained long enough."""
+    """Close the incident of a job that has trained long enough since, without passing the step at which it had failed:
+    its step numbers start again, or it went back so far that another failure on the way need not be the same."""
     state, incident = draft.state, draft.state.incident
-    if incident is None or incident.bad_steps or state.is_numbered or not isinstance(state.phase, Running):
+    if incident is None or incident.bad_steps or not isinstance(state.phase, Running):
         return
     trained_s = (draft.now - state.phase.since).total_seconds()
     if trained_s >= draft.rules.ladder.settled_s:
         why = "its step numbers start again in each generation"
-        if state.phase.makes_no_steps:
+        if state.is_numbered:
+            why = f"the way back to step {incident.failed_step}, at which it had failed, is long"
+        elif state.phase.makes_no_steps:
             why = "none of its steps is seen"
         draft.close_incident("recovered", f"the job has trained for {trained_s:.0f} s since; {why}")
         draft.update(settled=incident)
