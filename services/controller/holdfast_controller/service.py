@@ -14,7 +14,7 @@ from holdfast.effects import Effect, RowWrite
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.engines.record.history import NodeRecord
 from holdfast.engines.record.records import NodeRecords
-from holdfast.events import AnyEvent, IncidentClosed, NodeReleaseRequested, OrderRefused, SharedFaultOver
+from holdfast.events import AnyEvent, IncidentClosed, Inspection, NodeReleaseRequested, OrderRefused, SharedFaultOver
 from holdfast.orders.any_order import AnyOrder
 from holdfast.orders.code import CodeOrder
 from holdfast.orders.node import NodeOrder
@@ -32,7 +32,8 @@ from holdfast.settings.retention import RetentionPolicy
 from holdfast_controller.job_secrets import SecretsApart
 from holdfast_controller.plan.checks import suspect_test
 from holdfast_controller.plan.doubt.records import SharedFault
-from holdfast_controller.plan.draft import JobDecision, Rules
+from holdfast_controller.plan.doubt.shared_faults import reporters_of
+from holdfast_controller.plan.draft import NOWHERE, JobDecision, Rules
 from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.loss.forgotten_orders import generations_max
@@ -109,7 +110,17 @@ class Controller(Decider):
         if isinstance(event, OrderRefused) and event.epoch < self._newest_epoch(event.node):
             # Its job does not know yet that it lost the node to another job: the newer order is not forged.
             concerned = []
+        if isinstance(event, Inspection) and event.shared and event.state == "alert":
+            return self._alerted(event, concerned, now)
         return _merge(self._decided(concerned, lambda planner, state: planner.event(state, event, now), now))
+
+    def _alerted(self, event: Inspection, concerned: list[str], now: datetime) -> Effect:
+        """Decide about an alert on a shared thing, in all jobs whose nodes report it: each counts all reports."""
+        ladder = self.planner.rules.ladder
+        found = {state.job: reporters_of(state, event, now, ladder) for state in self._live()}
+        elsewhere = {node: at for nodes in found.values() for node, at in nodes.items()}
+        jobs = dict.fromkeys((*concerned, *(job for job, nodes in found.items() if nodes)))
+        return _merge(self._decided(jobs, lambda planner, state: planner.event(state, event, now), now, elsewhere))
 
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker):
@@ -206,14 +217,18 @@ class Controller(Decider):
         return [state for state in self.jobs.values() if not state.is_over]
 
     def _decided(
-        self, jobs: Iterable[str], decide: Callable[[Planner, JobState], JobDecision], now: datetime
+        self,
+        jobs: Iterable[str],
+        decide: Callable[[Planner, JobState], JobDecision],
+        now: datetime,
+        elsewhere: Mapping[str, datetime] = NOWHERE,
     ) -> list[Effect]:
         """Return the effects of decisions about these jobs; what one notes about a node, those after it know.
 
         With it goes a test of suspects for each decision that evicts several nodes together.
         """
         records = NodeRecords(on_top_of=self.records)
-        planner = self.planner.knowing(records)
+        planner = self.planner.knowing(records, elsewhere)
         effects = []
         for state in map(self.jobs.__getitem__, jobs):
             decision = decide(planner, state)

@@ -39,6 +39,8 @@ SOURCE = "controller"
 NO_MANIFESTS: Mapping[str, Manifest] = MappingProxyType({})
 E = TypeVar("E", bound=Event)
 
+NOWHERE: Mapping[str, datetime] = MappingProxyType({})
+
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that decisions go by, and what is known beside the state of jobs."""
@@ -57,6 +59,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """None: no job has a warm-up."""
     records: NodeRecords = NO_RECORDS
     """Records of nodes, over all jobs."""
+    elsewhere: Mapping[str, datetime] = NOWHERE
+    """Nodes of other jobs that report the shared thing of the alert that is handled, and when they did first."""
 
 
 class JobDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,14 +52,14 @@ from holdfast.events import (
     SuspectsTested,
     TelemetryAnomaly,
 )
-from holdfast.ids import named_id
+from holdfast.ids import derived_id, named_id
 from holdfast.requests import AnyRequest, Request, ResetBreaker, RollbackJob, StopJob, SubmitJob, UpdateJob
 from holdfast.settings.retention import RetentionPolicy
 from holdfast_controller.plan import generation, members, requests
 from holdfast_controller.plan.checks import checks, checks_run, replays, suspect_test, warm_up
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.doubt import doubts, group_guesses, replacement, shared_faults
-from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
+from holdfast_controller.plan.draft import NOWHERE, JobDecision, JobDraft, Rules
 from holdfast_controller.plan.elastic import growth
 from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, slow
 from holdfast_controller.plan.job import JobState
@@ -236,9 +236,9 @@ class Planner:
         self.rules = rules
         self.retention = retention or RetentionPolicy()
 
-    def knowing(self, records: NodeRecords) -> Planner:
-        """Return the planner with these records of nodes."""
-        return Planner(msgspec.structs.replace(self.rules, records=records), self.retention)
+    def knowing(self, records: NodeRecords, elsewhere: Mapping[str, datetime] = NOWHERE) -> Planner:
+        """Return the planner with these records of nodes, and reports of other jobs' nodes."""
+        return Planner(msgspec.structs.replace(self.rules, records=records, elsewhere=elsewhere), self.retention)
 
     def request(
         self, state: JobState | None, request: AnyRequest, now: datetime, forgotten: datetime | None = None
@@ -259,7 +259,10 @@ class Planner:
     def event(self, state: JobState, event: AnyEvent, now: datetime) -> JobDecision:
         if is_foreign(state, event):
             return JobDecision(state=state)
-        draft = JobDraft(state, event.id, now, self.rules)
+        # Several jobs decide about what happens to nodes that are not theirs.
+        is_own = event.job is not None or event.node in state.nodes
+        apart = "" if is_own else derived_id(event.id, state.job)
+        draft = JobDraft(state, event.id, now, self.rules, apart=apart)
         kind = _kind(state)
         if state.is_over:
             if isinstance(event, NodesGranted):

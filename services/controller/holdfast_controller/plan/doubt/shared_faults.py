@@ -47,6 +47,23 @@ def compare(draft: JobDraft, event: Inspection) -> None:
     close_over(draft)
 
 
+def reported_elsewhere(draft: JobDraft, event: Inspection) -> None:
+    """Compare an alert of a node that is not this job's with those of its own nodes about the same shared thing."""
+    if event.state == "alert" and event.shared:
+        compare(draft, event)
+
+
+def reporters_of(state: JobState, event: Inspection, now: datetime, policy: LadderPolicy) -> dict[str, datetime]:
+    """Return the job's nodes that report the shared thing of this alert, or were evicted for it, and since when."""
+    key = alerts.alert_of(event).key
+    seen = {it.node: it.at for it in state.convicted for alert in it.alerts if alert.key == key}
+    for node in state.alerts:
+        if node in state.nodes:
+            known = [it.at for it in alerts.suspicions(state, node, now, policy) if it.key == key]
+            seen |= {node: known[0]} if known else {}
+    return seen
+
+
 def lost(draft: JobDraft, event: NodeLost, member: Grant) -> None:
     """Compare the loss of a node with those just before it: several at once have a cause in common."""
     recent = timedelta(seconds=TOGETHER_S)
@@ -99,12 +116,12 @@ def _reporters(draft: JobDraft, event: Inspection, key: str) -> tuple[str, ...]:
     Of devices of their own only new faults count: old ones did not begin together.
     """
     state, policy = draft.state, draft.rules.ladder
-    seen = {it.node: it.at for it in state.convicted for alert in it.alerts if alert.key == key}
     if event.shared:
-        for node in state.nodes:
-            known = [it.at for it in alerts.suspicions(state, node, draft.now, policy) if it.key == key]
-            seen |= {node: known[0]} if known else {}
+        # A node of another job, or a free one, sees the same thing.
+        seen = {**draft.rules.elsewhere, **reporters_of(state, event, draft.now, policy)}
+        seen.setdefault(event.node or "", draft.now)
     else:
+        seen = {it.node: it.at for it in state.convicted for alert in it.alerts if alert.key == key}
         window = timedelta(seconds=policy.alerts_window_s)
         doubted = {node: it.since for node, it in state.doubts.items() if it.key == key}
         seen |= {node: since for node, since in doubted.items() if draft.now - since < window}

@@ -15,7 +15,11 @@ from holdfast_controller.plan.phase import Stopping
 def inspected(draft: JobDraft, event: Inspection) -> None:
     """Note the alert. A node that it proves to be at fault leaves the job, whether its ranks noticed or not."""
     rules = draft.rules
-    if isinstance(draft.state.phase, Stopping) or event.node not in draft.state.nodes:
+    if isinstance(draft.state.phase, Stopping):
+        return
+    if event.node not in draft.state.nodes:
+        shared_faults.reported_elsewhere(draft, event)
+        doubts.drop_refuted(draft)
         return
     draft.state = alerts.with_alert(draft.state, event, draft.now, rules.ladder)
     shared_faults.compare(draft, event)
