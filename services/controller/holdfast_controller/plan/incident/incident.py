@@ -27,6 +27,11 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
         """The part that is equal whenever the same failure recurs, on any node."""
         return f"{self.signature} at step {self.step}"
 
+    @property
+    def is_kill(self) -> bool:
+        """Return True if the rank was killed: people and the kernel do that, a broken device does not."""
+        return self.signature == "signal 9"
+
 
 class Proof(StrEnum):
     """Strength of all evidence together against the machine on which a failure happened."""

@@ -30,7 +30,7 @@ it is likely broken, and others are free      -> evict it, and test it beside tr
 evicted for its record, and tests missed it   -> it stays on the blocklist: they would miss it again
 evicted for what its ranks did, as another's do -> it comes back; few nodes of a job may be out for that at once
 checks found nothing, and the code is new     -> restart in place, then roll back, whichever nodes failed
-checks found nothing, and it is the same node -> evict it; another one -> restart in place
+checks found nothing, and it is the same node -> evict it, if for kills, to test it; another -> restart in place
 checks found nothing, and a group hangs       -> evict the group, and test its nodes beside training
 checks name a link, and neither of its ends   -> evict both, or one if the job has no more nodes; test them as well
 a link of the same node fails again           -> evict that node; the others that were evicted for a link come back
@@ -261,7 +261,8 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         is_code = options.can_roll_back and options.is_all_of_code
         if times >= policy.failures_of_node_max and not is_code:
             reason = f"{failure.text}; {node} failed {times} times within one incident"
-            return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), is_accusation=True)
+            was_killed = failure.error is not None and failure.error.is_kill
+            return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), one_of=was_killed, is_accusation=True)
     was_checked = not (options.can_check and _are_some_left(options, incident.checked))
     if failure.group and options.may_guess and not options.can_roll_back and was_checked and is_again:
         return group_leaves(failure)
@@ -333,7 +334,8 @@ def _by_record(
     is_odd_one = failure.proof is Proof.CLAIMED and record.is_accused_alone and record.was_cleared
     # It leaves for a test before the odds call for its eviction, as the first answer of an incident: where something
     # has failed before, more than that node may be wrong.
-    is_suspect = record.calls_for_exchange and not (was_checked or incident.restarts)
+    is_untested = record.is_only_killed or not was_checked
+    is_suspect = record.calls_for_exchange and is_untested and not incident.restarts
     is_convicted = is_odd_one or (record.calls_for_eviction and was_checked)
     is_due = is_convicted or ((is_suspect or record.calls_for_eviction) and can_ask)
     # Its fault comes now and then: the job loses less by it than by waiting for a node.

@@ -36,6 +36,8 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
     """True if an eviction of it has lately proved wrong, as it passed tests perhaps."""
     was_missed: bool
     """True if tests have lately passed it, and passing once more would leave enough to evict it."""
+    is_only_killed: bool
+    """True if all that happened there is that processes were killed, which no test finds the reason of."""
     is_sure: bool
     """True if a recent entry points to the machine that no script can forge."""
     is_accused_alone: bool
@@ -69,11 +71,12 @@ def finding(record: NodeRecord, records: NodeRecords, now: datetime, policy: Rec
     return RecordFinding(
         chance=chance,
         calls_for_checks=chance >= policy.check_min and is_news,
-        calls_for_exchange=chance >= policy.exchange_min and can_break and is_news,
+        calls_for_exchange=chance >= policy.exchange_min and (is_news or not can_break),
         calls_for_eviction=chance >= policy.evict_min and can_break,
         was_checked=passed is not None,
         was_cleared=any(mark.kind is MarkKind.CLEARED and mark.at > since for mark in record.marks),
         was_missed=was_tested and chance_of(odds + math.log(policy.missed_by_checks)) >= policy.evict_min,
+        is_only_killed=not can_break,
         is_sure=any(mark.kind in SURE and mark.at > since and not mark.struck for mark in record.marks),
         is_accused_alone=not around.accusations and printed >= FAILURES_MIN,
         text=_describe(record.node, failures, chance, now),

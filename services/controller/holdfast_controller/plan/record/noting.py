@@ -43,8 +43,6 @@ OF_HARDWARE = frozenset(
 USED_UP = frozenset({Symptom.CPU_OOM, Symptom.PROCESS_LIMIT})
 """Names of failures whose cause is a resource that the job uses up; it would do so on any machine."""
 
-KILLED_BY = ("signal 9",)
-
 HANGS = (MarkKind.HANG, MarkKind.IN_GROUP)
 
 STRENGTH = (
@@ -230,7 +228,7 @@ def _kind_of(failure: Failure) -> MarkKind | None:
         return MarkKind.HARDWARE
     if symptom is Symptom.HANG:
         return MarkKind.HANG
-    was_killed = failure.error is not None and failure.error.signature in KILLED_BY
+    was_killed = failure.error is not None and failure.error.is_kill
     return MarkKind.KILLED if was_killed or symptom is Symptom.RANKS_VANISHED else MarkKind.CRASH
 
 
