@@ -110,7 +110,8 @@ class Controller(Decider):
         if isinstance(event, OrderRefused) and event.epoch < self._newest_epoch(event.node):
             # Its job does not know yet that it lost the node to another job: the newer order is not forged.
             concerned = []
-        if isinstance(event, Inspection) and event.shared and event.state == "alert":
+        if isinstance(event, Inspection) and event.shared and event.state == "alert" and event.confidence != "hint":
+            # A hint evicts no node, and may be about what only the nodes of one job share.
             return self._alerted(event, concerned, now)
         return _merge(self._decided(concerned, lambda planner, state: planner.event(state, event, now), now))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pytest
 
@@ -44,7 +44,9 @@ class Scene:
         self.controller.load({JOBS.name: jobs, INCIDENTS.name: {}, USED_NAMES.name: {}})
         self.events: list[Event] = []
 
-    def alert(self, node: str, second: float, shared: str = "file server nas") -> None:
+    def alert(
+        self, node: str, second: float, shared: str = "file server nas", confidence: Literal["evict", "hint"] = "evict"
+    ) -> None:
         event = Inspection(
             id=uuid7(),
             at=at(second),
@@ -53,7 +55,7 @@ class Scene:
             check="mounts",
             state="alert",
             symptom="filesystem_mount",
-            confidence="evict",
+            confidence=confidence,
             device="/data",
             shared=shared,
         )
@@ -100,3 +102,10 @@ def test_another_thing_or_a_device_of_the_same_name_is_no_comparison() -> None:
         scene.wait(2 * WAIT_S)
         assert not scene.of(SharedFaultFound)
         assert {event.job for event in scene.of(NodesRequested)} == {"one", "two"}
+
+
+def test_hints_of_two_jobs_are_not_compared() -> None:
+    scene = Scene()
+    scene.alert("a", 0, shared="RDMA of the job", confidence="hint")
+    scene.alert("b", 1, shared="RDMA of the job", confidence="hint")
+    assert not scene.of(SharedFaultFound)
