@@ -21,6 +21,7 @@ from holdfast_proving.scenario.load import load_scenario
 TRIALS = (
     "full",
     "two-at-once",
+    "far-back",
     "passed",
     "prices",
     "each-start",
@@ -40,6 +41,7 @@ SHOWN_IN = {
         leaves_unreplaced evicts_without_replacement pauses_for_nothing restarts_twice hoards begins_late finds_late
     """,
     "two-at-once": "believes_one_test",
+    "far-back": "never_settles compares_own_nodes",
     "lone-lemon": "stands_without",
     "passed": "replaces_what_has_passed",
     "each-start": "forgets_nodes",

@@ -10,6 +10,7 @@ from holdfast.events import Inspection, Progress
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.load import Settings
 from holdfast.symptoms import Symptom
+from holdfast_controller import service
 from holdfast_controller.plan import generation
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts, recovery, rungs, slow
@@ -156,6 +157,16 @@ COURSES: tuple[Policy, ...] = (
         name="restarts_for_any_slowness",
         about="restarts for slowness that costs less than the restart",
         patches=(Patch(slow, "price", always(slow.Price(restart_s=0.001, redo_s=0.0))),),
+    ),
+    Policy(
+        name="never_settles",
+        about="an incident lasts until the job is past the step at which it had failed, however long the way back is",
+        patches=(Patch(generation, "close_when_settled", always(None)),),
+    ),
+    Policy(
+        name="compares_own_nodes",
+        about="compares alerts about what nodes share within a job only",
+        patches=(Patch(service, "reporters_of", always({})),),
     ),
     Policy(name="begins_late", about="each start takes a minute longer than it has to", conditions=_begins_late),
     Policy(name="finds_late", about="hangs and slowness are found two minutes late", conditions=_finds_late),
