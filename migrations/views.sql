@@ -121,7 +121,8 @@ left join lateral (
                        when 'hang_found' then (e.body->>'since')::timestamptz
                            else e.at end) as at,
            min(e.at) as noticed_at,
-           max(case e.type when 'process_exited' then (e.body->>'step')::bigint end) as step
+           (array_agg((e.body->>'step')::bigint order by e.at)
+               filter (where e.type = 'process_exited' and (e.body->>'step')::bigint >= 0))[1] as step
     from (
         select e.type, e.at, e.body from historian.events e
         where (e.type in ('process_exited', 'node_lost', 'deadline_passed', 'bad_number')
@@ -168,15 +169,17 @@ left join lateral (
     ) as exists
 ) u on true
 left join lateral (
-    -- The last step before the fault. Ranks whose partner is gone report theirs when they are stopped, after it.
-    select greatest(f.step, o.failed_step, (
+    -- The last step before the fault, as the controller counts it: that of the first rank to end. Those that train on
+    -- without it until they next exchange something add steps that are none of the job's. Where no rank has reported a
+    -- step of its own at its end, it is the newest of any rank, which may be reported only when the ranks are stopped.
+    select greatest(f.step, o.failed_step, case when f.step is null then (
         select max((sample->>'step')::bigint) from (
             select e.body from historian.events e
             where e.type = 'steps_measured' and e.job = g.job and e.generation = before.generation
               and before.generation >= g.previous
             order by e.at desc limit 32
         ) newest, jsonb_array_elements(newest.body->'samples') sample
-    )) as reached
+    ) end) as reached
 ) l on true
 left join lateral (
     select max(node.at) as at from (

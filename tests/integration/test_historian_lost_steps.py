@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.events import (
@@ -11,6 +12,7 @@ from holdfast.events import (
     FirstStep,
     JobFinished,
     NodeLost,
+    ProcessExited,
     StepsNumbered,
 )
 from holdfast.fresh_ids import uuid7
@@ -163,6 +165,23 @@ async def test_a_lost_node_costs_all_steps_that_were_made(urls: dict[str, str]) 
     await record(urls["historian"], story.events)
     _, row = await query(urls["reader"], GENERATIONS, story.job)
     assert row["lost_steps"] == 17
+
+
+async def test_steps_of_a_rank_that_trained_on_alone_are_not_lost_steps_of_the_job(urls: dict[str, str]) -> None:
+    """Ranks that average their weights every 15 steps: one dies at step 9, and the other makes five more without it."""
+    story = Story("averaged")
+    story.submit()
+    story.start(0.001, 0.5)
+    died = story.kill(10.0, step=9)
+    story.open(10.1, died, failed_step=9)
+    story.say(ProcessExited, 11.9, node="n1", rank=0, local_rank=0, exit_code=1, exited_at=story.at(11.8), step=14)
+    story.start(12.0, 13.0, restore=5)
+    story.steps(0, 14, 11.7)
+    story.events[-1] = msgspec.structs.replace(story.events[-1], generation=1)
+    await record(urls["historian"], story.events)
+    _, row = await query(urls["reader"], GENERATIONS, story.job)
+    assert row["lost_steps"] == 4
+    assert (await one(urls, INCIDENTS, story.job))["lost_steps"] == 4
 
 
 async def test_steps_that_the_scripts_output_numbers(urls: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.conclusion import conclude
 from holdfast_controller.plan.evidence.joined import joined_cause
-from holdfast_controller.plan.evidence.rank_exits import rank_exit, with_exit
+from holdfast_controller.plan.evidence.rank_exits import of_generation, rank_exit, with_exit
 from holdfast_controller.plan.incident.classify import (
     OF_USER_CODE,
     classify,
@@ -27,6 +27,7 @@ from holdfast_controller.plan.incident.recovery import (
     handle_late_failure,
     is_of_incident,
 )
+from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Stopping
 
 
@@ -110,7 +111,7 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
         named=_name(symptom, diagnosis, cause if is_about_this else None),
         root=cause.root if is_about_this and cause else diagnosis.root,
         generation=generation,
-        step=max(event.step, state.step),
+        step=_last_step(state, event, generation),
         text=describe_exit(event),
         node=event.node,
         rank=event.rank,
@@ -120,6 +121,14 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
         lacks_steps=lacks_steps(event),
         may_be_outage=symptom is Symptom.RANKS_VANISHED and event.agent_was_away,
     )
+
+
+def _last_step(state: JobState, event: ProcessExited, generation: int) -> int:
+    """Return the last step before the failure. A rank that trained on without the one that ended first, as until they
+    next average their weights, adds none: the job as a whole did not make those steps.
+    """
+    has_ended_before = any(one.has_stepped and one.rank != event.rank for one in of_generation(state.exits, generation))
+    return state.step if has_ended_before else max(event.step, state.step)
 
 
 def _joined(draft: JobDraft, generation: int) -> Cause | None:
