@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from holdfast.engines.crash.log import LogLine, moment
+from holdfast.engines.crash.log import LogLine, dissect, moment
 
 _ENDED = re.compile(r"failed \(exitcode: (-?\d+)\),? (?:local_)?rank: (\d+) \(pid: \d+\)")
 _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
@@ -28,6 +28,8 @@ _SRUN_TASK = re.compile(
 )
 _TASKS_MAX = 65536
 _KILLED = -9
+_NEVER_OF_PARTNERS = (4, 7, 8, 9, 11)
+"""Signals that end no process because it lost a partner: the launcher's own SIGKILL comes seconds later."""
 ENDED_BY_LAUNCHER = -15
 """Exit code of ranks that their launcher ended: after the first failure it sends SIGTERM to the others."""
 _MPIRUN = re.compile(r"process rank (\d+) with PID \S+ on node \S+ exited on signal (\d+)")
@@ -101,6 +103,21 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
         elif match := _PADDLE.match(text):
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
     return found
+
+
+def signal_of_first(text: str) -> int | None:
+    """Return the signal that ended the process of which torchrun's report in this text says that it failed first; None
+    without such a report, or if that process ended by itself.
+
+    torchrun compares whole seconds, and then names the lowest rank, though that one may only have lost its partner.
+    """
+    ends = rank_ends(dissect(line, at) for at, line in enumerate(text.split("\n"), 1))
+    first = next((end for end in reversed(ends) if end.is_first), None)
+    if first is None:
+        return None
+    if first.code > 0:
+        first = next((end for end in ends if end.at == first.at and -end.code in _NEVER_OF_PARTNERS), first)
+    return -first.code if first.code < 0 else None
 
 
 def stopped_by_launcher(ends: Sequence[RankEnd]) -> list[RankEnd]:

@@ -10,6 +10,7 @@ from signal import SIGABRT
 
 from holdfast import exit_codes
 from holdfast.engines.crash import Diagnosis, diagnose_end, hands_of_log, rule_of_exception
+from holdfast.engines.crash.launcher_reports import signal_of_first
 from holdfast.engines.log_end import end_of_log
 from holdfast.events import ProcessExited
 from holdfast.symptoms import Symptom
@@ -54,6 +55,9 @@ _OF_PEER = frozenset(
 )
 """Crashes of ranks that wait for another rank, or cannot reach it."""
 
+_OF_PROCESSES = frozenset({"ChildFailedError", "CalledProcessError"})
+"""Exceptions that only report how a process ended which the script had started, such as a launcher of its own."""
+
 _TAIL_CHARS = 4000
 """Length of the end of a log that is searched for the reason of an abort."""
 
@@ -74,6 +78,13 @@ def diagnose(exited: ProcessExited) -> Diagnosis:
 
 def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
     """Return the symptom of this end; `alone`: no other rank could be lost. Unknown errors count as the script's."""
+    number = killed_by(exited)
+    if number is not None:
+        # A library that loses a partner in its own thread aborts the process; so does one that finds a device broken.
+        if number != SIGABRT or alone:
+            return Symptom.KILLED_BY_SIGNAL
+        hands = hands_of_log(end_of_log(exited.log_tail, _TAIL_CHARS))
+        return Symptom.PEER_LOST if "cascade" in hands and "first" not in hands else Symptom.KILLED_BY_SIGNAL
     if exited.exception is not None:
         name = exited.exception.type.rsplit(".", 1)[-1]
         rule = rule_of_exception(exited.exception.type, exited.exception.message)
@@ -88,15 +99,23 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
             # A process that the script has started was killed, and the script only reports that.
             return Symptom.KILLED_BY_SIGNAL
         return Symptom.INFRASTRUCTURE_ERROR if rule.symptom in _OF_NODE else Symptom.USER_EXCEPTION
-    if exited.signal is not None:
-        # A library that loses a partner in its own thread aborts the process; so does one that finds a device broken.
-        if exited.signal != SIGABRT or alone:
-            return Symptom.KILLED_BY_SIGNAL
-        hands = hands_of_log(end_of_log(exited.log_tail, _TAIL_CHARS))
-        return Symptom.PEER_LOST if "cascade" in hands and "first" not in hands else Symptom.KILLED_BY_SIGNAL
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED
     return Symptom.SERVICE_ELSEWHERE if diagnose(exited).symptom in _OF_SERVICE else Symptom.EXIT_CODE
+
+
+def killed_by(exited: ProcessExited) -> int | None:
+    """Return the signal that ended the rank, or a process of its own launcher whose report is how it ended; None if it
+    ended by itself."""
+    if exited.exception is not None:
+        if exited.exception.type.rsplit(".", 1)[-1] not in _OF_PROCESSES:
+            return None
+        if (number := signal_of_first(exited.exception.message)) is not None:
+            return number
+    elif exited.signal is not None or not exited.exit_code:
+        return exited.signal
+    # The report's last part is about the first failure, and a long message is cut.
+    return signal_of_first(end_of_log(exited.log_tail, _TAIL_CHARS))
 
 
 _NO_MORE = frozenset({Symptom.UNKNOWN, Symptom.KILLED, Symptom.USER_CODE_ERROR})
@@ -118,8 +137,8 @@ OF_USER_CODE = frozenset({Symptom.USER_EXCEPTION, Symptom.EXIT_CODE})
 
 def signature(exited: ProcessExited) -> str:
     """Return the part of the error that is equal when it recurs: without addresses and amounts."""
-    if exited.exception is None and exited.signal is not None:
-        return f"signal {exited.signal}"
+    if (number := killed_by(exited)) is not None:
+        return f"signal {number}"
     if exited.exception is None:
         return f"exit code {exited.exit_code}"
     return f"{exited.exception.type}: {_NUMBER.sub('#', exited.exception.message)}"
@@ -140,6 +159,8 @@ def is_superseded(exited: ProcessExited) -> bool:
 
 def describe_exit(exited: ProcessExited) -> str:
     where = f"rank {exited.rank} on {exited.node}"
+    if exited.signal is None and (number := killed_by(exited)) is not None:
+        return f"{where} ended because a process that it had launched was killed by signal {number}"
     if exited.exception is not None:
         return f"{where} raised {exited.exception.type}: {exited.exception.headline[:200]}".rstrip(": ")
     if exited.signal is not None:

@@ -10,7 +10,14 @@ from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
 from holdfast.trainer.checkpoint.errors import StepsAbsent
 from holdfast_controller.plan.evidence.rank_exits import TEXT_CHARS_MAX, rank_exit
-from holdfast_controller.plan.incident.classify import STEPS_ABSENT, classify, diagnose, lacks_steps
+from holdfast_controller.plan.incident.classify import (
+    STEPS_ABSENT,
+    classify,
+    describe_exit,
+    diagnose,
+    lacks_steps,
+    signature,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -140,3 +147,65 @@ def test_the_cause_of_an_abort_is_found_above_the_stacks_that_python_prints_afte
     assert diagnose(event).symptom is Symptom.CUDA_ERROR
     kept = rank_exit(event, diagnose(event), LadderPolicy())
     assert len(kept.log_tail) <= TEXT_CHARS_MAX and "CUDA error" in kept.log_tail
+
+
+CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+
+
+def torchruns_report(*ends: tuple[int, int, int]) -> str:
+    """What torchrun prints of ranks, each with exit code and second of its end; the last one is what it saw first."""
+    *others, first = (
+        f"  time      : 2026-11-29_22:41:{second:02}\n  host      : localhost\n"
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {4711 + rank})\n  error_file: <N/A>\n"
+        for rank, code, second in ends
+    )
+    failures = "".join(f"[{place}]:\n{text}" for place, text in enumerate(others, 1)) or "  <NO_OTHER_FAILURES>\n"
+    return (
+        f"\n====\ntrain.py FAILED\n----\nFailures:\n{failures}----\n"
+        f"Root Cause (first observed failure):\n[0]:\n{first}====\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends", "symptom"),
+    [
+        pytest.param([(1, -9, 5)], Symptom.KILLED_BY_SIGNAL, id="killed"),
+        pytest.param([(0, -15, 5), (1, -9, 5)], Symptom.KILLED_BY_SIGNAL, id="killed, and its partner stopped"),
+        pytest.param(
+            [(1, -11, 5), (0, 1, 5)], Symptom.KILLED_BY_SIGNAL, id="a lost partner of the same second is named"
+        ),
+        pytest.param([(1, -9, 35), (0, 1, 5)], Symptom.USER_EXCEPTION, id="the launcher ended what ignored SIGTERM"),
+        pytest.param([(1, -15, 5), (0, 1, 5)], Symptom.USER_EXCEPTION, id="an error of the script"),
+    ],
+)
+def test_a_process_of_the_scripts_own_launcher_is_judged_as_a_rank(
+    ends: list[tuple[int, int, int]], symptom: Symptom
+) -> None:
+    report = torchruns_report(*ends)
+    raised = ended(f"{CHILD_FAILED}: {report}")
+    called = ended(
+        "subprocess.CalledProcessError: Command '['torchrun', 'train.py']' returned non-zero exit status 1.",
+        log=f"{CHILD_FAILED}:{report}",
+    )
+    assert [classify(it) for it in (raised, called)] == [symptom, symptom]
+    by_code = Symptom.EXIT_CODE if symptom is Symptom.USER_EXCEPTION else symptom
+    assert classify(ended(code=1, log=f"{CHILD_FAILED}:{report}")) is by_code
+
+
+def test_the_sentence_and_the_mark_of_a_killed_process_of_a_launcher_name_the_signal() -> None:
+    killed = ended(f"{CHILD_FAILED}: {torchruns_report((1, -9, 5))}")
+    assert describe_exit(killed) == (
+        "rank 2 on node-0 ended because a process that it had launched was killed by signal 9"
+    )
+    assert signature(killed) == signature(ended(signal=9)) == "signal 9"
+
+
+def test_of_a_report_too_long_for_an_exceptions_message_the_end_of_the_log_is_read() -> None:
+    report = torchruns_report(*((rank, -15, 5) for rank in range(1, 40)), (0, -9, 5))
+    cut = ended(f"{CHILD_FAILED}: {report[:4096]}", log=f"{CHILD_FAILED}:{report}")
+    assert classify(cut) is Symptom.KILLED_BY_SIGNAL
+
+
+def test_an_error_of_the_script_is_no_kill_because_an_earlier_launcher_reported_one() -> None:
+    log = f"{CHILD_FAILED}:{torchruns_report((1, -9, 5))}"
+    assert classify(ended("KeyError: 'a'", log=log)) is Symptom.USER_EXCEPTION
