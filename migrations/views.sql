@@ -247,7 +247,7 @@ select o.incident, o.job, o.at as opened_at, c.at as closed_at,
            as attempts,
        coalesce(c.outcome, 'open') as outcome,
        (select case when bool_or(g.is_restart and g.lost_steps is null
-                                 and (g.is_start_known is not null or g.outcome in ('starting', 'completed')))
+                                 and (g.is_start_known is not null or g.outcome in ('starting', 'completed', 'stopped')))
                then null else coalesce(sum(g.lost_steps), 0)::bigint end
         from historian.generations g where g.job = o.job and g.incident = o.incident) as lost_steps,
        case when c.outcome = 'recovered' then
@@ -421,7 +421,7 @@ select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'ru
        (select count(*) from historian.events e
         where e.type = 'incident_opened' and e.job = s.job) as incidents,
        (select case when bool_or(g.is_restart and g.lost_steps is null
-                                 and (g.is_start_known is not null or g.outcome in ('starting', 'completed')))
+                                 and (g.is_start_known is not null or g.outcome in ('starting', 'completed', 'stopped')))
                then null else coalesce(sum(g.lost_steps), 0) end
         from historian.generations g where g.job = s.job) as lost_steps,
        s.body->'spec'->>'script' as script,

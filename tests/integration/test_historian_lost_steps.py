@@ -119,18 +119,19 @@ async def test_steps_that_no_script_reports(
     assert (ettr["ettr"] is None) == (lost is None)
 
 
+@pytest.mark.parametrize("outcome", ["completed", "stopped"])
 async def test_what_a_job_lost_is_unknown_if_its_last_generation_ended_without_a_step_that_was_seen(
-    urls: dict[str, str],
+    urls: dict[str, str], outcome: str
 ) -> None:
     """As of a script that applies gradients by hand."""
-    story = Story("by-hand")
+    story = Story(f"by-hand-{outcome}")
     story.submit()
     story.start(0.001, 0.5)
     died = story.kill(10.0, step=-1)
     story.open(10.1, died, failed_step=-1)
     story.start(10.2, 11.0)
     story.close(20.0)
-    story.say(JobFinished, 20.0, outcome="completed", exit_code=0, reason="every rank exited with code 0")
+    story.say(JobFinished, 20.0, outcome=outcome, exit_code=0, reason="its ranks have ended")
     await record(urls["historian"], [event for event in story.events if event.type != "first_step"])
     assert (await one(urls, JOBS, story.job))["lost_steps"] is None
     assert (await one(urls, INCIDENTS, story.job))["lost_steps"] is None
