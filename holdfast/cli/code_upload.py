@@ -10,6 +10,7 @@ import click
 from holdfast.bus import Bus
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.output.tables import printable
+from holdfast.code.in_place import HELD
 from holdfast.code.manifest import encode
 from holdfast.code.on_bus import publish
 from holdfast.code.private_files import PRIVATE
@@ -44,7 +45,8 @@ def snapshot_for_script(script: Path, *own: Path) -> Snapshot | None:
         except SnapshotRefused as error:
             why = str(error)
         else:
-            _name_left_out(left for left in taken.left_out if left.why in PRIVATE)
+            # All others are read where they lie, whether or not they belong to the version.
+            _name_left_out(left for left in taken.left_out if left.why in PRIVATE and left.path.endswith(HELD))
             return taken
     click.echo(
         f"the script runs where it lies, and cannot be updated or rolled back while it runs: {printable(why)}. Name "

@@ -11,7 +11,7 @@ from holdfast.code.manifest import Manifest, ManifestEntry, digest_of
 from holdfast.code.unchanged import Unchanged
 
 SOURCES = (".py", ".pyi", ".pyx", ".pxd", ".so", ".sh", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh")
-_CODE = (*SOURCES, ".yaml", ".yml", ".toml", ".cfg", ".ini")
+HELD = (*SOURCES, ".yaml", ".yml", ".toml", ".cfg", ".ini")
 """Files that are held at the version. A script may write others beside itself, and needs them as it left them."""
 
 TREE_BYTES_MAX = 32 << 20
@@ -98,7 +98,7 @@ class SourceTree:
 
 
 def _is_held(entry: ManifestEntry) -> bool:
-    return entry.is_executable or entry.target is not None or entry.path.endswith(_CODE)
+    return entry.is_executable or entry.target is not None or entry.path.endswith(HELD)
 
 
 def from_tree(root: str, manifest: Manifest, wanted: Collection[str]) -> dict[str, bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,25 @@ def test_the_code_of_a_script_is_kept_unless_that_is_not_wanted(asked: Asked) ->
         assert found is not None and [entry.path for entry in found.manifest.entries] == ["train.py"]
     assert asked.run("--code", "none").output == ""
     assert (asked[-1][0].code_root, asked[-1][1]) == ("", None)
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+def test_a_closed_file_is_named_where_it_makes_a_difference_that_it_is_in_no_version(asked: Asked) -> None:
+    """A script reads it where it lies, as it would any other file that is not code: an edit counts at once."""
+    root = asked.script.parent
+    for name in ("token.txt", "settings.yaml"):
+        (root / name).touch(0o600)
+    assert asked.run().output.endswith("read where it lies: settings.yaml (closed to other users)\n")
+    (root / "settings.yaml").unlink()
+    assert asked.run().output == ""
+    assert "token.txt (closed to other users)" in asked.run("--code", str(root)).output
 
 
 def test_what_is_too_large_to_be_kept_unasked_runs_where_it_lies_and_says_so(
