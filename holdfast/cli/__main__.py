@@ -1,18 +1,16 @@
 """Entry point of `holdfast`: Ctrl-C ends it without a traceback, even during imports."""
 
-import sys
+from holdfast.cli.interrupts import end_at_once
 
-from holdfast.exit_codes import INTERRUPTED
+# Before anything else is imported.
+end_at_once()
 
 
 def main() -> None:
-    try:
-        from holdfast.daemon.quick_imports import quick_imports
+    from holdfast.daemon.quick_imports import quick_imports
 
-        with quick_imports():
-            from holdfast.cli.main import main as command
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    with quick_imports():
+        from holdfast.cli.main import main as command
     command(prog_name="holdfast")
 
 

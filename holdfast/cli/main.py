@@ -10,6 +10,7 @@ from typing import Any
 import click
 import structlog
 
+from holdfast.cli.interrupts import raise_again
 from holdfast.daemon.quick_imports import quick_imports
 from holdfast.exit_codes import INTERRUPTED
 
@@ -82,6 +83,7 @@ class _OnDemand(click.Group):
             return None
         with quick_imports():
             command = getattr(importlib.import_module(f"holdfast.cli.commands.{folder}.{cmd_name}"), cmd_name)
+        raise_again()
         assert isinstance(command, click.Command)
         if ctx.resilient_parsing:
             # A shell asks what may come next.

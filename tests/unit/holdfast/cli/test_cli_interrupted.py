@@ -15,16 +15,41 @@ class CtrlC(MetaPathFinder):
         if name == at:
             os.kill(os.getpid(), signal.SIGINT)
 
-from holdfast.cli.__main__ import main
 sys.meta_path.insert(0, CtrlC())
-at, sys.argv = sys.argv[1], ["holdfast", "jobs"]
+at, sys.argv = sys.argv[1], ["holdfast", *sys.argv[2:]]
+from holdfast.cli.__main__ import main
 main()
 """
 
 
-@pytest.mark.parametrize("at", ["click", "holdfast.cli.commands.jobs.jobs", "asyncpg"])
-def test_it_ends_with_130_and_no_traceback(at: str) -> None:
+@pytest.mark.parametrize(
+    ("at", "command"),
+    [
+        ("holdfast.exit_codes", "jobs"),
+        ("click", "jobs"),
+        ("holdfast.cli.commands.jobs.jobs", "jobs"),
+        ("asyncpg", "jobs"),
+        ("holdfast.cli.commands.jobs.run", "run"),
+        ("nats", "run"),
+    ],
+)
+def test_it_ends_with_130_and_no_traceback(at: str, command: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, at], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", INTERRUPTED, at, command, "train.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
+def test_ctrl_c_that_a_shell_keeps_from_commands_in_the_background_stays_ignored() -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", INTERRUPTED, "click", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
