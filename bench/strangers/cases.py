@@ -45,8 +45,8 @@ class Case(NamedTuple):
     """It restores all that its losses depend on."""
     has_count: bool = True
     """It shows from which step it goes on; otherwise "unknown" is the truth."""
-    victim: str = "rank"
-    """What is struck: a rank's process, or its `child`."""
+    child: str = ""
+    """What is struck: a child of rank 0 with this in its command line, the last one; "": the process of rank 1."""
     quick: bool = False
     """It is among those of --quick."""
 
@@ -237,7 +237,19 @@ CASES = (
         strike_at=73,
         launch=("--nproc-per-node=1", *MEET),
         has_count=False,
-        victim="child",
+        # Beside the workers, spawn has a process that tracks resources.
+        child="spawn_main",
+    ),
+    Case(
+        "nested",
+        "calls torchrun itself",
+        "nested",
+        ("main.py",),
+        "log.txt",
+        strike_at=73,
+        launch=("--nproc-per-node=1", *MEET),
+        has_count=False,
+        child="inner.py",
     ),
     Case(
         "preemptible",

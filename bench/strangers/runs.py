@@ -141,11 +141,9 @@ def _victim(scene: Scene, case: Case, job: str) -> int:
     """Return the process that is struck."""
     started = scene.running.await_event(job, "ranks_started", START_LIMIT_S)
     ranks = {entry["rank"]: entry["pid"] for event in started for entry in event["ranks"]}
-    if case.victim == "rank":
+    if not case.child:
         return int(ranks[VICTIM])
-    # Beside the workers, spawn has a process that tracks resources.
-    children = [pid for pid in machine.children(ranks[0]) if b"spawn_main" in _command_line(pid)]
-    return children[-1]
+    return [pid for pid in machine.children(ranks[0]) if case.child.encode() in _command_line(pid)][-1]
 
 
 def _command_line(pid: int) -> bytes:

@@ -105,7 +105,6 @@ def judge_struck(case: Case, fault: str, reference: list[Note], struck: Struck) 
     is_complete = struck.ended.code == 0 and bool(notes) and bool(reference) and notes[-1].step == reference[-1].step
     wanted = SYMPTOMS[fault]
     rank = None if first.get("rank") is None else int(first["rank"])
-    is_spawned = case.victim != "rank"
     return Told(
         back_s=struck.back_s,
         is_complete=is_complete,
@@ -119,7 +118,7 @@ def judge_struck(case: Case, fault: str, reference: list[Note], struck: Struck) 
         is_same=(different == 0) if case.is_exact else None,
         failure=struck.failure or ("" if is_complete else struck.ended.stderr[-1500:]),
         verdict=_verdict(case, lost, told_lost),
-        names_it=first.get("symptom") == wanted and rank == VICTIM if not is_spawned else bool(first),
+        names_it=first.get("symptom") == wanted and rank == (0 if case.child else VICTIM),
     )
 
 
