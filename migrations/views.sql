@@ -483,7 +483,8 @@ language sql stable parallel safe as $$
                not exists (select from trained t where t.job = s.job and t.is_unknown)
                    -- It trained without steps that could be seen.
                    and not exists (select from known g where g.job = s.job and g.first_step_at is null
-                                   and g.outcome = 'completed') as is_numbered
+                                   and (g.outcome = 'completed' or g.outcome = 'stopped'
+                                        and not exists (select from trained t where t.job = g.job))) as is_numbered
         from historian.jobs s
     ) j
     cross join lateral (
