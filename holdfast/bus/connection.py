@@ -181,11 +181,13 @@ class Connection:
     async def _open_link(self, *, forgive: bool) -> Link:
         pause = _Backoff()
         while True:
+            _end_if_cancelled()
             link: Link | None = None
             try:
                 link = await Link.open(current(self._url), self._name, self._network)
                 if self._makes_streams:
                     await ensure_streams(link)
+                _end_if_cancelled()
             except BaseException as error:
                 if link is not None:
                     await link.close()
@@ -212,6 +214,15 @@ class _Backoff:
     async def wait(self) -> None:
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
+
+
+def _end_if_cancelled() -> None:
+    """Raise CancelledError if this task is to end: nats-py, and Python 3.11 under it, catch some that come while it
+    opens or closes a connection, and the task would go on for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _until_lost(link: Link) -> None:
