@@ -64,6 +64,15 @@ class HardenedClient(Client):
             take(early.get_nowait())
         return subscription
 
+    async def _flush_pending(self, force_flush: bool = False) -> object:
+        """Raise CancelledError if the task is to end meanwhile: nats-py catches it, and a publisher would go on."""
+        task = asyncio.current_task()
+        before = task.cancelling() if task is not None else 0
+        flushed: object = await super()._flush_pending(force_flush)
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
+        return flushed
+
     async def _process_connect_init(self) -> None:
         try:
             await super()._process_connect_init()
