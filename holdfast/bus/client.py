@@ -73,6 +73,16 @@ class HardenedClient(Client):
             raise asyncio.CancelledError
         return flushed
 
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        """Report the end also of a connection that was cut with something unsent: nats-py would stop at that error."""
+        try:
+            await super()._close(status, do_cbs)
+        except OSError:
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]
+            if do_cbs and self._closed_cb is not None:
+                await self._closed_cb()
+
     async def _process_connect_init(self) -> None:
         try:
             await super()._process_connect_init()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 
+import pytest
 from nats.aio.client import DEFAULT_PENDING_SIZE
 
 from holdfast.bus.link import Link
@@ -26,11 +29,23 @@ async def test_a_connection_that_is_being_made_is_given_up_at_any_moment() -> No
             assert connecting.cancelled()
 
 
-async def test_a_publisher_is_ended_while_the_server_takes_nothing() -> None:
+class Stuffed(NamedTuple):
+    """A link to a server that takes nothing, a task that publishes on it without end, and the server's side of it."""
+
+    link: Link
+    publishing: asyncio.Task[None]
+    connection: asyncio.StreamWriter
+
+
+@pytest.fixture
+async def stuffed() -> AsyncIterator[Stuffed]:
+    connections: list[asyncio.StreamWriter] = []
+
     async def take_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id": "test", "max_payload": 1048576}\r\n')
         await reader.readuntil(b"PING\r\n")
         writer.write(b"PONG\r\n")
+        connections.append(writer)
 
     async def publish() -> None:
         while True:
@@ -43,8 +58,23 @@ async def test_a_publisher_is_ended_while_the_server_takes_nothing() -> None:
     async with asyncio.timeout(30):
         while link._client.pending_data_size <= DEFAULT_PENDING_SIZE:  # noqa: ASYNC110 - nats-py tells nothing
             await asyncio.sleep(0.01)
+    yield Stuffed(link, publishing, connections[0])
     publishing.cancel()
-    ended, _ = await asyncio.wait([publishing], timeout=10)
-    assert ended and publishing.cancelled(), publishing
+    connections[0].transport.abort()
+    await asyncio.wait([publishing])
+    async with asyncio.timeout(10):
+        await link.ended.wait()
     await link.close()
     server.close()
+
+
+async def test_a_publisher_is_ended_while_the_server_takes_nothing(stuffed: Stuffed) -> None:
+    stuffed.publishing.cancel()
+    ended, _ = await asyncio.wait([stuffed.publishing], timeout=10)
+    assert ended and stuffed.publishing.cancelled()
+
+
+async def test_the_end_of_a_connection_is_noticed_at_once_with_something_unsent(stuffed: Stuffed) -> None:
+    stuffed.connection.transport.abort()
+    async with asyncio.timeout(10):
+        await stuffed.link.ended.wait()
