@@ -185,7 +185,10 @@ class Agent:
             await asyncio.shield(serving)
         except asyncio.CancelledError:
             if not serving.done():
-                await self._leave()
+                await self._leave(serving)
+            if serving.done():
+                # What has failed meanwhile is told, and the node is left all the same.
+                serving.result()
             raise
         finally:
             serving.cancel()
@@ -230,15 +233,18 @@ class Agent:
         await self._hold.take(bus)
         return bus
 
-    async def _leave(self) -> None:
-        """End the ranks within their grace, and give the bus a moment."""
+    async def _leave(self, serving: asyncio.Task[None]) -> None:
+        """End the ranks within their grace, and give the bus a moment; without `serving` nothing is heard of them."""
         log.info("leaving")
         self._reconciler.learn(ShutdownRequested(id=uuid7()))
+        ended = asyncio.create_task(self._zygote.ended.wait(), name="zygote's end")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeouts.stop_grace_s + FLUSH_MAX_S):
-                await self._zygote.ended.wait()
-                self._watcher.collect()
-                await self._flush()
+                await asyncio.wait([ended, serving], return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    self._watcher.collect()
+                    await self._flush()
+        ended.cancel()
         self._vault.end()
         self._directories.forget_ledgers()
 

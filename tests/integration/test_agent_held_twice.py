@@ -6,18 +6,30 @@ import asyncio
 import contextlib
 import os
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from holdfast.bus import Bus
-from holdfast.events import NodeDeparted, NodeRefused, NodeRegistered
+from holdfast.events import NodeDeparted, NodeRefused, NodeRegistered, RanksStarted
+from holdfast.events.parts.job import AgentPlace, JobSpec
 from holdfast.node import process_mark
 from holdfast.subjects import heartbeat_subject
-from tests.integration.agent_node import WAIT_S, Node, node
+from holdfast_agent.node_hold import Holding
+from tests.integration.agent_node import WAIT_S, Node, gone, node, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("not yet", flush=True))
+print("ready", flush=True)
+while True:
+    time.sleep(60)
+"""
 
 
 class Beat(msgspec.Struct):
@@ -105,3 +117,32 @@ async def test_an_agent_that_was_away_gives_way_to_the_one_that_took_its_node(
         refused = await first.heard.wait(NodeRefused)
         assert refused.holder.pid == other.process.pid
         assert not first.heard.all(NodeDeparted)
+
+
+async def test_an_agent_that_leaves_gives_way_at_once(node_place: Path, tmp_path: Path, embedded_nats: str) -> None:
+    """Its ranks end at once then, and no longer within their grace: of their end it hears nothing more."""
+    patient = {"HOLDFAST_TIMEOUTS_STOP_GRACE_S": "300", "HOLDFAST_TIMEOUTS_START_S": "600"}
+    async with node("n-leaves", node_place, embedded_nats, patient) as it:
+        registered = await it.complete()
+        (tmp_path / "stubborn.py").write_text(STUBBORN)
+        job = JobSpec(
+            name="job-1",
+            script=str(tmp_path / "stubborn.py"),
+            nproc_per_node=1,
+            cwd=str(tmp_path),
+            directory=str(tmp_path),
+        )
+        await it.order(job, 1, registered.facts.store_ports[1])
+        started = await it.heard.wait(RanksStarted)
+        output = it.directory / "logs/job-1/rank-0.out"
+        await until(lambda: output.exists() and "ready" in output.read_text())
+        it.process.terminate()
+        await until(lambda: "not yet" in output.read_text())
+        holder = Holding(
+            instance="earlier",
+            since=datetime(2026, 1, 1, tzinfo=UTC),
+            place=AgentPlace(hostname="elsewhere", pid=1, state_dir="/state"),
+        )
+        await it.bus.broadcast(heartbeat_subject("n-leaves"), msgspec.json.encode(holder))
+        assert await exit_code(it) == 1
+        await gone(started.ranks[0].pid)
