@@ -57,6 +57,7 @@ WRONG = {
             "config --step-s 0",
             "config --step-s -1",
             f"ping x {BUS} --timeout-s 0",
+            f"ping x {BUS} --wait --timeout-s -1",
             "ckpt verify --path dir --threads 65",
         ),
     ],

@@ -23,3 +23,10 @@ def test_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environmen
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert said in line
+
+
+def test_what_never_answers_is_waited_for_until_the_time_is_over() -> None:
+    environment = {"HOLDFAST_NATS_URL": "nats://127.0.0.1:1"}
+    result = CliRunner().invoke(main, ["ping", "controller", "--wait", "--timeout-s", "1.5"], env=environment)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith("Error: controller does not answer within 1.5 s")
