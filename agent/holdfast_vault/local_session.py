@@ -85,6 +85,8 @@ class LocalSession:
         self._persist_to: PersistTo | None = None
         self._handed_out: Segment | None = None
         self._begun: _BegunSave | None = None
+        self._writers_waited_s = 0.0
+        """In the last save that was copied beside training."""
 
     def run(self) -> None:
         """Answer until the other end closes the connection or breaks the protocol."""
@@ -234,6 +236,7 @@ class LocalSession:
         # Waits until the save before is sealed, be it of this rank's life or of the one before. The thread that seals
         # this one gives the turn back (`_seal_in_turn`).
         shelf.turn.acquire()
+        waited_s, self._writers_waited_s = self._writers_waited_s, 0.0
         is_over = threading.Event() if shelf.answers_when_sealed() else None
         segment: Segment | None = None
         try:
@@ -264,7 +267,7 @@ class LocalSession:
         if is_over is not None:
             self._finish_save()
             is_over.wait()
-        return Done()
+        return Done(writers_waited_s=waited_s)
 
     def _finish_save(self) -> None:
         """Have a thread finish the begun save, if there is one. It is started after the answer, because that takes a
@@ -302,7 +305,9 @@ class LocalSession:
         index: bytes,
     ) -> None:
         snapshot = MemorySnapshot(source, descriptor, layout, segment.memory)
-        self._seal(segment, request, index, snapshot.copy(self._copy_threads))
+        hashes = snapshot.copy(self._copy_threads)
+        self._writers_waited_s = snapshot.writers_waited_s
+        self._seal(segment, request, index, hashes)
 
     def _seal(self, segment: Segment, request: Save, index: bytes, hashes: tuple[int, ...] | None = None) -> None:
         """Put it on the shelf. `hashes` of its chunks, where they are known already."""

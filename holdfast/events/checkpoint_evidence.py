@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from holdfast.events.base import Evidence
 from holdfast.events.parts.job import KeptFor
 from holdfast.events.parts.scalars import Count, Name, Step
+
+KEPT_EVERY_MAX = 1024
+"""Kept steps further apart are useless: the disk has newer ones."""
 
 
 class StepsKept(Evidence, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,6 +33,21 @@ class CheckpointRestored(Evidence, frozen=True, kw_only=True, omit_defaults=True
     """Newest of them that all ranks must have had: the newest of all may not have been complete yet."""
     missing_ranks: tuple[Count, ...] = ()
     """The first of the ranks that had no step from `whole_step` on."""
+
+
+class KeepingSpaced(Evidence, frozen=True, kw_only=True, omit_defaults=True):
+    """From `step` on all ranks keep one step in `every` in memory; published by the agent of rank 0.
+
+    More than 1: keeping each would cost too much of training's time.
+    """
+
+    step: Step
+    every: Annotated[int, msgspec.Meta(ge=1, le=KEPT_EVERY_MAX)]
+    rank: Count | None = None
+    """The first rank that asked for it; None: it costs less by now."""
+    keep_s: float = 0.0
+    """Seconds that keeping a step costs that rank, and that its steps take without it."""
+    step_s: float = 0.0
 
 
 class ShardDamaged(Evidence, frozen=True, kw_only=True, omit_defaults=True):

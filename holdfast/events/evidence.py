@@ -9,6 +9,7 @@ from holdfast.events.checkpoint_evidence import (
     CheckpointRestored,
     CopiesRefused,
     KeepingInterrupted,
+    KeepingSpaced,
     ShardDamaged,
     StepNotPersisted,
     StepsKept,
@@ -347,6 +348,7 @@ AnyEvidence = (
     | StepsNumbered
     | Progress
     | StepsKept
+    | KeepingSpaced
     | CheckpointRestored
     | Inspection
     | DiagnosticResult

@@ -84,6 +84,15 @@ def _(event: events.CheckpointRestored) -> str:
 
 
 @_sentence.register
+def _(event: events.KeepingSpaced) -> str:
+    steps = "every step" if event.every == 1 else f"one step in {event.every}"
+    why = "that costs little enough by now"
+    if event.rank is not None:
+        why = f"keeping one costs rank {event.rank} {event.keep_s:.2g} s, its steps take {event.step_s:.2g} s"
+    return f"from step {event.step} on {steps} is kept in memory: {why}"
+
+
+@_sentence.register
 def _(event: events.NodeInspected) -> str:
     return "; ".join(_words(check.name, check.status, check.detail) for check in event.checks) or "no checks"
 

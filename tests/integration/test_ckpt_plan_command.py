@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import Result
 
-from holdfast.events import CopiesMeasured, GenerationStarted
+from holdfast.events import CopiesMeasured, GenerationStarted, KeepingSpaced
 from holdfast.fresh_ids import uuid7
 from holdfast.store.postgres import PostgresStore
 from holdfast_ckpt.service import Coordinator
@@ -54,10 +54,15 @@ def _measured(node: str, rank: int, keeper: str) -> CopiesMeasured:
     )
 
 
+def _spaced() -> KeepingSpaced:
+    common = {"id": uuid7(), "at": NOW, "source": "agent/a", "node": "a", "job": "gpt", "generation": 1}
+    return KeepingSpaced(**common, step=96, every=8, rank=3, keep_s=0.12, step_s=1.0)
+
+
 async def _store_plan(url: str) -> None:
     """Decide and write as the coordinator does."""
     coordinator, store = Coordinator(), await PostgresStore.connect(url, "ckpt", application_name="test")
-    for event in (_started(1, NODES), _measured("a", 0, "d")):
+    for event in (_started(1, NODES), _measured("a", 0, "d"), _spaced()):
         effect = coordinator.on_event(event, NOW)
         coordinator.adopt(effect)
         for rows in (effect.rows, coordinator.on_time(NOW, NOW).rows):
@@ -89,6 +94,15 @@ def test_the_plan_names_keepers_and_the_odds_of_each_loss(scene: Scene) -> None:
     # Of six pairs two keep each other's copies; any three of the four contain a pair; any group leaves all.
     assert ours[3:] == ["1", "x,", "2", "MB", "a", "node", "100", "%", "66.7", "%", "0.0", "%", "100", "%", "100", "%"]
     assert any(line[:4] == ["cross-group,", "two", "copies", "*"] for line in lines)
+
+
+def test_the_plan_names_the_steps_that_ranks_keep_and_what_a_restart_repeats(scene: Scene) -> None:
+    (line,) = (it for it in _plan(scene, "gpt").stdout.splitlines() if "again" in it)
+    assert line == (
+        "from step 96 on one step in 8 is kept in memory: keeping one costs rank 3 0.12 s, its steps take 1 s. "
+        "A restart trains up to 16 steps again."
+    )
+    assert data(_plan(scene, "gpt", "--json"))["kept"]["every"] == 8
 
 
 def test_the_loss_of_named_nodes(scene: Scene) -> None:

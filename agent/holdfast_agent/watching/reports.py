@@ -12,7 +12,15 @@ import msgspec
 import structlog
 
 from holdfast.decoding import UNREADABLE
-from holdfast.events import CheckpointRestored, CheckpointSaved, DiagnosticResult, Event, ReplayResult, StepsKept
+from holdfast.events import (
+    CheckpointRestored,
+    CheckpointSaved,
+    DiagnosticResult,
+    Event,
+    KeepingSpaced,
+    ReplayResult,
+    StepsKept,
+)
 from holdfast.events.parts.ranks import RankReplay
 from holdfast.events.parts.scalars import Count, Step
 from holdfast.fresh_ids import uuid7
@@ -23,6 +31,7 @@ from holdfast.trainer.report import (
     DEVICE_USED,
     DIAGNOSTIC_RESULT,
     HOOK_FAILED,
+    KEEPING_SPACED,
     REPLAY_RESULT,
     STEPS_KEPT,
 )
@@ -39,10 +48,11 @@ PATH_CHARS_MAX = 4_096
 log = structlog.get_logger(__name__)
 
 
-_AS_THEY_ARE: dict[str, type[DiagnosticResult | CheckpointRestored | StepsKept]] = {
+_AS_THEY_ARE: dict[str, type[DiagnosticResult | CheckpointRestored | StepsKept | KeepingSpaced]] = {
     DIAGNOSTIC_RESULT: DiagnosticResult,
     CHECKPOINT_RESTORED: CheckpointRestored,
     STEPS_KEPT: StepsKept,
+    KEEPING_SPACED: KeepingSpaced,
 }
 """Reports that have the fields of their event."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
@@ -112,6 +113,8 @@ class MemorySnapshot:
         self._unhashed = deque(number for number in range(chunks_of(target.size)) if not self._blocks_missing[number])
         self._hashes: dict[int, int] = {}
         self._failure: BaseException | None = None
+        self.writers_waited_s = 0.0
+        """Time in which a writer was served first. One whose block was just being copied is not in it."""
 
     def copy(self, threads: int = 1) -> tuple[int, ...]:
         """Copy everything, and return the hashes of its chunks. No writer waits any more when this returns or raises.
@@ -176,10 +179,12 @@ class MemorySnapshot:
         poll.register(self._descriptor, select.POLLIN)
         poll.register(done, select.POLLIN)
         while self._failure is None and done not in dict(poll.poll()):
+            began = time.monotonic()
             for address in userfaultfd.waiting_writers(self._descriptor):
                 index = self._layout.index_of[address // BLOCK_BYTES]
                 if self._take(index):
                     self._copy_block(index)
+            self.writers_waited_s += time.monotonic() - began
 
     def _copy_block(self, index: int) -> None:
         self._source.read(self._layout.blocks[index], self._target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import lcm
 from typing import Any
 
 import asyncpg
@@ -18,7 +19,8 @@ from holdfast.cli.output.unknown_job import unknown_job
 NODES_SHOWN_MAX = 32
 
 _PLAN = """
-select generation, strategy, protects, every, reason, body->'layout' as layout, body->'odds' as plans
+select generation, strategy, protects, every, reason, body->'layout' as layout, body->'odds' as plans,
+       coalesce(body->'kept', '{}') as kept
 from ckpt.plans where key = $1
 """
 _SHARDS = "select node_rank, step, bytes from ckpt.shards where job = $1"
@@ -33,6 +35,13 @@ class NodeCopies(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
 
 
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks keep one step in `every` in memory."""
+
+    every: int = 1
+    reason: str = ""
+
+
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Output of `holdfast ckpt plan --json`."""
 
@@ -44,6 +53,17 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     nodes: tuple[NodeCopies, ...]
     plans: tuple[Plan, ...]
+    kept: Kept = Kept()
+
+    @property
+    def repeated_max(self) -> int:
+        """Steps that a restart in place may have to train again: the newest that is kept may not be whole."""
+        return 2 * self.kept.every
+
+    @property
+    def repeated_without_node_max(self) -> int:
+        """The same after the loss of a node, of whose steps only some were copied."""
+        return 2 * lcm(self.every, self.kept.every)
 
     def lost_shards(self, lost: Iterable[str]) -> list[str]:
         """Return the nodes whose shards are in no memory after the loss of these nodes. Raises ClickException."""
@@ -68,6 +88,7 @@ async def job_plan(connection: Connection, job: str) -> JobPlan:
         **{name: row[name] for name in ("generation", "strategy", "protects", "every", "reason")},
         nodes=tuple(_copies(row["layout"], shards)),
         plans=msgspec.convert(row["plans"] or [], tuple[Plan, ...]),
+        kept=msgspec.convert(row["kept"], Kept),
     )
 
 
@@ -87,10 +108,19 @@ def plan_text(plan: JobPlan) -> str:
     """Return the plan, its odds and those of other plans."""
     every = "every step" if plan.every == 1 else f"one step in {plan.every}"
     parts = [printable(f"Job {plan.job}, generation {plan.generation}: {plan.strategy}, {every}; {plan.reason}"), ""]
+    if plan.kept.every > 1:
+        parts += [f"{cell(plan.kept.reason)}. {_repeated(plan)}.", ""]
     parts += [_nodes_table(plan.nodes), "", _odds_table(plan)]
     if any(not it.offered for it in plan.plans):
         parts.append("* not offered by [checkpoint] backup_strategy: for comparison")
     return "\n".join(parts)
+
+
+def _repeated(plan: JobPlan) -> str:
+    text = f"A restart trains up to {plan.repeated_max} steps again"
+    if plan.repeated_without_node_max > plan.repeated_max:
+        text += f", after the loss of a node up to {plan.repeated_without_node_max}"
+    return text
 
 
 def lost_text(plan: JobPlan, lost: list[str]) -> str:

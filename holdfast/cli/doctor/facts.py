@@ -85,6 +85,8 @@ class JobOdds(msgspec.Struct, frozen=True, kw_only=True):
     """Why the plan in use was chosen."""
     is_kept: bool = True
     """True if the memory of any node has something of the job."""
+    kept_every: int = 1
+    """Distance of the steps that ranks keep."""
     plans: tuple[Plan, ...] = ()
 
     @property

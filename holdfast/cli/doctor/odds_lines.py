@@ -19,5 +19,7 @@ def odds_lines(facts: Facts) -> Iterator[str]:
     for job in jobs[:JOBS_SHOWN_MAX]:
         yield f"\nLosses that leave every shard of {printable(job.job)} in memory, and plans that would survive more:"
         yield odds_table(in_use_and_better(job.plans))
+        if job.kept_every > 1:
+            yield f"Its ranks keep one step in {job.kept_every}: `holdfast ckpt plan {printable(job.job)}` says why"
     if len(jobs) > JOBS_SHOWN_MAX:
         yield f"\nand {len(jobs) - JOBS_SHOWN_MAX} more jobs: `holdfast ckpt plan JOB`"

@@ -95,6 +95,7 @@ order by j.submitted_at
 """
 _ODDS = """
 select key as job, reason, coalesce(body->'odds', '[]') as plans,
+       coalesce((body->'kept'->>'every')::bigint, 1) as kept_every,
        exists (select from ckpt.shards s where s.job = p.key) as is_kept
 from ckpt.plans p order by key
 """

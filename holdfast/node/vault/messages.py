@@ -197,6 +197,9 @@ Request = Join | Lay | Save | OfRestoring | KeepOnly | PersistTo | AskCertified 
 class Done(_VaultMessage, frozen=True, kw_only=True, tag="done"):
     """It is done."""
 
+    writers_waited_s: float = 0.0
+    """Answer to `Save`: time for which the rank's threads have waited for the copy of the save before, at least."""
+
 
 class Refused(_VaultMessage, frozen=True, kw_only=True, tag="refused"):
     """It cannot be done; the connection stays usable."""

@@ -49,6 +49,7 @@ from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartRead
 from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint.other_size import OtherSize
+from holdfast.trainer.checkpoint.pace.start import pace_of
 from holdfast.trainer.checkpoint.restore_choice import ReadOnlyChoice, RestoreChoice
 from holdfast.trainer.checkpoint.saved import SavedCheckpoint, report_saved
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Storage, decode_part
@@ -130,6 +131,7 @@ class Checkpointer:
         # A part of the job keeps no shards: their names are those of the whole job's ranks.
         name = environment.shard_name(self._owner, self._rank, self._ranks.size) if process_group is None else None
         self._memory = MemoryTier(name, self._owner.generation, self._persist_to(directory, storage))
+        self._pace = pace_of(name, self._owner.generation, self._memory)
         script_steps.of_this_process.are_kept |= self._memory.has_vault
 
     def keep(self, step: int, state: dict[str, Any]) -> bool:
@@ -138,12 +140,13 @@ class Checkpointer:
         It returns as soon as the state may be changed; what is changed afterwards is not in it. (On an accelerator
         optimizers wait for it by themselves, and others call `gate` first: `docs/gpu.md`.) At the
         job's interval (`holdfast run --persist-every`) the node writes one step to the directory while training goes
-        on. Returns False if the step is not kept; training may go on. A replay keeps nothing.
+        on. If keeping every step costs too much of training's time, all ranks keep one step in two, four and so on
+        (`docs/checkpoints.md`). Returns False if the step is not kept; training may go on. A replay keeps nothing.
         """
-        if step < 1:
-            raise ValueError(f"step {step}: the first completed step is 1")
-        if self._replay is not None:
-            return False
+        _refuse_if_no_step(step)
+        return self._replay is None and self._pace.keep(step, lambda: self._keep(step, state))
+
+    def _keep(self, step: int, state: dict[str, Any]) -> bool:
         keyed = KeyedState(state, self._rank)
         kept = keyed.state_dict()
         return self._memory.keep(step, kept, lambda: keyed.part_plan(plan_part(kept, keyed.writes)), keyed.kept_for)
@@ -165,8 +168,7 @@ class Checkpointer:
         Raises CheckpointError on every rank when any rank fails to write; what was there before stays restorable.
         A rank that a newer generation has replaced ends here. A replay saves nothing.
         """
-        if step < 1:
-            raise ValueError(f"step {step}: the first completed step is 1")
+        _refuse_if_no_step(step)
         if self._replay is not None:
             return
         started = time.monotonic()
@@ -397,3 +399,8 @@ class Checkpointer:
 
 def _sealed(manifest: CheckpointManifest) -> SealedStep:
     return SealedStep(generation=manifest.generation, step=manifest.step)
+
+
+def _refuse_if_no_step(step: int) -> None:
+    if step < 1:
+        raise ValueError(f"step {step}: the first completed step is 1")

@@ -28,6 +28,7 @@ from holdfast.trainer.vault_client.client import BrokenSeal, MemoryRefused, Shar
 
 if TYPE_CHECKING:
     from holdfast.events.parts.job import KeptFor
+    from holdfast.trainer.checkpoint.pace.device_meter import GateWait
     from holdfast.trainer.device.copies import DeviceCopies
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
@@ -286,6 +287,14 @@ class MemoryTier:
         """Have the accelerator's current stream wait until all that is being copied may be changed."""
         if self._copies is not None:
             self._copies.hold_back()
+
+    def writers_waited_s(self) -> float:
+        """Return for how long this process has waited for the copies of saves, but the last; from 0 with each vault."""
+        return self._client.writers_waited_s if self._client is not None else 0.0
+
+    def take_gate_wait(self) -> GateWait | None:
+        """Return events before and after training waited at the gate since the last call; None: it has not."""
+        return self._copies.take_gate_wait() if self._copies is not None else None
 
     def end_copies(self) -> None:
         """Wait until the step that is being copied from an accelerator is sealed or given up."""

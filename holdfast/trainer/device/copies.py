@@ -145,6 +145,12 @@ class DeviceCopies:
         """Have the current stream wait until all that is being copied may be changed."""
         self._gate.hold_back()
 
+    def take_gate_wait(self) -> tuple[torch.Event, torch.Event] | None:
+        """Return the events before and after training's stream waited at the gate; None: it has not since the last
+        call.
+        """
+        return self._gate.take_wait()
+
     def close(self) -> None:
         """Wait for what is under way, and give everything back."""
         if self._follower is not None:

@@ -38,6 +38,8 @@ class Gate:
         self._is_recorded: threading.Event | None = None
         self._on_pass: Callable[[], None] | None = None
         self._opened = threading.Event()
+        self._is_timed = False
+        self._waited: tuple[torch.Event, torch.Event] | None = None
         self.has_met_graph = False
         """An optimizer's step was recorded into a graph: its replays pass no gate."""
         _gates.add(self)
@@ -53,6 +55,13 @@ class Gate:
         """
         self._opened.clear()
         self._event, self._is_recorded, self._on_pass = event, is_recorded, on_pass
+
+    def take_wait(self) -> tuple[torch.Event, torch.Event] | None:
+        """Return the events before and after the first wait since the last call, which have the time; None: nothing
+        waited, or this is the first call.
+        """
+        waited, self._waited, self._is_timed = self._waited, None, True
+        return waited
 
     def open(self) -> None:
         """Let optimizers step: all that the gate was shut for is copied, or given up."""
@@ -71,12 +80,24 @@ class Gate:
             self._on_pass = None
             return
         if event is not None:
+            stream = torch.accelerator.current_stream()
+            # Those that come later do not wait any more.
+            is_timed = self._is_timed and self._waited is None
+            before = _timed(stream) if is_timed else None
             if is_recorded is not None:
                 is_recorded.wait()
-            torch.accelerator.current_stream().wait_event(event)
+            stream.wait_event(event)
+            if before is not None:
+                self._waited = before, _timed(stream)
         on_pass, self._on_pass = self._on_pass, None
         if on_pass is not None:
             on_pass()
+
+
+def _timed(stream: torch.Stream) -> torch.Event:
+    event = torch.Event(stream.device, enable_timing=True)
+    event.record(stream)
+    return event
 
 
 _gates: weakref.WeakSet[Gate] = weakref.WeakSet()

@@ -33,6 +33,7 @@ from holdfast.node.vault.messages import (
     AskShard,
     AskSteps,
     Certified,
+    Done,
     Former,
     Join,
     KeepOnly,
@@ -129,6 +130,8 @@ class VaultClient:
         self._held: list[object] = []
         self._to_populate: tuple[tuple[int, int], ...] = ()
         self.protects = False
+        self.writers_waited_s = 0.0
+        """Time for which this process's threads have waited for the copies of all saves but the last."""
         self._ask(self._join)
         if persist_to is not None:
             self._ask(persist_to)
@@ -172,7 +175,8 @@ class VaultClient:
             _populate(self._to_populate)
         except userfaultfd.NotSupported as error:
             raise MemoryRefused(str(error)) from error
-        self._ask(Save(step=step, objects=objects))
+        answer, _ = self._ask(Save(step=step, objects=objects))
+        self.writers_waited_s += answer.writers_waited_s if isinstance(answer, Done) else 0.0
         # Its answer comes after the seal of the save before.
         self._held = [*(tensor.untyped_storage() for tensor in large.values()), self._aside] if self.protects else []
 

@@ -3,7 +3,8 @@
 It trains until `--until` exists (looked at by rank 0 in each step, all ranks agree) or for `--steps`. Every rank notes
 each completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
 With `--keep-bytes` it keeps every step in its node's memory, with a tensor of that size, which it spoils right after;
-with `--distinct` each rank has another one, so that replicas have nothing in common.
+with `--distinct` each rank has another one, so that replicas have nothing in common. With `--still` the tensor never
+changes, so training waits for its copy only where it keeps the next step.
 While `--gate` exists, it does no step after the one that is written there.
 While `--service` exists, a rank (`--fault-rank`) fetches in each step what it names.
 With `--data` each rank looks into that directory in each step.
@@ -139,7 +140,7 @@ def main() -> None:
     step = checkpointer.restore(state) if args.checkpoint_every or args.keep_bytes else 0
     ballast: torch.Tensor = own.get_buffer("ballast") if args.distinct else state.get("ballast", torch.empty(0))
     distinct = rank if args.distinct else 0
-    if args.keep_bytes and not torch.all(ballast == state["folded"] + (distinct if step else 0)):
+    if args.keep_bytes and not args.still and not torch.all(ballast == state["folded"] + (distinct if step else 0)):
         raise AssertionError(f"what was restored is not what was kept at step {step}")
     first = step + 1
 
@@ -172,12 +173,13 @@ def main() -> None:
             state["weight"] = float("nan")
         trainer.step(step, loss=state["weight"] / step)
         os.write(journal, f"{generation} {step} {os.getpid()} {state['folded']}\n".encode())
-        if args.keep_bytes:
+        if args.keep_bytes and not args.still:
             ballast.fill_(state["folded"] + distinct)
+        if args.keep_bytes:
             checkpointer.keep(step, state)
         if args.checkpoint_every and step % args.checkpoint_every == 0 and not is_over:
             checkpointer.save(step, state)
-        if args.keep_bytes:
+        if args.keep_bytes and not args.still:
             ballast.fill_(-1)
         if rank == 0 and step % args.print_every == 0:
             print(f"step {step}", flush=True)
@@ -236,6 +238,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps, 0 for never")
     parser.add_argument("--keep-bytes", type=int, default=0, help="keep every step in memory, with so many bytes more")
     parser.add_argument("--distinct", action="store_true")
+    parser.add_argument("--still", action="store_true")
     parser.add_argument("--print-every", type=int, default=10)
     parser.add_argument("--shout-bytes", type=int, default=0, help="printed by every rank in every step")
     parser.add_argument("--ignore-sigterm", action="store_true")

@@ -20,14 +20,14 @@ from holdfast.events import (
     GenerationStarted,
     JobFinished,
     KeepingInterrupted,
+    KeepingSpaced,
     ShardsFetched,
     StepsCertified,
     StepTimeMeasured,
 )
-from holdfast.events.parts.persist_every import PersistEvery
 from holdfast.ids import derived_id
 from holdfast.orders.backup import BackupOrder
-from holdfast_ckpt.plan import backups, cadence, certified, complete
+from holdfast_ckpt.plan import backups, cadence, certified, complete, spacing
 from holdfast_ckpt.plan.catalogue import SOURCE, catalogue_entry, outdated
 from holdfast_ckpt.plan.lead_time import lead_steps
 from holdfast_ckpt.plan.records import HeldShards, JobBackups
@@ -116,13 +116,25 @@ def step_time_measured(state: CoordinatorState, job: str, event: StepTimeMeasure
     plan = state.plans.get(job)
     if plan is None or plan.step_s == event.median_s:
         return Effect()
-    every = PersistEvery.parse(plan.persist).in_steps(event.median_s, plan.persist_every)
     timed = msgspec.structs.replace(plan, step_s=event.median_s)
+    every = spacing.persisted_every(timed)
     if every == plan.persist_every:
         return Effect(rows=(_plan_row(timed),))
     timed = msgspec.structs.replace(timed, persist_every=every, ordered_by=derived_id(event.id, "persistence"))
     reason = f"a step takes {event.median_s:.2g} s: one in {every} goes to the disk, {plan.persist} were asked for"
     return _announced_change(state, timed, event.id, now, reason)
+
+
+def keeping_spaced(state: CoordinatorState, job: str, event: KeepingSpaced, now: datetime) -> Effect:
+    """Note the distance of the steps that ranks keep; what goes to the disk is one of these."""
+    plan = state.plans.get(job)
+    after = spacing.spaced(plan, event, derived_id(event.id, "spacing")) if plan is not None else None
+    if plan is None or after is None or after == plan:
+        return Effect()
+    if after.persist_every == plan.persist_every:
+        return Effect(rows=(_plan_row(after),))
+    reason = f"{after.kept.reason}; one step in {after.persist_every} goes to the disk, {plan.persist} were asked for"
+    return _announced_change(state, after, event.id, now, reason)
 
 
 def steps_certified(state: CoordinatorState, job: str, event: StepsCertified, now: datetime) -> Effect:
@@ -165,6 +177,7 @@ HANDLERS: dict[type[Event], Handler] = {
     KeepingInterrupted: keeping_interrupted,
     ShardsFetched: shards_fetched,
     StepTimeMeasured: step_time_measured,
+    KeepingSpaced: keeping_spaced,
     StepsCertified: steps_certified,
     JobFinished: job_finished,
 }
@@ -180,7 +193,7 @@ def orders_in_force(state: CoordinatorState) -> list[BackupOrder]:
 
 def _adapt_cadence(state: CoordinatorState, plan: JobBackups, event: CopiesMeasured, now: datetime) -> Effect:
     before = state.paces.get(plan.job) or cadence.start(plan.every, now)
-    load = cadence.load_of(plan.every, event.took_s, plan.step_s, event.skipped)
+    load = cadence.load_of(plan.copied_every, event.took_s, plan.step_s, event.skipped)
     after = cadence.adapt(before, event.node or "", load, now, state.policy.backup_every)
     state.paces[plan.job] = after
     if after.every == plan.every:

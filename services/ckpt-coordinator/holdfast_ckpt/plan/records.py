@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from math import lcm
 
 import msgspec
 
@@ -56,6 +57,14 @@ class CertifiedSteps(msgspec.Struct, frozen=True, kw_only=True):
     certified_at: datetime
 
 
+class KeptSpacing(msgspec.Struct, frozen=True, kw_only=True):
+    """From `step` on ranks keep one step in `every` in memory (ADR 58)."""
+
+    every: int = 1
+    step: int = 0
+    reason: str = ""
+
+
 class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """The backup plan of a job's newest generation."""
 
@@ -99,10 +108,16 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """Most ranks that share the sending of what they have in common."""
     every_before: int = 1
     every_from: int = 0
+    kept: KeptSpacing = KeptSpacing()
     number: int = 0
     """Number of changes of this generation's plan that went to the nodes."""
     odds: tuple[PlanOdds, ...] = ()
     """Losses that this plan survives, and that others would; () in a plan of an earlier release."""
+
+    @property
+    def copied_every(self) -> int:
+        """Distance of the steps that are both kept in memory and sent to the keepers."""
+        return lcm(self.every, self.kept.every)
 
     @property
     def topology(self) -> Topology:

@@ -177,6 +177,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """True once any step was restorable."""
     first_kept_step: int | None = None
     """First step that rank 0 kept in memory; None: it keeps none."""
+    kept_every: int = 1
+    """Distance of the steps that ranks keep in memory."""
     kept_for: KeptFor = "same_ranks"
     """Which jobs can restore what it keeps in memory."""
     refuses_scratch: bool = False

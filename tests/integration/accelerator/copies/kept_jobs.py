@@ -39,7 +39,7 @@ def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -
     """
     small = partial(DeviceCopies, sizes=SIZES)
     with (
-        mock.patch.dict("os.environ", _variables(directory, generation)),
+        mock.patch.dict("os.environ", variables_of(directory, generation)),
         mock.patch.object(copies_module, "DeviceCopies", small),
     ):
         slow_link(seed)
@@ -71,7 +71,7 @@ def train_by_dcp(directory: Path, generation: int, until: int, seed: int) -> tup
     """Train on a stream that is not the default one, and keep each step by `dcp.async_save`; return as `train`."""
     small = partial(DeviceCopies, sizes=SIZES)
     with (
-        mock.patch.dict("os.environ", _variables(directory, generation)),
+        mock.patch.dict("os.environ", variables_of(directory, generation)),
         mock.patch.object(copies_module, "DeviceCopies", small),
         on_stream(torch.Stream("sim")),
     ):
@@ -107,7 +107,7 @@ def train_by_dcp(directory: Path, generation: int, until: int, seed: int) -> tup
 def written_to_disk(directory: Path) -> tuple[int, list[str]]:
     """Keep a step; return how many tensors the vault would write to a disk, and those that it would get wrong."""
     small = partial(DeviceCopies, sizes=SIZES)
-    variables = _variables(directory, 1)
+    variables = variables_of(directory, 1)
     with mock.patch.dict("os.environ", variables), mock.patch.object(copies_module, "DeviceCopies", small):
         model = gpt("sim")
         optimizer = optimizer_of(model, "fused")
@@ -133,7 +133,7 @@ def written_to_disk(directory: Path) -> tuple[int, list[str]]:
         return len(recipe.rows), wrong
 
 
-def _variables(directory: Path, generation: int) -> dict[str, str]:
+def variables_of(directory: Path, generation: int) -> dict[str, str]:
     return {
         "HOLDFAST_VAULT": str(directory),
         "HOLDFAST_JOB": directory.name,

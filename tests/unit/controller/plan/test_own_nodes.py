@@ -11,6 +11,7 @@ from holdfast.events import (
     CheckpointRestored,
     Event,
     FirstStep,
+    KeepingSpaced,
     NodeLost,
     ProcessExited,
     Progress,
@@ -27,6 +28,7 @@ EXITED: dict[str, Any] = {"rank": 0, "local_rank": 0, "exit_code": 1, "exited_at
 FORGED: list[tuple[type[Event], dict[str, Any]]] = [
     (Progress, {"ranks": (RankProgress(rank=0, step=FAR, phase="train"),)}),
     (StepsKept, {"step": FAR, "kept_for": "any_ranks"}),
+    (KeepingSpaced, {"step": FAR, "every": 32}),
     (StepsNumbered, {"step": FAR}),
     (CheckpointRestored, {"step": 0, "tier": "nothing", "newest_step": FAR, "whole_step": FAR}),
     (FirstStep, {"step": FAR, "completed_at": NOW}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.events import CheckpointRestored, FirstStep, StepsKept, StepsLost, StepsNumbered
+from holdfast.events import CheckpointRestored, FirstStep, KeepingSpaced, StepsKept, StepsLost, StepsNumbered
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE
@@ -22,6 +22,12 @@ def steps_kept(draft: JobDraft, event: StepsKept) -> None:
         draft.update(first_kept_step=event.step, kept_for=event.kept_for)
 
 
+def keeping_spaced(draft: JobDraft, event: KeepingSpaced) -> None:
+    """Note how far apart the steps are that ranks keep in memory."""
+    if event.generation == draft.state.generation and isinstance(draft.state.phase, LIVE):
+        draft.update(kept_every=event.every)
+
+
 def has_checkpoints(state: JobState) -> bool:
     """Return True if all ranks together have made a checkpoint, on the disk or only in memory."""
     return state.has_checkpoints or _has_kept(state, _reached(state))
@@ -36,7 +42,7 @@ def steps_to_redo(state: JobState) -> int:
     """Return the number of steps that a restart now would make once more, as far as is known."""
     reached = _reached(state)
     if _has_kept(state, reached):
-        return 0
+        return state.kept_every - 1
     if state.restorable_step is not None:
         return max(0, reached - state.restorable_step)
     return state.redone_steps
@@ -58,7 +64,7 @@ def steps_to_redo_resized(state: JobState) -> int:
     """Return the number of steps that a restart with another number of ranks would make again, as far as is known."""
     reached = _reached(state)
     if state.kept_for == "any_ranks" and _has_kept(state, reached):
-        return 0
+        return state.kept_every - 1
     if state.restorable_step is not None:
         return max(0, reached - state.restorable_step)
     return state.redone_steps
@@ -118,11 +124,14 @@ def checkpoint_restored(draft: JobDraft, event: CheckpointRestored) -> None:
     if event.tier != "nothing" and event.step > 0:
         draft.update(has_resumed=True, has_resized=state.has_resized or state.is_resized)
         state = draft.state
-    reached = _reached(state)
+    reached, every = _reached(state), state.kept_every
+    if every > 1:
+        # A generation begins with every step; what is lost was kept by the one before.
+        draft.update(kept_every=1)
     whole = max(event.whole_step, state.restorable_step or 0)
     if event.tier != "memory" and _has_kept(state, reached):
         # No memory has them any more, so no rank can name them; the newest may not have been complete.
-        whole = max(whole, reached - 1)
+        whole = max(whole, reached - reached % every - every)
     if event.step >= whole:
         return
     newest = max(event.newest_step, whole, reached)

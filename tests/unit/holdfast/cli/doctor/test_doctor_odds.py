@@ -40,6 +40,10 @@ def test_the_plan_in_use_and_what_would_survive_more() -> None:
     ]
 
 
+def test_a_job_that_keeps_some_steps_only_is_named_as_such() -> None:
+    assert "one step in 8" in _lines(JobOdds(job="gpt", reason="", kept_every=8, plans=PLANS))[-1]
+
+
 def test_a_job_on_one_machine_and_one_without_a_plan_in_use_have_none() -> None:
     alone = Plan(plan="ring", in_use=True, memory_factor=0, odds=(Loss(loss="1 machine", losses=1, survived=0),))
     assert _lines(JobOdds(job="gpt", reason="", plans=(alone,)), JobOdds(job="old", reason="")) == []
