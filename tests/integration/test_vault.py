@@ -100,6 +100,7 @@ def test_what_is_changed_right_after_a_save_is_never_in_it(
             overwrite(values, 777.0)
             assert is_state(rank.restore(at(step)), now)
             assert rank.protects is (protects and _kernel_protects())
+        assert (rank.writers_waited_s > 0) is rank.protects
 
 
 @pytest.mark.parametrize("marks_absent", [True, False])

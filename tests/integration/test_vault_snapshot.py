@@ -114,6 +114,7 @@ def test_writers_wait_only_for_the_copy_and_never_for_its_end() -> None:
         copier.join()
         assert np.array_equal(target, expected(0))
         assert hashes == [seals.seal((), target).chunks]
+        assert snapshot.writers_waited_s > 0
 
 
 def test_a_source_that_dies_makes_the_copy_fail_and_hangs_nobody() -> None:
