@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from functools import partial
@@ -26,9 +25,6 @@ DEVICE_KEEP_S = 0.002
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
-_number = itertools.count()
-"""Of the paces that this process has made: all ranks make the same ones."""
-
 
 def pace_of(name: ShardName | None, generation: int, memory: MemoryTier) -> KeepPace:
     """Return what chooses the steps to keep in `memory`. `name`: that of this rank's shards, if it has any."""
@@ -36,7 +32,7 @@ def pace_of(name: ShardName | None, generation: int, memory: MemoryTier) -> Keep
     limit = Limit(share, DEVICE_KEEP_S if has_accelerator() else HOST_KEEP_S)
     if name is None or not memory.has_vault:
         return KeepPace(None, limit)
-    agreement = _agreement(name, f"holdfast/keep/{generation}/{next(_number)}") if share else None
+    agreement = _agreement(name, f"holdfast/keep/{generation}") if share else None
     return KeepPace(agreement, limit, name.rank, partial(_meter_of, memory), _report)
 
 

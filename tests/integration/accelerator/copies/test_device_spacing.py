@@ -35,7 +35,8 @@ def test_a_rank_that_is_alone_keeps_so_many_that_it_hardly_waits(accelerators: A
     trained = accelerators.call(train, directory, 1, STEPS, (SLOW,))
     assert is_spaced(trained) and trained.step_s < COMPUTE_S + 0.03
     again = accelerators.call(train, directory, 2, trained.kept[-1] + 2, (SLOW,))
-    assert again.start == trained.kept[-1] and len(again.kept) == 2
+    # Alone it skips a step that comes while the one before is being sealed.
+    assert again.start == trained.kept[-1] and again.kept[0] == again.start + 1
 
 
 def test_all_ranks_follow_the_one_whose_link_is_slow(accelerators: Accelerators, directory: Path) -> None:
