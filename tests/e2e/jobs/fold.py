@@ -4,7 +4,8 @@ It trains until `--until` exists (looked at by rank 0 in each step, all ranks ag
 each completed step in a journal that no part of Holdfast reads or writes: what was trained, by whom, in which order.
 With `--keep-bytes` it keeps every step in its node's memory, with a tensor of that size, which it spoils right after;
 with `--distinct` each rank has another one, so that replicas have nothing in common. With `--still` the tensor never
-changes, so training waits for its copy only where it keeps the next step.
+changes, so training waits for its copy only where it keeps the next step, and steps are kept apart if that costs much;
+else each step is kept, however busy the machine is.
 While `--gate` exists, it does no step after the one that is written there.
 While `--service` exists, a rank (`--fault-rank`) fetches in each step what it names.
 With `--data` each rank looks into that directory in each step.
@@ -132,6 +133,8 @@ def main() -> None:
     state: dict[str, Any] = {"folded": 1, "position": 0, "weight": 1.0}
     if args.keep_bytes:
         state["ballast"] = torch.ones(args.keep_bytes // 8, dtype=torch.int64)
+    if not args.still:
+        os.environ.setdefault("HOLDFAST_KEEP_COST_MAX", "0")
     own = torch.nn.Module()
     if args.distinct:
         own.register_buffer("ballast", state.pop("ballast"))
