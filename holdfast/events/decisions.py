@@ -246,6 +246,9 @@ class Suspension(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
     pause_s: float = 0.0
     """Seconds until the next start, if it waits for a service; 0: it waits for nodes."""
+    keeps: tuple[Name, ...] = ()
+    """Nodes with steps of the job in memory: no other job gets them until the incident is closed, or for long after
+    the pause."""
 
 
 class StepsLost(Decision, frozen=True, kw_only=True, omit_defaults=True):

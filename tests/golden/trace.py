@@ -104,7 +104,7 @@ def event_of(given: Input, **defaults: Any) -> Any:
         fields["at_fault"] = [{"node": fields["at_fault"], "symptom": "gpu", "reason": "gemm failed"}]
     if kind.__name__ == "TelemetryAnomaly":
         fields = {"by": "metrics", "nodes": list(given.words), "reason": "unlike healthy training"} | fields
-    for name in ("only", "peers", "group"):
+    for name in ("only", "peers", "group", "keeps"):
         if name in fields:
             fields[name] = fields[name].split(",")
     if kind.__name__ == "NodesReleased":
@@ -204,6 +204,8 @@ def told(event: Event) -> str:
         parts.append(f"with {witnesses} witness{'es'[: 2 * (witnesses > 1)]}")
     if departed := getattr(event, "departed", ()):
         parts.append(f"(shut down: {' '.join(map(_life, departed))})")
+    if kept := getattr(event, "keeps", ()):
+        parts.append(f"keeping {' '.join(kept)}")
     if missing := getattr(event, "missing", ""):
         parts.append(f"because {missing}")
     if reason := getattr(event, "reason", ""):

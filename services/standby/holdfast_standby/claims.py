@@ -10,7 +10,7 @@ import msgspec
 from holdfast.events import NodesAwaited, NodesGranted, NodesReleased, NodesRequested
 from holdfast.events.parts.job import Grant
 from holdfast.settings.pool import PoolPolicy
-from holdfast_standby import sizing
+from holdfast_standby import keeping, sizing
 from holdfast_standby.draft import InventoryDraft
 from holdfast_standby.state import WATCHED, Claim, Node, NodeState
 
@@ -79,7 +79,7 @@ def grant(draft: InventoryDraft, pool_policy: PoolPolicy) -> None:
         if is_named:
             _grant_named(draft, claim, nodes_watched if is_short else reserved)
             continue
-        pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY]
+        pool = [node for node in draft.nodes.values() if _is_free(node, claim)]
         free = max(0, len(pool) - reserved)
         if not _is_met(draft, claim, 0 if behind else free):
             is_short = True
@@ -105,17 +105,16 @@ def _is_met(draft: InventoryDraft, claim: Claim, free: int) -> bool:
 
 def _grant_named(draft: InventoryDraft, claim: Claim, reserved: int) -> None:
     """Serve a claim if all named nodes and enough witnesses are free; `reserved` standbys are kept for training."""
-    allowed_states = (NodeState.STANDBY, NodeState.EVICTED) if claim.is_for_checks else (NodeState.STANDBY,)
     wanted = [draft.nodes.get(name) for name in claim.only]
-    free = [node for node in wanted if node is not None and node.state in allowed_states]
-    pool = [node for node in draft.nodes.values() if node.state is NodeState.STANDBY and node not in wanted]
+    free = [node for node in wanted if node is not None and _is_free(node, claim, blocked_too=claim.is_for_checks)]
+    pool = [node for node in draft.nodes.values() if _is_free(node, claim) and node not in wanted]
     witnesses = _preferred(claim, pool)[: max(0, min(claim.witnesses, len(pool) - reserved))]
     if len(free) == len(claim.only) and len(free) + len(witnesses) >= claim.count:
         # All ranks meet on the first node. A named node may be unable to reach the others, so witnesses come first.
         _hand_over(draft, claim, witnesses + sorted(free, key=lambda node: _natural(node.id)))
         return
     missing = "; ".join(
-        f"there is no node {name}" if node is None else _why_not(node)
+        f"there is no node {name}" if node is None else _why_not(node, claim)
         for name, node in zip(claim.only, wanted, strict=True)
         if node not in free
     )
@@ -173,8 +172,17 @@ def _announce(
     draft.claims[claim.job] = msgspec.structs.replace(claim, announced=announced)
 
 
-def _why_not(node: Node) -> str:
-    return f"{node.id} is used by job {node.job}" if node.job else f"{node.id} is {node.state}: {node.reason}"
+def _is_free(node: Node, claim: Claim, *, blocked_too: bool = False) -> bool:
+    is_blocked = node.state is NodeState.EVICTED and blocked_too
+    return (node.state is NodeState.STANDBY or is_blocked) and keeping.is_free_for(node, claim)
+
+
+def _why_not(node: Node, claim: Claim) -> str:
+    if node.job:
+        return f"{node.id} is used by job {node.job}"
+    if not keeping.is_free_for(node, claim):
+        return f"{node.id} is kept for job {node.kept_for}, which waits for the steps in its memory"
+    return f"{node.id} is {node.state}: {node.reason}"
 
 
 def _turn(claim: Claim) -> tuple[bool, datetime, str]:

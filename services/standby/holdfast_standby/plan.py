@@ -16,6 +16,7 @@ from holdfast.events import (
     Event,
     Eviction,
     EvictionRevoked,
+    IncidentClosed,
     NodeDeparted,
     NodeInspected,
     NodeLost,
@@ -24,6 +25,7 @@ from holdfast.events import (
     NodeReleaseRequested,
     NodesReleased,
     NodesRequested,
+    Suspension,
 )
 from holdfast.events.parts.job import NodeFacts
 from holdfast.ids import moment_of
@@ -32,7 +34,7 @@ from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.subjects import STREAMS
-from holdfast_standby import claims, sizing
+from holdfast_standby import claims, keeping, sizing
 from holdfast_standby.draft import InventoryChange, InventoryDraft
 from holdfast_standby.state import WATCHED, Inventory, Node, NodeLiveness, NodeState
 
@@ -60,6 +62,8 @@ HANDLED: tuple[type[Event], ...] = (
     NodesReleased,
     Eviction,
     EvictionRevoked,
+    Suspension,
+    IncidentClosed,
 )
 
 
@@ -88,6 +92,10 @@ class InventoryPlanner:
                 claims.requested(draft, event)
             case NodesReleased():
                 self._released(draft, event)
+            case Suspension():
+                keeping.begin(draft, event)
+            case IncidentClosed():
+                keeping.end(draft, event)
             case Eviction():
                 self._evicted(draft, event)
             case EvictionRevoked():
@@ -144,6 +152,7 @@ class InventoryPlanner:
                 self._take_back(draft, node, "its heartbeats are back")
             elif self._is_outdated(node, liveness, now):
                 draft.forget(node, f"it was lost for {(now - node.since).total_seconds() / 86400:.3g} days")
+        keeping.end_outdated(draft)
         for claim in inventory.claims.values():
             if claim.over_at and now - claim.over_at >= CLAIMS_REMEMBERED:
                 del draft.claims[claim.job]
@@ -259,7 +268,8 @@ class InventoryPlanner:
         """Move a node into the pool if its self-check has passed since its agent started."""
         if node.state is NodeState.REGISTERED and node.passed_instance == node.instance:
             draft.move(node, NodeState.CHECKED, "its self-check passed")
-            draft.move(draft.nodes[node.id], NodeState.STANDBY, "warm and waiting")
+            kept = f", kept for job {node.kept_for}, which waits for the steps in its memory" if node.kept_for else ""
+            draft.move(draft.nodes[node.id], NodeState.STANDBY, f"warm and waiting{kept}")
 
     def _evicted(self, draft: InventoryDraft, event: Eviction) -> None:
         node = draft.nodes.get(event.node or "")

@@ -62,6 +62,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """The last instance that was shut down."""
     unfit: str = ""
     """Failures of its last self-check."""
+    kept_for: str | None = None
+    """The job that waits for the steps in its memory: no other job gets it."""
+    kept_until: datetime | None = None
     blocked_until: datetime | None = None
     """Set while it is on the blocklist."""
     known_since: datetime | None = None

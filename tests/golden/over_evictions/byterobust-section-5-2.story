@@ -16,7 +16,7 @@
    0.5 < nodes_granted to retest-25185fbaa5a5: gpu-5@2 gpu-13@2 gpu-21@2 gpu-29@2 gpu-37@2 gpu-45@2
    0.5 < generation_started [gpu-5 gpu-13 gpu-21 gpu-29 gpu-37 gpu-45] because gpu-5, gpu-13, gpu-21, gpu-29, gpu-37, gpu-45 joined; all 6 nodes are present
   29.9 < incident_closed [recovered] because step 351 completed, past step 350 at which the job had failed
-  44.4 < job_finished [completed] because the checks have finished on every remaining node
+  44.4 < job_finished [completed] because every rank exited with code 0
   44.4 < suspects_tested because gpu-21 is at fault: gemm failed: differs (defective_cores); gpu-29 is at fault: gemm failed: differs (defective_cores); may come back: gpu-13, gpu-37, gpu-5, gpu-45; 4 of 6 nodes were evicted without a fault, for 44 s; the pool lacked 176 node-seconds
   44.4 < eviction_revoked gpu-13 because it passed the tests that followed its eviction (retest-25185fbaa5a5)
   44.4 < eviction_revoked gpu-37 because it passed the tests that followed its eviction (retest-25185fbaa5a5)

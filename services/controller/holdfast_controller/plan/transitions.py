@@ -215,7 +215,7 @@ def become_waiting(
     draft.update_incident(paused=(*draft.incident.paused, failed_generation))
     draft.state = draft.state.enter(Waiting(deadline=draft.deadline(Awaited.PAUSE, pause_s), nodes=nodes))
     text = reason if nodes else f"trying again in {pause_s:g} s: {reason}"
-    suspension = draft.emit(Suspension, pause_s=pause_s, reason=text)
+    suspension = draft.emit(Suspension, pause_s=pause_s, keeps=nodes, reason=text)
     draft.order_idle(suspension.id)
 
 
