@@ -121,6 +121,7 @@ class Checkpointer:
         self._replay = replay()
         self._owner = environment.owner() if self._replay is None else UNFENCED
         self._storage = storage or open_storage(directory or environment.default_directory(), owner=self._owner)
+        self._is_held = False
         self._retention = Retention(keep, keep_bytes)
         self._mesh = environment.mesh_sizes(mesh)
         self._on_saved = on_saved
@@ -142,9 +143,14 @@ class Checkpointer:
         job's interval (`holdfast run --persist-every`) the node writes one step to the directory while training goes
         on. If keeping every step costs too much of training's time, all ranks keep one step in two, four and so on
         (`docs/checkpoints.md`). Returns False if the step is not kept; training may go on. A replay keeps nothing.
+
+        Raises DirectoryTaken on rank 0 if another job writes to the directory.
         """
         _refuse_if_no_step(step)
-        return self._replay is None and self._pace.keep(step, lambda: self._keep(step, state))
+        if self._replay is not None:
+            return False
+        self._hold()
+        return self._pace.keep(step, lambda: self._keep(step, state))
 
     def _keep(self, step: int, state: dict[str, Any]) -> bool:
         keyed = KeyedState(state, self._rank)
@@ -307,7 +313,14 @@ class Checkpointer:
         keyed.load(loaded, borrowed=True)
         return True
 
+    def _hold(self) -> None:
+        if self._rank == 0 and not self._is_held and isinstance(self._storage, DirectoryStorage):
+            with ended_if_superseded():
+                self._storage.hold()
+            self._is_held = True
+
     def _write_part(self, step: int, state: dict[str, Any]) -> bytes:
+        self._hold()
         keyed = KeyedState(state, self._rank)
         writer = PartWriter(keyed.state_dict(), keyed.writes)
         name = f"rank-{self._rank:05d}.part"

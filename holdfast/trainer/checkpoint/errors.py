@@ -32,6 +32,10 @@ class Superseded(CheckpointError):
     """A newer generation of the job has taken the directory over: this rank is a leftover, and must end."""
 
 
+class DirectoryTaken(CheckpointError):
+    """Another job, which may be one of another cluster, writes there: each would remove the other's steps."""
+
+
 @contextmanager
 def ended_if_superseded() -> Iterator[None]:
     """End the rank if a newer generation has taken the directory over."""

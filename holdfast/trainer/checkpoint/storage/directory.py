@@ -162,6 +162,17 @@ class DirectoryStorage:
                 raise CheckpointError(f"{self.root} cannot be claimed: {error.strerror}; check the mount") from error
             log.warning("%s is only read, it cannot be written: %s", self.root, error.strerror)
 
+    def hold(self) -> None:
+        """Show other jobs that this one writes here, until the process ends; for the rank that decides.
+
+        Raises DirectoryTaken if another one writes here, and CheckpointError like `claim`.
+        """
+        try:
+            self._workplace.hold()
+        except OSError as error:
+            # What is written next fails for the same reason, and its error counts.
+            log.warning("other jobs do not see that this one writes to %s: %s", self.root, error.strerror)
+
     def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
         path = self._staging(step) / name
         try:

@@ -15,8 +15,11 @@ What one published before that is a checkpoint like any other; what it had not f
 being set aside or replaced: they come back to the root first, or a job whose only step is damaged would not know that
 it had one.
 
+Different jobs, and submissions of one name in two clusters, are kept apart by `presence`: the first that writes has the
+directory for as long as it lives, and others are refused. Once it is gone, the next one takes its workplace away.
+
 Not guaranteed: anything on a medium where a rename is a copy (object stores mounted as directories), or where a node
-may for long not see what another has made. Different jobs in one directory are not kept apart.
+may for long not see what another has made.
 """
 
 from __future__ import annotations
@@ -26,14 +29,17 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
 from holdfast.node.durable import sync_directory
-from holdfast.trainer.checkpoint.errors import CheckpointError, Superseded
+from holdfast.trainer.checkpoint.errors import CheckpointError, DirectoryTaken, Superseded
+from holdfast.trainer.checkpoint.storage import presence
+from holdfast.trainer.checkpoint.storage.presence import Life, Presence
 
 REMOVALS_MAX = 100
 
@@ -58,6 +64,10 @@ class Owner(NamedTuple):
     def precedes(self, other: Owner) -> bool:
         return self.job == other.job and self[1:] < other[1:]
 
+    def is_of_run(self, other: Owner) -> bool:
+        """Return True if both are generations of one submission."""
+        return self[:2] == other[:2]
+
 
 class Workplace:
     """One owner's directory below a root that all nodes share."""
@@ -66,16 +76,19 @@ class Workplace:
         self._root = root
         self._owner = owner
         self._is_claimed = False
+        self._presence: Presence | None = None
         self.path = root / owner.name
 
     def claim(self) -> None:
         """Take the root over from all predecessors; a second call only checks that no newer owner has done so.
 
-        Raises Superseded if a newer generation is there.
+        Raises Superseded if a newer generation is there, DirectoryTaken if an earlier submission of this name writes.
         """
         self._refuse_if_superseded()
         if self._is_claimed:
             return
+        if self._owner.job:
+            self._refuse_if_lives([owner for owner in self._strangers() if owner.precedes(self._owner)])
         missing = [each for each in (self._root, *self._root.parents) if not each.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         sync_directory(self._root)
@@ -94,13 +107,40 @@ class Workplace:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Claim the workplace for a block; raise `Superseded` if the block fails because a newer generation has it."""
+        """Claim the workplace for a block that changes the checkpoints.
+
+        Raises DirectoryTaken if another job writes here, and Superseded if the block fails because a newer generation
+        has the checkpoints.
+        """
         self.claim()
+        self._refuse_if_taken()
         try:
             yield
         except OSError:
             self._refuse_if_superseded()
+            self._refuse_if_taken()
             raise
+
+    def hold(self) -> None:
+        """Take the root for this job until the process ends: other jobs that would write here are refused.
+
+        Raises DirectoryTaken if another one writes here. Waits up to `presence.STALE_S` for a sign of life of one that
+        another machine has begun.
+        """
+        if not self._owner.job or self._presence is not None:
+            return
+        self.claim()
+        strangers = self._strangers()
+        self._refuse_if_lives(strangers)
+        self._take_away({owner for owner in strangers if presence.seen_in(self._root / owner.name)}.__contains__)
+        shown = Presence(self.path)
+        shown.begin()
+        try:
+            self._refuse_if_taken()  # Two may begin at once.
+        except DirectoryTaken:
+            shown.end()
+            raise
+        self._presence = shown
 
     def publish(self, staging: Path, target: Path) -> None:
         """Rename a directory of the workplace to one of the root, durably. One that it replaces stays here until then,
@@ -137,11 +177,16 @@ class Workplace:
 
         Raises CheckpointError if one cannot be, so an older generation may still change what is here.
         """
+        self._take_away(lambda owner: owner.precedes(self._owner))
+
+    def _take_away(self, is_meant: Callable[[Owner], bool]) -> None:
         try:
-            for workplace in self._predecessors():
-                self._rename(workplace)
-            for workplace in self._predecessors():
-                self._empty(workplace)
+            for owner, workplace in self._workplaces():
+                if is_meant(owner):
+                    self._rename(workplace)
+            for owner, workplace in self._workplaces():
+                if is_meant(owner):
+                    self._empty(workplace)
         except OSError as error:
             raise CheckpointError(
                 f"{error.filename} cannot be removed ({error.strerror}), so an older generation may still change the "
@@ -157,6 +202,37 @@ class Workplace:
                 f"generation {self._owner.generation}, which this rank belongs to, and nothing was changed; if the "
                 f"controller's database was restored to an earlier state since, remove {self._root / max(newer).name}"
             )
+
+    def _refuse_if_taken(self) -> None:
+        """Raise DirectoryTaken if another job may be writing here."""
+        for owner in self._strangers():
+            seen = presence.seen_in(self._root / owner.name)
+            if seen is not None and presence.life_of(seen, self._now_ns) is not Life.GONE:
+                raise self._taken(owner, seen.words)
+
+    def _refuse_if_lives(self, others: Sequence[Owner]) -> None:
+        """Raise DirectoryTaken if one of the owners lives, which may take `presence.STALE_S` to find out."""
+        for owner in others:
+            if seen := presence.living(self._root / owner.name, self._now_ns):
+                raise self._taken(owner, seen.words)
+
+    def _taken(self, owner: Owner, process: str) -> DirectoryTaken:
+        return DirectoryTaken(
+            f"job {owner.job} writes its checkpoints to {self._root} too ({process}), and each would remove the "
+            "other's steps: give one of them another directory (--job-dir, or that of its Checkpointer), or end one"
+        )
+
+    def _strangers(self) -> list[Owner]:
+        """Return the owners here that are no generation of this submission, and were not revoked."""
+        if not self._owner.job:
+            return []
+        found = [owner for owner, path in self._workplaces() if _is_in_force(path)]
+        return [owner for owner in found if owner.job and not owner.is_of_run(self._owner)]
+
+    def _now_ns(self) -> int:
+        """Return the time that the file system gives to what is changed now."""
+        with tempfile.TemporaryFile(dir=self._root) as file:
+            return os.fstat(file.fileno()).st_mtime_ns
 
     # A rename stops processes that use the path. Clients of network file systems remember the directory itself: only
     # its removal stops those. Other ranks of this generation do the same meanwhile, so anything may be gone already.
@@ -193,9 +269,6 @@ class Workplace:
     def _free(self, name: str) -> Path:
         numbered = (self._root / f"{name}-{number}" for number in itertools.count(2))
         return next(path for path in itertools.chain([self._root / name], numbered) if not path.exists())
-
-    def _predecessors(self) -> list[Path]:
-        return [path for owner, path in self._workplaces() if owner.precedes(self._owner)]
 
     def _workplaces(self) -> list[tuple[Owner, Path]]:
         """Return the owners of the workplaces here, including those revoked and not removed yet."""
