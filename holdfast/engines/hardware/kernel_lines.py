@@ -33,12 +33,32 @@ class KernelTrouble(msgspec.Struct, frozen=True, kw_only=True):
     xid: int | None = None
 
 
+_OF_A_PROCESS = tuple(
+    map(
+        re.compile,
+        (
+            # A process that a signal ends: "NAME[PID]: segfault at ... in FILE[...]", and its other forms.
+            r"^(?:traps: )?[\s\S]{0,15}\[\d+\]: (?:segfault at|unhandled|potentially)",
+            r"^(?:traps: )?[\s\S]{0,15}\[\d+\] (?:general protection fault|trap) ",
+            r"^[\s\S]{1,15} invoked oom-killer: ",
+            r"^[\s\S]{1,15}: page allocation ",
+            r"^[\s\S]{1,15} \(\d+\)(?:: | used )",
+            r"\bComm: ",
+            r"^process ['`]",
+            # The processes that an OOM killer chooses from.
+            r"^\[ *\d+\] +\d+ +\d+ ",
+        ),
+    )
+)
+"""Lines in which the kernel repeats names that any user gives to a process, of 15 bytes, or to its file. Such a name
+may be the text of a fault of the machine. The lines themselves tell nothing of its health."""
+
 _COMPILED = tuple((rule, tuple(map(re.compile, rule.patterns))) for rule in RULES)
 
 
 def read_line(line: str) -> KernelTrouble | None:
     """Read a line. None if it has no known meaning for health."""
-    if not any(words in line for words in WORTH_A_LOOK):
+    if not any(words in line for words in WORTH_A_LOOK) or any(form.search(line) for form in _OF_A_PROCESS):
         return None
     for rule, patterns in _COMPILED:
         for pattern in patterns:

@@ -162,9 +162,9 @@ _KERNEL = (
             r"BUG: unable to handle",
             r"BUG: kernel NULL pointer dereference",
             r"Unable to handle kernel",
-            r"kernel BUG at",
-            r"Oops: .*\[#\d+\]",
-            r"general protection fault.*\[#\d+\]",
+            r"kernel BUG at [^\s\[]+:\d+!",
+            r"Oops: .*\[#\d+\](?: [A-Z]|$)",
+            r"general protection fault.*\[#\d+\](?: [A-Z]|$)",
         ),
     ),
     KernelRule(
@@ -220,7 +220,7 @@ _PROCESSORS = (
         (
             r"Memory failure: 0x[0-9a-f]+: (?:Killing|.*recovery action.*: (?:Failed|Ignored))",
             r"mce: Uncorrected hardware memory error",
-            r"EDAC (?P<device>\S+): \d+ UE ",
+            r"^EDAC (?P<device>\S+): \d+ UE ",
         ),
     ),
     KernelRule(
@@ -238,7 +238,7 @@ _PROCESSORS = (
         "hint",
         Symptom.OS_KERNEL_PANIC,
         "a processor reported an error of the hardware",
-        (r"mce: \[Hardware Error\]: (?P<device>CPU \d+): Machine Check", r"EDAC (?P<device>\S+): \d+ CE "),
+        (r"mce: \[Hardware Error\]: (?P<device>CPU \d+): Machine Check", r"^EDAC (?P<device>\S+): \d+ CE "),
     ),
     KernelRule(
         "cpu temperature",

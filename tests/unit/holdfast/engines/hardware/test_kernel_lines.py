@@ -342,3 +342,40 @@ def test_a_pci_address_has_one_form(text: str) -> None:
 def test_what_is_no_pci_address_is_refused() -> None:
     with pytest.raises(ValueError, match="give it as 0000:3b:00"):
         pci_address("gpu3")
+
+
+NAMES = ("EDAC a: 9 UE x", "kernel BUG at", "Oops: 0000 [#1]", "Oops: [#1]", "a: link is down")
+LINES = (
+    "{}[4242]: segfault at 0 ip 00007fddff17cad8 sp 00007fff06eb3868 error 4 in libc.so.6[167ad8,7fddff03b000+156000]",
+    "traps: {}[4242] general protection fault ip:7f0c sp:7ffd error:0 in python3[55d0+2000]",
+    "traps: {}[4242] trap invalid opcode ip:7f0c sp:7ffd error:0 in python3[55d0+2000]",
+    "{}[4242]: unhandled exception: DABT (lower EL), ESR 0x92000006, level 2 translation fault in python3[7f+1]",
+    "{} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "{}: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL|__GFP_COMP), nodemask=(null)",
+    "{} (4242) used greatest stack depth: 11024 bytes left",
+    "{} (4242): Attempted to raise a capability",
+    "CPU: 1 UID: 4242 PID: 4242 Comm: {} Not tainted 6.12.0 #1",
+    "[   4242]  4242  4242     5123      512    53248        0             0 {}",
+    "INFO: task {}:4242 blocked for more than 120 seconds.",
+)
+FILES = (
+    *("Kernel panic - not syncing", "NVRM: GPU 0000:3b:00.0 is lost", "a[#1] SMP"),
+    "mce: Uncorrected hardware memory error",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("line", LINES)
+def test_the_name_of_a_process_is_no_fault_of_the_machine(name: str, line: str) -> None:
+    """Any user may crash a process of any name: with one of these, that evicted the machine."""
+    found = read_line(line.format(name))
+    assert found is None or found.about == "process", found
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    "start",
+    ["x[1]: segfault at 0 ip 0 sp 0 error 4", "traps: Oops: [1] general protection fault ip:0 sp:0 error:0"],
+)
+def test_neither_is_the_name_of_its_file(start: str, file: str) -> None:
+    assert read_line(f"{start} in {file}[167ad8,7fddff03b000+156000]") is None
