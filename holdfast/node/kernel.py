@@ -13,6 +13,10 @@ _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+"""The number of the call by architecture; C libraries have no function for it."""
+_JOIN_SESSION_KEYRING = 1
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -42,6 +46,15 @@ def cease_as_subreaper() -> None:
 def give_up_new_privileges() -> None:
     """Make setuid programs and file capabilities powerless for this process and its descendants."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def leave_session_keyring() -> None:
+    """Take a new, empty session keyring. The one of a login is inherited through any change of user, with the keys in
+    it: Kerberos tickets, passwords of mounts. Where the kernel or a container has no keyrings there is none to leave.
+    """
+    number = _KEYCTL.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(ctypes.c_long(number), ctypes.c_long(_JOIN_SESSION_KEYRING), None)
 
 
 def allow_tracing() -> None:

@@ -197,3 +197,40 @@ def test_a_directory_that_its_user_could_exchange_is_not_safe(place: Path) -> No
     assert os.read(reading, 4096).decode() == repr([str(loose), "None"])
     os.close(reading)
     os.close(writing)
+
+
+def test_a_rank_has_none_of_the_keys_of_the_login_that_started_its_agent() -> None:
+    """Keys of a session keyring can be read by all who possess it, whoever they are."""
+    add_key, keyctl, session, search = 248, 250, ctypes.c_long(-3), ctypes.c_long(10)
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def finds_key() -> bool:
+        return libc.syscall(ctypes.c_long(keyctl), search, session, b"user", b"holdfast-test", None) > 0
+
+    def login() -> None:
+        libc.syscall(ctypes.c_long(keyctl), ctypes.c_long(1), None)
+        if libc.syscall(ctypes.c_long(add_key), b"user", b"holdfast-test", b"secret", ctypes.c_long(6), session) < 0:
+            os._exit(77)
+        assert finds_key()
+        parent = os.getpid()
+        rank = os.fork()
+        if not rank:
+            become(WIDE.user(WIDE.first, "/"), parent)
+            os._exit(finds_key())
+        assert os.waitpid(rank, 0)[1] == 0, "the rank has found it"
+        assert finds_key(), "the agent's keyring is its own as before"
+
+    if os.uname().machine != "x86_64":
+        pytest.skip("the numbers of these calls are those of x86_64")
+    if (pid := os.fork()) == 0:
+        try:
+            login()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - shown by the test
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == 77:
+        pytest.skip("this kernel or container has no keyrings")
+    assert code == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.node.kernel import allow_tracing, die_with_parent, give_up_new_privileges
+from holdfast.node.kernel import allow_tracing, die_with_parent, give_up_new_privileges, leave_session_keyring
 from holdfast.node.users import own_users
 from holdfast.node.users.job_user import JobUser
 from holdfast.node.users.own_users import IdRange
@@ -109,6 +109,7 @@ def become(user: JobUser, parent: int) -> None:
         # They do not bind root: RDMA registers memory, and processes are counted by user. A container may keep both.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    leave_session_keyring()
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)
