@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 
 from holdfast.bus.nats_py import Client, Msg, Subscription, nats
+from holdfast.network.impostors import Impostor, refuse_peer
 from holdfast.network.tls import why_refused
 from holdfast.network.trust import allows_plain_text, is_loopback
 from holdfast.settings.network import NO_FILES, NetworkPolicy
@@ -101,18 +102,28 @@ class HardenedClient(Client):
             # nats-py takes `tls://` as a wish.
             if address.scheme == "tls":
                 raise ServerRefused("it offers no TLS, and its address is tls://")
-            if not (self._network.plain_text or allows_plain_text(address.query) or self._peer_is_near()):
-                raise ServerRefused("it offers no TLS, and is not on loopback")
+            if not (self._network.plain_text or allows_plain_text(address.query)):
+                self._require_near()
         elif (writer := getattr(self._transport, "_io_writer", None)) and (stream := writer.transport.get_protocol()):
             # nats-py changes to TLS on an open connection, which asyncio then does not note; it would warn at its end.
             stream._over_ssl = True
         return super()._connect_command()
 
-    def _peer_is_near(self) -> bool:
-        """Return True if the socket leads to loopback. The name in the address may mean another machine by now."""
+    def _require_near(self) -> None:
+        """Raise ServerRefused unless the socket leads to loopback, and to no other user's process. The name in the
+        address may mean another machine by now.
+        """
         writer = getattr(self._transport, "_io_writer", None)
         # A websocket has no such writer; its name was resolved before.
-        return writer is None or is_loopback(writer.get_extra_info("peername")[0])
+        if writer is None:
+            return
+        own, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+        if not is_loopback(peer[0]):
+            raise ServerRefused("it offers no TLS, and is not on loopback")
+        try:
+            refuse_peer(own[:2], peer[:2])
+        except Impostor as error:
+            raise ServerRefused(str(error)) from error
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         readable = bytes(subject).decode(errors="backslashreplace").encode()

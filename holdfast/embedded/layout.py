@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.bus.accounts import SERVICES as SERVICES
 from holdfast.embedded.errors import ClusterAlreadyRunning, EmbeddedError, NoCluster
+from holdfast.network import impostors
 from holdfast.node.durable import sync_directory
 from holdfast.node.users.user_rights import admit
 from holdfast.settings.load import Setting
@@ -185,8 +186,9 @@ class ClusterLayout:
             self.root.chmod(stat.S_IMODE(status.st_mode) & ~_WRITABLE_BY_OTHERS)
 
     def info(self) -> ClusterInfo:
-        """Read `cluster.json`. Raises NoCluster or EmbeddedError."""
+        """Read `cluster.json`, and believe its owner's servers. Raises NoCluster or EmbeddedError."""
         try:
+            impostors.believe(self.cluster_file.stat().st_uid)
             return msgspec.json.decode(self.cluster_file.read_bytes(), type=ClusterInfo)
         except FileNotFoundError:
             raise NoCluster(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection
 
+from holdfast.network import impostors
 from holdfast.network.tls import require_files
 from holdfast.network.trust import private_database, require_private_bus
 from holdfast.settings.addresses import Address, current
@@ -17,12 +18,21 @@ def require_private(settings: Settings) -> None:
     a file of `[network]` cannot be used.
     """
     require_files(settings.network)
+    believe_settings(settings.network)
     if settings.nats_url:
         require_private_bus(settings.nats_url, settings.network, addresses_of)
 
 
+def believe_settings(network: NetworkPolicy) -> None:
+    """Send passwords to servers of whoever on loopback, if the settings allow plain text."""
+    if network.plain_text:
+        impostors.believe(impostors.EVERYONE)
+
+
 def private_address(address: Address, network: NetworkPolicy) -> Address:
     """Return the address of Postgres to connect to. Raises AddressRefused if it may not be used, now or later."""
+
+    believe_settings(network)
 
     def read() -> str:
         return private_database(current(address), network, addresses_of)

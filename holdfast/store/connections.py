@@ -13,6 +13,7 @@ import asyncpg
 from holdfast.network.tls import why_refused
 from holdfast.settings.addresses import Address, current
 from holdfast.store import DatabaseReplaced, StoreUnavailable
+from holdfast.store.connecting import connect
 
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 15.0
@@ -60,9 +61,9 @@ class Connections:
 
         preparation = _Preparation()
 
-        async def connect(_: str, **options: Any) -> Any:
+        async def connected(_: str, **options: Any) -> Any:
             try:
-                return await asyncpg.connect(current(url), **options)
+                return await connect(current(url), **options)
             except asyncpg.InvalidAuthorizationSpecificationError as error:
                 if preparation.database is None:
                     raise
@@ -71,7 +72,7 @@ class Connections:
 
         pool = await asyncpg.create_pool(
             current(url),
-            connect=cast(Any, connect),
+            connect=cast(Any, connected),
             min_size=0,
             max_size=most,
             max_queries=_NEVER,

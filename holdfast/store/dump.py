@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import asyncpg
 
 from holdfast.store import migrate
+from holdfast.store.connecting import connect
 
 _OWNER = "select quote_ident(pg_get_userbyid(datdba)) from pg_database where datname = $1"
 _RIGHTS = """
@@ -91,7 +92,7 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
 
 async def _create(admin_url: str, name: str, fresh: str) -> None:
     """Create an empty database with the owner and the rights of the present one, which no backup contains."""
-    connection = await asyncpg.connect(_beside(admin_url))
+    connection = await connect(_beside(admin_url))
     try:
         owner = await connection.fetchval(_OWNER, name)
         if owner is None:
@@ -109,7 +110,7 @@ async def _create(admin_url: str, name: str, fresh: str) -> None:
 
 
 async def _swap(admin_url: str, name: str, fresh: str, before: str) -> None:
-    connection = await asyncpg.connect(_beside(admin_url))
+    connection = await connect(_beside(admin_url))
     try:
         # A rename needs a database without sessions; new ones are refused as if the server were starting.
         await connection.execute(f"alter database {_quoted(name)} allow_connections false")
@@ -144,7 +145,7 @@ def _in_words(error: BaseException) -> str:
 
 
 async def _execute(admin_url: str, *statements: str) -> None:
-    connection = await asyncpg.connect(_beside(admin_url))
+    connection = await connect(_beside(admin_url))
     try:
         for statement in statements:
             await connection.execute(statement)
@@ -156,6 +157,8 @@ def _run(command: list[str | Path], url: str, stdout: object = subprocess.DEVNUL
     password = urlsplit(url).password
     # These would lead the programs to another server than the one that the address names.
     environment = {key: value for key, value in os.environ.items() if key not in ("PGHOSTADDR", "PGSERVICE")}
+    # A server that asks for the password itself may be another user's.
+    environment["PGREQUIREAUTH"] = "scram-sha-256"
     if password:
         environment["PGPASSWORD"] = unquote(password)
     done = subprocess.run(

@@ -17,6 +17,7 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.store.connecting import connect
 from holdfast.store.connections import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S, translated
 
 _OPEN = "select format('alter role %I with login password %L', $1::text, $2::text)"
@@ -128,7 +129,7 @@ async def end_sessions(admin_url: str, roles: Collection[str]) -> None:
 @asynccontextmanager
 async def _admin(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
     with translated():
-        connection = await asyncpg.connect(url, timeout=CONNECT_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, ssl=False)
+        connection = await connect(url, timeout=CONNECT_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, ssl=False)
         try:
             yield connection
         finally:

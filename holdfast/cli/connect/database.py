@@ -16,6 +16,7 @@ import msgspec
 from holdfast.cli.connect.addresses import as_of_now
 from holdfast.cli.connect.network import private_url
 from holdfast.network.tls import why_refused
+from holdfast.store.connecting import connect
 
 CONNECT_TIMEOUT_S = 5.0
 STATEMENT_TIMEOUT_S = 30
@@ -35,7 +36,7 @@ async def reading(database_url: str) -> AsyncIterator[Connection]:
     """
     database_url = private_url(as_of_now(database_url))
     try:
-        connection = await asyncpg.connect(
+        connection = await connect(
             database_url,
             timeout=CONNECT_TIMEOUT_S,
             server_settings={

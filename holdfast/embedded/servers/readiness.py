@@ -9,6 +9,8 @@ import asyncpg
 import msgspec
 
 from holdfast.embedded.errors import EmbeddedError
+from holdfast.network.impostors import refuse_peer
+from holdfast.store.connecting import connect
 
 _ASK_AGAIN_S = 0.02
 _ANSWER_WITHIN_S = 2.0
@@ -24,7 +26,7 @@ async def postgres_answers(*urls: str) -> None:
     while True:
         try:
             # The loopback needs no TLS, and the search for its keys fails if the home directory is not readable.
-            connection = await asyncpg.connect(url, timeout=_ANSWER_WITHIN_S, ssl=False)
+            connection = await connect(url, timeout=_ANSWER_WITHIN_S, ssl=False)
             try:
                 await connection.fetchval("select 1", timeout=_ANSWER_WITHIN_S)
             finally:
@@ -84,6 +86,7 @@ async def _admits(host: str, port: int, user: str, password: str) -> bool:
         verb, _, body = (await reader.readuntil(b"\r\n")).partition(b" ")
         if verb != b"INFO" or not msgspec.json.decode(body).get("jetstream"):
             return False
+        refuse_peer(writer.get_extra_info("sockname"), writer.get_extra_info("peername"))
         login = {"user": user, "pass": password, "verbose": False, "pedantic": False, "lang": "python", "version": "1"}
         writer.write(b"CONNECT " + msgspec.json.encode(login) + b"\r\nPING\r\n")
         answer = await reader.readuntil(b"\r\n")

@@ -10,11 +10,11 @@ import os
 import sys
 from datetime import datetime
 
-import asyncpg
 import msgspec
 
 from holdfast.engines.telemetry import learning
 from holdfast.settings.findings.telemetry import TelemetryPolicy
+from holdfast.store.connecting import connect
 
 NICENESS = 10
 CONNECT_TIMEOUT_S = 30.0
@@ -32,7 +32,7 @@ class LearningTask(msgspec.Struct, frozen=True, kw_only=True):
 async def learned(task: LearningTask) -> learning.Learned:
     """Read the history and learn; raise OSError or asyncpg.PostgresError if the database is not there."""
     settings = {"application_name": "holdfast-historian-learner", "default_transaction_read_only": "on"}
-    connection = await asyncpg.connect(task.database_url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+    connection = await connect(task.database_url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
     try:
         await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=str, decoder=msgspec.json.decode)
         measured = await connection.fetch(learning.MEASURED, task.since, None, learning.EVENTS_MAX)
