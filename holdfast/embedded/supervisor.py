@@ -152,6 +152,8 @@ class Supervisor:
                 await child.until_ready()
             retiring = self._access.keep_retiring(lambda: self._info.nodes, self._services.keys())
             self._runs.append(self._tasks.create_task(retiring, name="retired keys"))
+            applying = self._access.keep_applying(lambda: self._info.nodes, self._servers["nats"])
+            self._runs.append(self._tasks.create_task(applying, name="failed changes"))
             agent_gate.open()
             if self._options.for_one_run:
                 # Its job waits for the nodes, and brings its code here meanwhile.

@@ -18,9 +18,12 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from holdfast.store.blockers import PATIENCE_S, unblocked
+from holdfast.store.connecting import connect
 from holdfast.store.migrations_place import migrations_directory
 from holdfast.store.passwords import give_passwords
 
@@ -37,14 +40,22 @@ def migrate(admin_url: str, role_passwords: dict[str, str]) -> None:
     """Bring the database at `admin_url` (postgresql://…, a role that may create roles and schemas) up to date.
 
     All of it is one transaction. Several processes may run it at once: they take turns. A database that is up to date
-    is left alone, except that the roles get these passwords, and their settings, every time. Not to be called on an
-    event loop's thread.
+    is left alone, except that the roles get these passwords, and their settings, every time. Sessions of these roles
+    that hold it up are ended. Not to be called on an event loop's thread.
 
     Raises:
         UnknownRevision: it was written by a newer version, or by one before 0.1.0; nothing was changed.
+        HeldUp: another role's session holds it up; nothing was changed.
         sqlalchemy.exc.DBAPIError, asyncpg.PostgresError, OSError: it refuses or does not answer; nothing was changed.
     """
-    asyncio.run(_run(admin_url, partial(_migrate, role_passwords=role_passwords)))
+    work = partial(_migrate, role_passwords=role_passwords)
+    try:
+        asyncio.run(_run(admin_url, work, PATIENCE_S))
+    except (DBAPIError, asyncpg.DeadlockDetectedError) as error:
+        if not _is_deadlock(error):
+            raise
+        # With a session that is ended before the server looks for deadlocks now.
+        asyncio.run(_run(admin_url, work, 0.0))
 
 
 def pending(admin_url: str) -> bool:
@@ -55,13 +66,23 @@ def pending(admin_url: str) -> bool:
     return asyncio.run(_run(admin_url, _is_behind))
 
 
-async def _run(url: str, work: Callable[[Connection], T]) -> T:
+def _is_deadlock(error: Exception) -> bool:
+    raised = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(raised, "sqlstate", None) == asyncpg.DeadlockDetectedError.sqlstate
+
+
+async def _run(url: str, work: Callable[[Connection], T], patience_s: float | None = None) -> T:
+    """Run `work` in a transaction; with `patience_s`, end what holds it up."""
     # asyncpg itself reads the address: SQLAlchemy does not know its parameters for TLS.
-    connected = partial(asyncpg.connect, url)
+    connected = partial(connect, url)
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connected, poolclass=NullPool)
     try:
         async with engine.begin() as connection:
-            return await connection.run_sync(work)
+            if patience_s is None:
+                return await connection.run_sync(work)
+            pid: int = await connection.scalar(text("select pg_backend_pid()"))
+            async with unblocked(url, pid, patience_s):
+                return await connection.run_sync(work)
     finally:
         await engine.dispose()
 

@@ -18,7 +18,7 @@ from holdfast.bus import BusError, event_message
 from holdfast.bus.accounts import OPERATOR, READER, SERVICES
 from holdfast.bus.nats import connect
 from holdfast.embedded.control import UserStatus
-from holdfast.embedded.errors import ControlRefused
+from holdfast.embedded.errors import ControlRefused, EmbeddedError
 from holdfast.embedded.layout import ClusterLayout, Ports, write_private
 from holdfast.embedded.processes.children import Child, ChildSpec
 from holdfast.embedded.servers import credentials as passwords
@@ -57,6 +57,7 @@ class Access:
         """Held during a change and what follows from it."""
         self._noted = asyncio.Event()
         self._retiring = asyncio.Event()
+        self._failed = asyncio.Event()
         self.credentials = passwords.load_or_create(layout, nodes, renew=renew)
         self.hand_out(nodes)
 
@@ -173,10 +174,29 @@ class Access:
         """Bring files and servers up to date; what was opened with an old password of `names` ends. `is_new`: a name
         is that of a node for which nats-server has no account.
 
-        What fails is done by the next call. Raises EmbeddedError if a server does not follow.
+        What fails is done later by `keep_applying`. Raises EmbeddedError if a server does not follow.
         """
-        await self.settle_admin()
+        try:
+            await self._apply(nodes, names, server, is_new=is_new)
+        except EmbeddedError:
+            self._failed.set()
+            raise
+
+    async def keep_applying(self, nodes: Callable[[], Collection[str]], server: Child) -> None:
+        """Complete changes that a server did not take, until cancelled: roles of the database may be closed meanwhile,
+        so that no service can connect.
+        """
+        while True:
+            await self._failed.wait()
+            await asyncio.sleep(_AGAIN_S)
+            async with self.changing:
+                self._failed.clear()
+                with suppress(EmbeddedError):  # It is tried again.
+                    await self.apply(nodes(), (), server, is_new=True)
+
+    async def _apply(self, nodes: Collection[str], names: Collection[str], server: Child, *, is_new: bool) -> None:
         self._behind.update(_users(names))
+        await self.settle_admin()
         if not self._behind:
             self.hand_out(nodes)
             return
@@ -190,8 +210,8 @@ class Access:
                 await end_sessions(admin, roles)
         except (StoreUnavailable, NotMigrated) as error:
             raise ControlRefused(
-                f"the change is recorded and not in force yet, for the database does not take it: {error}. Repeat the "
-                "command once `holdfast status` shows postgres ready"
+                f"the change is recorded and not in force yet, for the database does not take it: {error}. It is tried "
+                "again every second; `holdfast status` shows whether postgres is ready"
             ) from error
         # The child's probe logs in as the operator, whose password may have changed.
         server.spec = self.nats(nodes)
@@ -218,8 +238,8 @@ class Access:
             await end_sessions(self.database_urls["admin"], ["postgres"])
         except (StoreUnavailable, NotMigrated) as error:
             raise ControlRefused(
-                f"the administrator's new password is recorded and not in force yet: {error}. Repeat the command once "
-                "`holdfast status` shows postgres ready"
+                f"the administrator's new password is recorded and not in force yet: {error}. It is tried again every "
+                "second; `holdfast status` shows whether postgres is ready"
             ) from error
         self._change(msgspec.structs.replace(known, postgres_before=""))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import asyncpg
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from holdfast.cli.connect.network import private_url
 from holdfast.cli.values import FilePath
 from holdfast.store import migrate as migration
+from holdfast.store.blockers import HeldUp
 
 ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
 
@@ -41,8 +43,8 @@ def migrate(database_url: str, passwords: Path) -> None:
         raise click.ClickException(f"cannot read a role's password: {error}") from error
     try:
         migration.migrate(private_url(database_url), secrets)
-    except migration.UnknownRevision as error:
+    except (migration.UnknownRevision, HeldUp) as error:
         raise click.ClickException(str(error)) from error
-    except (SQLAlchemyError, OSError, ValueError) as error:
+    except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
         raise click.ClickException(f"the database cannot be upgraded: {error}") from error
     click.echo("the database has the schema of this version")

@@ -13,6 +13,7 @@ from holdfast.cli.connect.record import admin_url, admin_url_option, postgres_pr
 from holdfast.cli.values import FilePath
 from holdfast.clock import system_now
 from holdfast.store import dump
+from holdfast.store.blockers import HeldUp
 from holdfast.store.migrate import UnknownRevision
 
 
@@ -39,7 +40,7 @@ def restore(file: Path, directory: Path, database_url: str | None, yes: bool) ->
         if not yes:
             click.confirm(f"Put {file} in the place of the present database?", abort=True)
         before = dump.restore(programs, url, file, system_now())
-    except (dump.DumpFailed, UnknownRevision) as error:
+    except (dump.DumpFailed, UnknownRevision, HeldUp) as error:
         raise click.ClickException(f"{file} cannot be restored: {error}. Nothing has changed") from error
     except dump.LeftClosed as error:
         raise click.ClickException(f"{file} cannot be restored: {error}") from error
