@@ -43,3 +43,27 @@ def test_two_clusters_do_not_meet(holdfast: Cluster, tmp_path: Path) -> None:
             job.finish()
             check_record(each, job)
         assert not holdfast.incidents(jobs[0]) and len(other.incidents(jobs[1])) == 1
+
+
+def test_jobs_of_two_clusters_do_not_remove_each_others_steps(holdfast: Cluster, tmp_path: Path) -> None:
+    """Their directory is the same, and the clusters do not know of each other."""
+    shared = tmp_path / "shared"
+    options, keeps = ("--job-dir", str(shared), "--persist-every", "10"), ("--keep-bytes", "100000")
+    steps = shared / "checkpoints"
+    first = holdfast.run(*keeps, nnodes=1, nproc=2, name="first", options=options)
+    first.until("it has steps on the disk", lambda: len(list(steps.glob("step-*"))) >= 2)
+    with cluster(tmp_path / "other", nodes=1) as other:
+        second = other.run(*keeps, nnodes=1, nproc=2, name="second", options=options)
+        assert second.exit_code() == 1
+        assert "job first writes its checkpoints to" in second.errors(), second.errors()[-3000:]
+        assert "--job-dir" in second.errors()
+        seen = first.step()
+        first.until_step(seen + 20)
+        assert not holdfast.incidents(first)
+        first.finish()
+        newest = max(int(path.name.removeprefix("step-")) for path in steps.glob("step-*"))
+        # Once the first is over, nothing has to be waited for.
+        third = other.run(*keeps, nnodes=1, nproc=2, name="third", options=options)
+        third.until_step(newest + 1)
+        assert third.trained(0)[0].step == newest + 1, "it goes on from the first one's steps"
+        third.finish()

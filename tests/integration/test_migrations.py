@@ -18,6 +18,7 @@ from alembic.runtime.migration import MigrationContext
 from servers import PostgresServer
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from store_worlds import PASSWORDS, ROLES
 
@@ -320,6 +321,32 @@ async def _knows_as_handled(server: PostgresServer, message_id: str) -> None:
         assert not await tx.first_time(message_id, "holdfast.v1.decision.eviction.job.node")
         assert await tx.first_time("another", "holdfast.v1.decision.eviction.job.node")
     await store.close()
+
+
+def test_a_server_that_dies_within_an_upgrade_is_upgraded_when_it_is_back(old_server: PostgresServer) -> None:
+    asyncio.run(upgrade_to(old_server, "0019"))
+    asyncio.run(_run(old_server, "insert into standby.inbox (id) values ('handled')"))
+    asyncio.run(_kill_within_an_upgrade(old_server))
+    asyncio.run(old_server.start())
+    assert asyncio.run(_value(old_server, "select version_num from public.alembic_version")) == "0019"
+    assert pending(old_server.url)
+    migrate(old_server.url, PASSWORDS)
+    assert not pending(old_server.url)
+    asyncio.run(_knows_as_handled(old_server, "handled"))
+
+
+async def _kill_within_an_upgrade(server: PostgresServer) -> None:
+    """Hold a table that the upgrade changes, and kill the server when it waits for that."""
+    person = await asyncpg.connect(server.url)
+    await person.execute("begin; lock table standby.inbox in access share mode")
+    upgrading = asyncio.create_task(asyncio.to_thread(migrate, server.url, PASSWORDS))
+    waits = "select count(*) from pg_locks where not granted and relation = 'standby.inbox'::regclass"
+    while not await person.fetchval(waits):  # noqa: ASYNC110 - the server sends no event
+        await asyncio.sleep(0.02)
+    server.kill()
+    with pytest.raises((SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        await upgrading
+    person.terminate()
 
 
 @pytest.mark.parametrize("revision", ["0007", "9999"])
