@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,6 +39,7 @@ HANDLING_TRIES_MAX = 5
 """A message whose handling fails this often in one life of the process goes to the dead letters."""
 
 _PRUNE_EVERY_S = 3600.0
+_CLOCKS_APART = timedelta(minutes=5)
 _SIGNED_WITHIN_S = 10.0
 _LOOK_AGAIN_S = 0.05
 _ORDERS_FIRST_S = 0.05
@@ -273,6 +274,8 @@ class ServiceShell:
         """Return True if this message may have been handled before the inbox forgot it: it must not act again."""
         if self._forgotten_before is None or delivery.stored_at >= self._forgotten_before:
             return False
+        if self._forgotten_before > self.now() + _CLOCKS_APART:
+            return False  # written by a clock that was ahead; the next pruning corrects it
         if self._ignored % _IGNORED_PER_LINE == 0:
             log.warning(
                 "messages from before the inbox was pruned may have been handled: they are not acted on",

@@ -121,11 +121,16 @@ class Store(Outbox, Protocol):
         ...
 
     async def prune(self, now: datetime) -> None:
-        """Delete what the inbox and the outbox no longer need; raises StoreUnavailable without a connection."""
+        """Delete what the inbox and the outbox no longer need; raises StoreUnavailable without a connection.
+
+        With a `now` that is ahead of the database's clock more is deleted, and no message that comes later counts as
+        forgotten.
+        """
         ...
 
     async def forgotten_before(self) -> datetime | None:
-        """Return the time before which the inbox has forgotten messages; None: it has all. Raises StoreUnavailable
+        """Return the time before which the inbox has forgotten messages; None: it has all. One in the future is of a
+        clock that was wrong. Raises StoreUnavailable
         without a connection.
         """
         ...

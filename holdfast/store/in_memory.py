@@ -138,8 +138,13 @@ class MemoryStore:
     async def prune(self, now: datetime) -> None:
         self._require_available()
         database = self.database
-        database.forgotten_before = now - INBOX_KEPT
-        database.inbox = {key: at for key, at in database.inbox.items() if at >= now - INBOX_KEPT}
+        before, present, clock = now - INBOX_KEPT, database.forgotten_before, self._now()
+        gone = [at for at in database.inbox.values() if at < before]
+        until = before if before <= clock else max(gone, default=None)
+        if until is not None:
+            is_sound = present is not None and present <= clock
+            database.forgotten_before = max(present, until) if present is not None and is_sound else until
+        database.inbox = {key: at for key, at in database.inbox.items() if at >= before}
         database.published = {
             position: row for position, row in database.published.items() if row.at >= now - OUTBOX_KEPT
         }

@@ -52,11 +52,16 @@ class SchemaSql:
             f"update {outbox} set published_at = null, stream = null, sequence = null "
             "where stream = $1 and sequence >= $2"
         )
-        # The mark is a row of the inbox itself: it must be pruned, restored and truncated with the others.
+        # The mark is a row of the inbox itself: it must be pruned, restored and truncated with the others. It never
+        # stays in the future: a clock that was wrong for an hour would make the service deaf until then.
         self.prune_inbox = (
-            f"with mark as (insert into {inbox} as present (id, handled_at) values ('{FORGOTTEN_MARK}', $1) "
-            "on conflict (id, subject) do update set handled_at = greatest(present.handled_at, excluded.handled_at)) "
-            f"delete from {inbox} where handled_at < $1 and id <> '{FORGOTTEN_MARK}'"
+            f"with gone as (delete from {inbox} where handled_at < $1 and id <> '{FORGOTTEN_MARK}' "
+            "returning handled_at), "
+            "until as (select case when $1 <= now() then $1 else (select max(handled_at) from gone) end as at) "
+            f"insert into {inbox} as present (id, handled_at) select '{FORGOTTEN_MARK}', at from until "
+            "where at is not null on conflict (id, subject) do update set handled_at = case "
+            "when present.handled_at > now() then excluded.handled_at "
+            "else greatest(present.handled_at, excluded.handled_at) end"
         )
         self.forgotten_before = f"select handled_at from {inbox} where id = '{FORGOTTEN_MARK}'"
         self.prune_outbox = f"delete from {outbox} where published_at < $1"
