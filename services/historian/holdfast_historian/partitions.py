@@ -36,6 +36,10 @@ class PartitionPolicy(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+SETTLED = timedelta(days=2)
+"""Each day on which a historian runs gets a partition."""
+
+
 def day_of(name: str) -> date | None:
     """Return the day of a partition's table; None for the default partition and for foreign tables."""
     match = _NAME.fullmatch(name)
@@ -61,14 +65,18 @@ def missing(days: Iterable[date], existing: frozenset[date], now: datetime, poli
     return sorted(day for day in set(days) - existing if first <= day <= last)
 
 
-def oldest_kept(now: datetime, policy: PartitionPolicy) -> datetime | None:
-    """Return the moment before which events are dropped; None: all are kept."""
-    if policy.keep_days is None:
+def oldest_kept(existing: frozenset[date], now: datetime, policy: PartitionPolicy) -> datetime | None:
+    """Return the moment before which events are dropped; None: all are kept.
+
+    Nothing is dropped before this clock has shown the present days for `SETTLED`: with one that jumps a year ahead, all
+    events would seem to be old.
+    """
+    if policy.keep_days is None or now.astimezone(UTC).date() - SETTLED not in existing:
         return None
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight - timedelta(days=policy.keep_days)
 
 
 def expired(existing: frozenset[date], now: datetime, policy: PartitionPolicy) -> list[date]:
-    oldest = oldest_kept(now, policy)
+    oldest = oldest_kept(existing, now, policy)
     return [] if oldest is None else sorted(day for day in existing if day < oldest.date())

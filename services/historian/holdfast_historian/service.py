@@ -86,7 +86,7 @@ class Historian:
             self._days -= {day}
             log.info("partition dropped", day=day.isoformat(), keep_days=self._policy.keep_days)
         await self._patiently(partial(self._store.prune_foreign_events, self._now() - FOREIGN_KEPT))
-        oldest = oldest_kept(self._now(), self._policy)
+        oldest = oldest_kept(self._days, self._now(), self._policy)
         if oldest is not None:
             await self._patiently(partial(self._store.prune_default_partition, oldest))
             await self._patiently(partial(self._store.prune_job_nodes, oldest))

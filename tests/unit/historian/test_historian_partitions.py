@@ -43,13 +43,21 @@ def test_days_past_keeping_get_no_partition() -> None:
 
 
 def test_old_days_expire_only_when_asked_for() -> None:
-    existing = frozenset(days(-40, -8, -7, -6, 0, 1))
+    existing = frozenset(days(-40, -8, -7, -6, -2, 0, 1))
     assert expired(existing, NOW, PartitionPolicy()) == []
     assert expired(existing, NOW, PartitionPolicy(keep_days=7)) == days(-40, -8)
-    assert oldest_kept(NOW, PartitionPolicy(keep_days=7)) == datetime(2025, 12, 24, tzinfo=UTC)
+    assert oldest_kept(existing, NOW, PartitionPolicy(keep_days=7)) == datetime(2025, 12, 24, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("limits", [{"keep_days": 0}, {"ahead_days": 0}, {"ahead_days": 9}])
 def test_contradictory_limits_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must"):
         PartitionPolicy(**limits)
+
+
+def test_a_clock_that_jumps_a_year_ahead_drops_nothing_for_two_days() -> None:
+    policy, existing = PartitionPolicy(keep_days=7), frozenset(days(*range(-40, 3)))
+    for passed in range(4):
+        now = NOW + timedelta(days=365 + passed)
+        existing |= frozenset(days_ahead(now, policy))
+        assert bool(expired(existing, now, policy)) is (oldest_kept(existing, now, policy) is not None) is (passed >= 2)
