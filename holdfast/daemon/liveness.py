@@ -28,7 +28,8 @@ class BusLiveness:
     def tick(self) -> None:
         """Note that the process runs; to be called every `TICK_S`."""
         now = self._now()
-        if now - self._ticked > timedelta(seconds=STALL_S):
+        # A clock that was put back counts from now on: by times of before it nothing would be silent until they come.
+        if not timedelta(0) <= now - self._ticked <= timedelta(seconds=STALL_S):
             self._since = now
         self._ticked = now
 
@@ -40,4 +41,6 @@ class BusLiveness:
     def since(self) -> datetime | None:
         """Start of the unbroken reception; None without a connection."""
         connected = self._bus.connected_since
-        return None if connected is None else max(connected, self._since)
+        if connected is None:
+            return None
+        return self._since if connected > self._now() else max(connected, self._since)

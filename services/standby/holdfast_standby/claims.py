@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -14,12 +14,15 @@ from holdfast_standby import keeping, sizing
 from holdfast_standby.draft import InventoryDraft
 from holdfast_standby.state import WATCHED, Claim, Node, NodeState
 
+CLOCKS_APART = timedelta(minutes=5)
+"""A time further in the future is of a clock that is wrong."""
+
 
 def requested(draft: InventoryDraft, event: NodesRequested) -> None:
     """Note a job's claim; it replaces an older one of the same job."""
     assert event.job is not None
     newest = draft.claims.get(event.job)
-    if newest and newest.requested_at >= event.at:
+    if newest and newest.requested_at >= event.at and not _is_of_a_clock_ahead(newest, event.at, draft.now):
         return  # a late message must not undo a newer claim, nor reopen a claim that was granted or withdrawn
     draft.claims[event.job] = Claim(
         id=event.id,
@@ -44,7 +47,7 @@ def withdrawn(draft: InventoryDraft, event: NodesReleased) -> None:
     """Withdraw the claim of a job that is over."""
     assert event.job is not None
     newest = draft.claims.get(event.job)
-    if newest and newest.requested_at > event.at:
+    if newest and newest.requested_at > event.at and not _is_of_a_clock_ahead(newest, event.at, draft.now):
         return
     # The claim itself may still be on its way: it is over before it arrives.
     draft.claims[event.job] = Claim(
@@ -55,6 +58,11 @@ def withdrawn(draft: InventoryDraft, event: NodesReleased) -> None:
         replaces=False,
         over_at=draft.now,
     )
+
+
+def _is_of_a_clock_ahead(newest: Claim, at: datetime, now: datetime) -> bool:
+    """Return True if the claim was made by a clock that has been put back since: what comes later has earlier times."""
+    return newest.requested_at > now + CLOCKS_APART >= at
 
 
 def grant(draft: InventoryDraft, pool_policy: PoolPolicy) -> None:

@@ -179,7 +179,9 @@ class InventoryPlanner:
         limit = timedelta(seconds=self.timeouts.node_lost_s)
         if liveness.listening_since is None or now - liveness.listening_since <= limit:
             return None
-        last = max(liveness.last.get(node.id, liveness.listening_since), liveness.listening_since, node.since)
+        # A state from before the clock was put back begins in the future.
+        since = node.since if node.since <= now else liveness.listening_since
+        last = max(liveness.last.get(node.id, liveness.listening_since), liveness.listening_since, since)
         if now - last <= (limit * UNHEARD_MULTIPLE if _is_unheard(node, liveness) else limit):
             return None
         # Silence of all nodes is no sign of loss: then the bus stands still, or this service is cut off. Their last
@@ -191,8 +193,10 @@ class InventoryPlanner:
     def _is_alive(self, node: Node, liveness: NodeLiveness, now: datetime) -> bool:
         last = liveness.last.get(node.id)
         limit = timedelta(seconds=self.timeouts.node_lost_s)
+        if last is None or not timedelta(0) <= now - last <= limit:
+            return False
         # A heartbeat from before the loss was noticed, or sent on the way out, is no sign of life.
-        return last is not None and now - last <= limit and last > node.since + timedelta(seconds=1)
+        return node.since > now or last > node.since + timedelta(seconds=1)
 
     def _is_outdated(self, node: Node, liveness: NodeLiveness, now: datetime) -> bool:
         """Return True if a lost node is to be forgotten; never while cut off: unknown nodes' heartbeats are ignored."""

@@ -56,9 +56,17 @@ class Standby(Decider):
         return msgspec.structs.replace(self._effect(outcome), answer=Answer(accepted=True, message=outcome.note))
 
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
+        self._count_from_now(now)
         since = self._listening_since(now, hearing_since)
         liveness = NodeLiveness(last=dict(self.last_heard), listening_since=since, only=dict(self.only_heard))
         return self._effect(self.planner.time(self.inventory, liveness, now))
+
+    def _count_from_now(self, now: datetime) -> None:
+        """Take times that lie in the future, as this clock has been put back since, for the present."""
+        self.last_heard.update({node: now for node, at in self.last_heard.items() if at > now})
+        self.only_heard.update({node: (who, now) for node, (who, at) in self.only_heard.items() if at > now})
+        if self._heard_again_at is not None:
+            self._heard_again_at = min(self._heard_again_at, now)
 
     def _listening_since(self, now: datetime, hearing_since: datetime | None) -> datetime | None:
         """Return since when a node's silence counts: after a silence of all nodes, since the first is heard again.

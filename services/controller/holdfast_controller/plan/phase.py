@@ -57,6 +57,10 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
     until: datetime
 
+    def waited_s(self, now: datetime) -> float:
+        """Return the seconds that it was waited for when it is over, though the clock was put back meanwhile."""
+        return (max(now, self.until) - self.since).total_seconds()
+
 
 class ChecksProgress(msgspec.Struct, frozen=True, kw_only=True):
     suite: str

@@ -222,7 +222,9 @@ def _kind(state: JobState) -> JobKind:
 
 def _is_over(state: JobState, deadline: Deadline, now: datetime, hearing_since: datetime) -> bool:
     """Return True if a pause is over, or an event has not come for so long while the controller was connected."""
-    since = deadline.since if isinstance(state.phase, Waiting) else max(deadline.since, hearing_since)
+    # A deadline from before the clock was put back counts from then on.
+    began = deadline.since if deadline.since <= now else hearing_since
+    since = began if isinstance(state.phase, Waiting) else max(began, hearing_since)
     return now - since >= deadline.until - deadline.since
 
 
@@ -330,7 +332,7 @@ class Planner:
         passed = draft.emit(
             DeadlinePassed,
             awaited=deadline.awaited,
-            waited_s=(now - deadline.since).total_seconds(),
+            waited_s=deadline.waited_s(now),
             missing_nodes=tuple(node for node in state.nodes if node not in reported(state.phase)),
             cause=None,
         )

@@ -267,3 +267,22 @@ def test_late_reports_of_an_earlier_generation_are_ignored() -> None:
     job.tell(still(60), generation=1)
     assert job.stall() is None
     assert job.watch.nodes == NODES and job.watch.node_of_rank == {0: "a", 1: "a", 2: "b", 3: "b"}
+
+
+def test_a_node_whose_clock_was_ahead_for_a_moment_is_not_silent_afterwards() -> None:
+    watch, received = ProgressWatch(HangPolicy()), START
+    for ahead in (timedelta(0), timedelta(days=365), timedelta(0), timedelta(0)):
+        received += timedelta(seconds=10)
+        event = Progress(
+            id=named_id(received, "a"),
+            at=received + ahead,
+            source="agent/a",
+            job="job",
+            generation=1,
+            node="a",
+            ranks=(rank(0),),
+            world_size=1,
+            nproc_per_node=1,
+        )
+        watch.take(event, received)
+        assert watch.silent_nodes(received) == ()

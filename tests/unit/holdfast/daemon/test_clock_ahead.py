@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
-from holdfast.bus import event_message
+from holdfast.bus import Bus, event_message
 from holdfast.bus.in_memory import MemoryBroker
+from holdfast.daemon.liveness import BusLiveness
 from holdfast.daemon.service_shell import Decider, ServiceShell
 from holdfast.effects import Effect
 from holdfast.events import AnyEvent, NodeDeparted
@@ -73,3 +75,20 @@ async def test_a_clock_that_was_a_year_ahead_makes_no_service_deaf(database_too:
     await scene.departs("long handled", TODAY + timedelta(days=12))
     await scene.departs("now", scene.now)
     assert scene.decider.departed[-1] == "now" and "long handled" not in scene.decider.departed
+
+
+class Connected:
+    """What `BusLiveness` reads of a bus that connected at this time."""
+
+    def __init__(self, since: datetime) -> None:
+        self.connected_since = since
+
+
+@pytest.mark.parametrize("connected", [TODAY, TODAY + AHEAD], ids=["before", "meanwhile"])
+def test_a_clock_that_is_put_back_lets_silence_count_from_then_on(connected: datetime) -> None:
+    now = TODAY
+    liveness = BusLiveness(cast(Bus, Connected(connected)), lambda: now)
+    for passed in (timedelta(0), AHEAD, timedelta(seconds=1), timedelta(seconds=2)):
+        now = TODAY + passed
+        liveness.tick()
+    assert liveness.since == TODAY + timedelta(seconds=1)

@@ -21,6 +21,9 @@ from holdfast.topology import Mesh, MeshError
 HEARD_WITHIN_S = 4.0
 """A node whose last report is older counts as silent."""
 
+CLOCKS_APART = timedelta(minutes=1)
+"""A report from further in the future is of a clock that is wrong."""
+
 CYCLE = frozenset({"train", "data", "forward", "backward", "optimizer", "init"})
 """Phases that each step goes through. A script that names no phase stays in its first one."""
 
@@ -88,7 +91,9 @@ class ProgressWatch:
         if generation > self.generation:
             self.generation = generation
             self._ranks, self._node_of, self._received_at, self._emitted_at, self._finished = {}, {}, {}, {}, set()
-        if event.at < self._emitted_at.get(event.node, event.at):
+        last = self._emitted_at.get(event.node, event.at)
+        # Unless the node's clock has been put back since.
+        if event.at < last <= now + CLOCKS_APART:
             return
         self._emitted_at[event.node] = event.at
         self.world_size, self.nproc_per_node, self.mesh = event.world_size, event.nproc_per_node, _mesh(event.mesh)

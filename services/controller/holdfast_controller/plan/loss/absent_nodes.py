@@ -66,7 +66,7 @@ def pause_over(draft: JobDraft) -> None:
         return
     left = {node: generation for node, generation in draft.state.absent.items() if node not in phase.nodes}
     draft.update(absent=left)
-    waited_s = (draft.now - phase.deadline.since).total_seconds()
+    waited_s = phase.deadline.waited_s(draft.now)
     rungs.pause_over(draft, f"{_names(phase.nodes)} did not come back within {waited_s:.0f} s")
 
 
