@@ -34,7 +34,8 @@ def observed(draft: PlanDraft, seen: Observed) -> None:
     elif crew.stepped and not crew.numbered:
         _note_numbers(draft, crew, seen)
     last = draft.state.progress_emitted_at
-    is_due = last is None or (draft.now - last).total_seconds() >= PROGRESS_EVERY_S
+    # A time to come is one from before the clock was put back.
+    is_due = last is None or not 0 <= (draft.now - last).total_seconds() < PROGRESS_EVERY_S
     if crew.trains and is_due and seen.statuses:
         draft.update(progress_emitted_at=draft.now)
         job = crew.order.placement.job if crew.order.placement else None

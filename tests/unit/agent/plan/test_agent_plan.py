@@ -13,6 +13,7 @@ from holdfast.events import (
     NodeDeparted,
     OrderRefused,
     ProcessExited,
+    Progress,
     RanksFinished,
     RanksStarted,
     RanksStopped,
@@ -265,6 +266,16 @@ def test_cut_off_ranks_train_on_and_are_ended_once_they_stand_still() -> None:
     scene.stopped(0, 1)
     assert "no contact with the bus" in scene.said(ProcessExited)[0].detail
     assert scene.said(RanksStopped) == []
+
+
+def test_progress_is_reported_on_after_a_clock_that_was_ahead_is_put_back() -> None:
+    scene = running()
+    for ahead, steps in ((timedelta(0), 1), (timedelta(days=365), 2), (timedelta(seconds=2), 3)):
+        scene.now += ahead
+        scene.observe(steps, steps)
+        assert scene.said(Progress), f"none at step {steps}"
+        scene.now -= ahead
+        scene.now += timedelta(seconds=2)
 
 
 def test_leaving_stops_the_ranks_then_says_goodbye() -> None:
