@@ -15,6 +15,7 @@ from holdfast.events.parts.step_source import StepSource
 from holdfast.node.ledger.ledger_layout import LedgerError, LedgerSnapshot, Source, StepRecord
 from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast_agent.plan.node_state import RankStatus
+from holdfast_agent.watching.clock_steps import ClockSteps
 
 log = structlog.get_logger(__name__)
 
@@ -33,17 +34,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class LedgerBook:
     """One crew's readable ledgers. `steps_read` gives the steps per rank that an earlier agent has already taken."""
 
-    def __init__(self, paths: dict[int, Path], steps_read: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, paths: dict[int, Path], steps_read: Mapping[int, int] | None = None, clock: ClockSteps | None = None
+    ) -> None:
         self._paths = paths
         self._read_before = dict(steps_read or {})
         self._readers: dict[int, LedgerReader] = {}
         self._unreadable: set[int] = set()
+        self._clock = clock or ClockSteps()
 
     def statuses(self) -> dict[int, RankStatus]:
         found: dict[int, RankStatus] = {}
+        self._clock.look()
         for rank, reader in self._open_readers():
             try:
-                found[rank] = _status(reader.snapshot())
+                found[rank] = _status(reader.snapshot(), self._clock)
             except LedgerError as error:
                 self._give_up(rank, error)
         return found
@@ -103,7 +108,8 @@ def moment(unix_ns: int) -> datetime:
     return _EPOCH + timedelta(microseconds=unix_ns // 1000)
 
 
-def _status(snapshot: LedgerSnapshot) -> RankStatus:
+def _status(snapshot: LedgerSnapshot, clock: ClockSteps) -> RankStatus:
+    changed_ns = max(snapshot.changed_ns, snapshot.collective.entered_ns, snapshot.collective.left_ns)
     return RankStatus(
         step=_bounded(snapshot.step),
         steps_done=snapshot.steps_done,
@@ -115,8 +121,9 @@ def _status(snapshot: LedgerSnapshot) -> RankStatus:
         phase=snapshot.phase_name,
         phase_since=moment(snapshot.phase_started_ns),
         first_step_at=moment(snapshot.first_step_ns) if snapshot.first_step_ns else None,
-        changed_at=moment(max(snapshot.changed_ns, snapshot.collective.entered_ns, snapshot.collective.left_ns)),
-        stepped_at=moment(snapshot.step_started_ns),
+        # Else a clock that is put ahead makes every rank seem to stand still for as long.
+        changed_at=moment(clock.present(changed_ns)),
+        stepped_at=moment(clock.present(snapshot.step_started_ns)),
         collectives=min(snapshot.collective.entered, INTEGER_MAX),
         in_flight=snapshot.collective.in_flight,
         collective=snapshot.collective.name,
