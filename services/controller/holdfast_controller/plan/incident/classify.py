@@ -152,6 +152,14 @@ def lacks_steps(exited: ProcessExited) -> bool:
     return exited.exception is not None and exited.exception.type == STEPS_ABSENT
 
 
+DIRECTORY_TAKEN = "holdfast.trainer.checkpoint.errors.DirectoryTaken"
+
+
+def has_no_directory(exited: ProcessExited) -> bool:
+    """Return True if the rank may not write checkpoints, because a job of another cluster writes there."""
+    return exited.exception is not None and exited.exception.type == DIRECTORY_TAKEN
+
+
 def is_superseded(exited: ProcessExited) -> bool:
     """Return True if the rank ended because a newer generation had taken over the checkpoints."""
     return exited.exception is None and exited.exit_code == exit_codes.SUPERSEDED

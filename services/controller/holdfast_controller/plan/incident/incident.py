@@ -164,6 +164,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """True if nodes that the warm-up found unfit leave even if nothing can replace them."""
     lacks_steps: bool = False
     """True if the rank refused to start from scratch: the nodes that it can reach do not have the steps."""
+    has_no_directory: bool = False
+    """True if the rank refused to write where a job of another cluster writes."""
     may_be_outage: bool = False
     """True if a loss of power that took other machines as well would look the same."""
 

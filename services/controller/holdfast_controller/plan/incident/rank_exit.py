@@ -15,6 +15,7 @@ from holdfast_controller.plan.incident.classify import (
     describe_exit,
     diagnose,
     finer_name,
+    has_no_directory,
     is_superseded,
     lacks_steps,
     signature,
@@ -119,6 +120,7 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
         error=error,
         cause=cause,
         lacks_steps=lacks_steps(event),
+        has_no_directory=has_no_directory(event),
         may_be_outage=symptom is Symptom.RANKS_VANISHED and event.agent_was_away,
     )
 

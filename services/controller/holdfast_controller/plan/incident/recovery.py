@@ -118,6 +118,9 @@ def proceed(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
 def choose_rung(draft: JobDraft, incident: Incident, failure: Failure) -> RungChoice:
     """Return the rung that `incident` asks for now. A rung whose mechanism only observes is emitted and passed over."""
     policy, options = draft.rules.ladder, _options(draft, failure)
+    if failure.has_no_directory:
+        # No restart and no other code changes that, and a person has to choose between the two jobs.
+        return RungChoice(rung=Rung.STOP, reason=failure.text)
     if failure.lacks_steps:
         return absent_nodes.choose(draft.state, incident, failure, policy)
     if draft.rules.mechanisms.record == "observe":

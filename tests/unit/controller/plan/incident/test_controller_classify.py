@@ -8,13 +8,15 @@ from holdfast.events import ProcessExited
 from holdfast.events.parts.ranks import RankException
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Root, Symptom
-from holdfast.trainer.checkpoint.errors import StepsAbsent
+from holdfast.trainer.checkpoint.errors import DirectoryTaken, StepsAbsent
 from holdfast_controller.plan.evidence.rank_exits import TEXT_CHARS_MAX, rank_exit
 from holdfast_controller.plan.incident.classify import (
+    DIRECTORY_TAKEN,
     STEPS_ABSENT,
     classify,
     describe_exit,
     diagnose,
+    has_no_directory,
     lacks_steps,
     signature,
 )
@@ -45,6 +47,12 @@ def test_the_controller_knows_the_error_of_ranks_that_refuse_to_start_from_scrat
     assert f"{StepsAbsent.__module__}.{StepsAbsent.__qualname__}" == STEPS_ABSENT
     assert lacks_steps(ended(f"{STEPS_ABSENT}: none is left in memory"))
     assert not lacks_steps(ended("mine.StepsAbsent: none"))
+
+
+def test_the_controller_knows_the_error_of_ranks_whose_directory_another_job_has() -> None:
+    assert f"{DirectoryTaken.__module__}.{DirectoryTaken.__qualname__}" == DIRECTORY_TAKEN
+    assert has_no_directory(ended(f"{DIRECTORY_TAKEN}: job first writes there"))
+    assert not has_no_directory(ended("mine.DirectoryTaken: it is"))
 
 
 @pytest.mark.parametrize(
