@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from asyncio import StreamReader
 
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+PIECE_BYTES = 1024 * 1024
 _LENGTH = struct.Struct("<I")
 _DESCRIPTOR = struct.Struct("@i")
 _ANCILLARY_BYTES = socket.CMSG_LEN(_DESCRIPTOR.size)
@@ -94,8 +95,12 @@ def receive(
             rest = bytearray(_LENGTH.size - len(head))
             receive_into(link, memoryview(rest))
             head += rest
-        body = bytearray(_length(head, nbytes_max))
-        receive_into(link, memoryview(body))
+        length, body = _length(head, nbytes_max), bytearray()
+        while len(body) < length:
+            # As much again as has come: memory for what is only announced would be the sender's to spend.
+            piece = bytearray(min(length - len(body), max(len(body), PIECE_BYTES)))
+            receive_into(link, memoryview(piece))
+            body = body + piece if body else piece
         return decode(decoder, body), descriptors[0] if descriptors else None
     except BaseException as error:
         for descriptor in descriptors:

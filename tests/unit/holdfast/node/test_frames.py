@@ -6,12 +6,14 @@ import asyncio
 import os
 import socket
 import struct
+import threading
+import tracemalloc
 
 import msgspec
 import pytest
 
-from holdfast.node.frames import WireError, read, receive
-from holdfast.node.vault.messages import answers, requests
+from holdfast.node.frames import MESSAGE_BYTES_MAX, PIECE_BYTES, WireError, read, receive, send
+from holdfast.node.vault.messages import Refused, answers, requests
 
 NO_TEXT = msgspec.msgpack.encode({"type": "join", "ledger": "??"}).replace(b"??", b"\xff\xfe")
 NO_TEXT_BACK = msgspec.msgpack.encode({"type": "refused", "reason": "??"}).replace(b"??", b"\xff\xfe")
@@ -36,6 +38,29 @@ def test_nonsense_is_refused_and_the_descriptor_beside_it_closed(body: bytes) ->
         os.set_blocking(beside, False)
         assert os.read(beside, 1) == b""
         os.close(beside)
+
+
+def test_a_message_that_is_only_announced_takes_no_memory() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(struct.pack("<I", MESSAGE_BYTES_MAX) + b"x" * 100)
+        tracemalloc.start()
+        with pytest.raises(WireError, match="has ended"):
+            receive(ours, requests)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 10 * PIECE_BYTES
+
+
+def test_a_long_message_arrives_whole() -> None:
+    ours, theirs = socket.socketpair()
+    wanted = Refused(reason="x" * (5 * PIECE_BYTES + 7))
+    with ours, theirs:
+        sending = threading.Thread(target=send, args=(theirs, wanted))
+        sending.start()
+        assert receive(ours, answers) == (wanted, None)
+        sending.join()
 
 
 @pytest.mark.parametrize("body", [NO_TEXT_BACK, NO_MESSAGE])
