@@ -120,8 +120,14 @@ class Controller(Decider):
         ladder = self.planner.rules.ladder
         found = {state.job: reporters_of(state, event, now, ladder) for state in self._live()}
         elsewhere = {node: at for nodes in found.values() for node, at in nodes.items()}
-        jobs = dict.fromkeys((*concerned, *(job for job, nodes in found.items() if nodes)))
-        return _merge(self._decided(jobs, lambda planner, state: planner.event(state, event, now), now, elsewhere))
+        more = [job for job, nodes in found.items() if nodes and event.node not in self.jobs[job].nodes]
+        # To other jobs it is a node's report, not one about the job that the node names.
+        report = msgspec.structs.replace(event, job=None)
+
+        def decide(planner: Planner, state: JobState) -> JobDecision:
+            return planner.event(state, event if state.job in concerned else report, now)
+
+        return _merge(self._decided(dict.fromkeys((*concerned, *more)), decide, now, elsewhere))
 
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, SubmitJob | StopJob | UpdateJob | RollbackJob | ResetBreaker):

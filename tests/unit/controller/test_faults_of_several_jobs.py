@@ -19,6 +19,8 @@ from holdfast_controller.store import INCIDENTS, JOBS, USED_NAMES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 E = TypeVar("E", bound=Event)
+JOB_OF = {"a": "one", "b": "two", "free": None}
+"""Agents name the job whose ranks they run."""
 WAIT_S = LadderPolicy().alerts_wait_s
 
 
@@ -51,6 +53,8 @@ class Scene:
             id=uuid7(),
             at=at(second),
             source=f"agent/{node}",
+            job=JOB_OF[node],
+            generation=1 if JOB_OF[node] else None,
             node=node,
             check="mounts",
             state="alert",
