@@ -337,7 +337,9 @@ class Machine:
     def alert(self, **fields: Any) -> None:
         """Report what an inspection found, or finds no longer."""
         if self.is_on:
-            self.tell(Inspection, boot_id=self.name, **fields)
+            crew = self.agent.crew if self.agent is not None else None
+            of_job = {"job": crew.order.job, "generation": crew.order.generation} if crew is not None else {}
+            self.tell(Inspection, boot_id=self.name, **of_job, **fields)
 
     def result(self, order: NodeOrder, test: str, status: str, **fields: Any) -> None:
         """Report the result of one stop-time test."""
