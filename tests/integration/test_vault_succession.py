@@ -15,6 +15,7 @@ import vault_nodes
 from vault_nodes import VaultNode, at, is_state, members_of, order_of, shard, state, until
 
 from holdfast.node.frames import WireError
+from holdfast.node.kernel import started_ticks
 from holdfast.node.vault import vault_socket
 from holdfast.node.vault.seals import seal
 from holdfast_vault.shelf.segments import SealedContents, Segment
@@ -133,9 +134,9 @@ def test_a_successor_that_is_stopped_does_not_hold_up_the_vault(node: Callable[.
         (first,) = successors(one)
         os.kill(first, signal.SIGSTOP)
         # It reads nothing, so what the vault has to tell it soon fills the connection.
-        steps = iter(range(2, 1000))
-        while first in successors(one):
-            rank.save(next(steps), state(1))
+        steps, small = iter(range(2, 1000)), state(1, chunks=0.1)
+        while started_ticks(first) is not None:
+            rank.save(next(steps), small)
         until("there is another one", lambda: len(successors(one)) == 1)
         rank.save(1000, state(1000))
         held = rank.steps()
