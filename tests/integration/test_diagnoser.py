@@ -21,6 +21,7 @@ from holdfast.engines.checks.result_log import ResultLog
 from holdfast.engines.checks.suites import END, suite_tests
 from holdfast.events import DiagnosticResult
 from holdfast.fresh_ids import uuid7
+from tests.warm_python import WarmPython
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -81,9 +82,9 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    subprocess.run(
-        [sys.executable, str(NODES), str(folder)], input=json.dumps(CASES), text=True, check=True, timeout=240
-    )
+    with WarmPython([sys.executable, str(NODES), str(folder)], stdin=subprocess.PIPE, text=True) as nodes:
+        nodes.communicate(json.dumps(CASES), timeout=240)
+    assert nodes.returncode == 0
     return folder
 
 
