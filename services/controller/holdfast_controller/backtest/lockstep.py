@@ -114,6 +114,12 @@ class _Lockstep:
             self._act_earlier(self._beside, given.at)
         decision = _decide(self._recorded, before, given)
         events = decision.events if decision else ()
+        was_away = False
+        if given.event is None and given.request is None and not same(events, given.decided):
+            # Had the controller been away until now, what needs silence would not have been due yet.
+            instead = _decide(self._recorded, before, given, was_away=True)
+            if instead and same(instead.events, given.decided):
+                decision, events, was_away = instead, instead.events, True
         if given.had_effect is False:
             self._consider(given, events)
             return
@@ -127,11 +133,11 @@ class _Lockstep:
         self._state = decision.state if decision else before
         _remember(self._recorded, decision)
         if self._beside is not None or before is None:
-            self._compare(before if self._beside is None else self._beside, given, events)
+            self._compare(before if self._beside is None else self._beside, given, events, was_away=was_away)
         self._meet_again()
 
-    def _compare(self, beside: JobState | None, given: Input, events: tuple[Event, ...]) -> None:
-        decision = _decide(self._other, beside, given)
+    def _compare(self, beside: JobState | None, given: Input, events: tuple[Event, ...], *, was_away: bool) -> None:
+        decision = _decide(self._other, beside, given, was_away=was_away)
         would = decision.events if decision else ()
         if same(events, would):
             self._beside = decision.state if decision else beside
@@ -153,7 +159,7 @@ class _Lockstep:
         )
         if due is None or due >= at or (recorded_due and abs(recorded_due - due) < LATE_MAX):
             return
-        decision = _time_passed(self._other, beside, due)
+        decision = _time_passed(self._other, beside, due, beside.submitted_at)
         if decision.events:
             self._part(due, None, beside, (), decision.events)
 
@@ -215,7 +221,8 @@ def due_at(state: JobState, policy: LadderPolicy) -> datetime | None:
     return min((time for time in times if time), default=None)
 
 
-def _decide(planner: Planner, state: JobState | None, given: Input) -> JobDecision | None:
+def _decide(planner: Planner, state: JobState | None, given: Input, *, was_away: bool = False) -> JobDecision | None:
+    """Return the decision about an input. `was_away`: the controller has only just begun to receive events again."""
     if given.request is not None:
         return planner.request(state, given.request, given.at)
     if state is None:
@@ -225,7 +232,7 @@ def _decide(planner: Planner, state: JobState | None, given: Input) -> JobDecisi
         due, at = due_at(state, planner.rules.ladder), given.at
         if due is not None and at < due <= at + LATE_MAX:
             at = due
-        return _time_passed(planner, state, at)
+        return _time_passed(planner, state, at, at if was_away else state.submitted_at)
     if given.event.job is None and not concerns(state, given.event):
         return None
     decision = planner.event(state, given.event, given.at)
@@ -235,12 +242,12 @@ def _decide(planner: Planner, state: JobState | None, given: Input) -> JobDecisi
     return decision
 
 
-def _time_passed(planner: Planner, state: JobState, at: datetime) -> JobDecision:
+def _time_passed(planner: Planner, state: JobState, at: datetime, hearing_since: datetime) -> JobDecision:
     """Return what the passing of time leads to. The controller looks twice a second, and a look may only tidy up."""
-    decision = planner.time(state, at, state.submitted_at)
+    decision = planner.time(state, at, hearing_since)
     while not decision.events and decision.state is not None and decision.state != state:
         state = decision.state
-        decision = planner.time(state, at, state.submitted_at)
+        decision = planner.time(state, at, hearing_since)
     return decision
 
 
