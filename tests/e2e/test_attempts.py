@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import in_job, local_user, no_password, node, node_floods, readers, service_bus, with_token
+from attempts import in_job, in_kernel, local_user, no_password, node, node_floods, readers, service_bus, with_token
 from attempts.scene import Scene, scene
 from attempts.table import ATTEMPTS, Attempt
+
+from holdfast.node.kernel import started_ticks
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can run ranks, and attackers, as other users"),
 ]
-POSITIONS = (local_user, no_password, node, node_floods, readers, service_bus, in_job, with_token)
+POSITIONS = (local_user, no_password, node, node_floods, readers, service_bus, in_job, in_kernel, with_token)
 PAGE = Path(__file__).parents[2] / "docs" / "attempts.md"
 SECURITY = PAGE.with_name("security.md")
 HEAD = """# Attempts: what was tried against a running cluster
@@ -91,6 +93,12 @@ def test_training_went_on_and_nothing_was_evicted(attacked: Scene) -> None:
     assert senders == {attacked.outsider}, "only what a node published under its own name arrived at all"
     (attacked.drop / "finish").touch()
     assert attacked.job.exit_code() == 0
+    assert attacked.left
+    attacked.cluster.until("nothing is left of it", lambda: not [pid for pid in attacked.left if is_there(pid)])
+
+
+def is_there(pid: int) -> bool:
+    return started_ticks(pid) is not None
 
 
 def _flat(received: Any) -> str:

@@ -26,6 +26,7 @@ from holdfast.store.passwords import set_passwords
 from holdfast.subjects import ROOT
 from tests.open_python import opened
 
+DEEDS = ("intruder_deeds.py", "intruder_system_calls.py")
 SECRET = "hf-secret-of-the-job-4f1b7c"
 STREAMS = ("EVIDENCE", "DECISIONS", "METRICS", "DEADLETTERS", "KV_desired", "KV_jobs", "OBJ_code")
 _OURS = """
@@ -50,6 +51,8 @@ class Scene:
         self.cluster, self.place, self.job, self.drop = made, place, job, drop
         self.layout, self.info = made.layout, made.info
         self.credentials = msgspec.json.decode(self.layout.secrets_file.read_bytes(), type=Credentials)
+        self.left: list[int] = []
+        """Processes that the script started to stay behind."""
         self.marker = place / "open" / "a-script-of-the-attacker-ran"
         self.members = made.members(job)
         (self.outsider,) = set(self.info.nodes) - set(self.members)
@@ -267,13 +270,13 @@ def scene() -> Iterator[Scene]:
             folder.mkdir()
             folder.chmod(0o777)
         opened_python.mkdir(mode=0o700)
-        for name in ("intruder.py", "intruder_deeds.py"):
+        for name in ("intruder.py", *DEEDS):
             shutil.copy(JOBS / name, place / name)
             (place / name).chmod(0o644)
         prefix = opened(opened_python)
         with cluster(place / "cluster", 3, prefix=prefix) as made:
             job = made.run(
-                *("--drop", drop, "--deeds", place / "intruder_deeds.py"),
+                *("--drop", drop, "--deeds", *(place / name for name in DEEDS)),
                 script=place / "intruder.py",
                 name="victim",
                 nproc=1,

@@ -24,12 +24,13 @@ from holdfast.trainer.checkpoint import Checkpointer
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--drop", type=Path, required=True)
-    parser.add_argument("--deeds", type=Path, required=True, help="the script's own functions")
+    parser.add_argument("--deeds", type=Path, nargs="+", required=True, help="the script's own functions")
     args = parser.parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     deeds: dict[str, object] = {}
-    exec(compile(args.deeds.read_text(), str(args.deeds), "exec"), deeds)  # noqa: S102 - its author's own code
+    for path in args.deeds:
+        exec(compile(path.read_text(), str(path), "exec"), deeds)  # noqa: S102 - its author's own code
     journal = os.open(args.drop / f"rank-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     generation = int(os.environ["HOLDFAST_GENERATION"])
     state = {"weight": torch.ones(1000)}
