@@ -28,7 +28,7 @@ def test_ranks_that_keep_some_steps_only_go_on_from_the_newest_that_all_have(hol
     starts = {next(note.step for note in job.trained(rank) if note.generation == 2) for rank in (0, 1)}
     (first,) = starts
     # Both had it, though the node of each keeps two steps only.
-    assert (first - 1) % every == 0 and killed.step + 1 - (first - 1) <= 2 * max(widest, every)
+    assert (first - 1) % every == 0 and killed.step - (first - 1) <= 2 * max(widest, every)
     (closed,) = holdfast.until("the incident is closed", lambda: holdfast.events(job, "incident_closed"))
     assert closed["redone_steps"] in (killed.step - first + 1, killed.step - first + 2)
     assert f"the job went on at step {first}" in closed["reason"]
