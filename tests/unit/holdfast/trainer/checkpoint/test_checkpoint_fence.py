@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import get_context
@@ -224,6 +225,8 @@ def test_two_processes_race(tmp_path: Path) -> None:
             new = storage(root, 8)
             while not len(new.steps()) >= 2:
                 assert process.is_alive()
+                # It imports torch first, and a loop without a pause would take its processor.
+                time.sleep(0.001)
             new.claim()
             inherited = {step: new.manifest(step) for step in new.steps()}
             furthest = max(inherited, default=0)
