@@ -422,6 +422,7 @@ select s.job, s.at as submitted_at, f.at as finished_at, coalesce(f.outcome, 'ru
         where e.type = 'incident_opened' and e.job = s.job) as incidents,
        (select case when bool_or(g.is_restart and g.lost_steps is null
                                  and (g.is_start_known is not null or g.outcome in ('starting', 'completed', 'stopped')))
+                         or f.outcome = 'stopped' and bool_and(g.is_start_known is null)
                then null else coalesce(sum(g.lost_steps), 0) end
         from historian.generations g where g.job = s.job) as lost_steps,
        s.body->'spec'->>'script' as script,

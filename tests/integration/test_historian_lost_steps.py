@@ -138,6 +138,18 @@ async def test_what_a_job_lost_is_unknown_if_its_last_generation_ended_without_a
     assert (await one(urls, ETTR, story.job))["ettr"] is None
 
 
+async def test_of_a_job_without_steps_that_is_stopped_by_hand_no_number_of_lost_ones_is_told(
+    urls: dict[str, str],
+) -> None:
+    story = Story("stopped-by-hand")
+    story.submit()
+    story.start(0.001, 0.5)
+    story.say(JobFinished, 20.0, outcome="stopped", exit_code=143, reason="asked by a person")
+    await record(urls["historian"], [event for event in story.events if event.type != "first_step"])
+    job = await one(urls, JOBS, story.job)
+    assert (job["lost_steps"], job["incidents"], job["last_step"]) == (None, 0, None)
+
+
 async def test_a_restart_without_a_failure_may_cost_steps_as_well(urls: dict[str, str]) -> None:
     """In place of a slow node; the script goes on from its own checkpoint."""
     story = Story("replaced")
