@@ -41,6 +41,7 @@ from holdfast.events import (
     Event,
     FirstStep,
     Inspection,
+    NodesAwaited,
     NodesGranted,
     ProcessExited,
     Progress,
@@ -193,6 +194,10 @@ async def trained(scene: Scene) -> dict[str, Cost]:
         for n, node in enumerate(ordinary)
     )
     costs["process_exited"] = await scene.cost([crash(scene)])
+    if (asked := scene.state.replacement) is not None:
+        # No other node is free, so the node that crashed twice is tested with all.
+        awaited = {"claim": asked.claim, "wanted": 1, "available": 0}
+        await scene.cost([scene.event(NodesAwaited, None, **awaited)])
     return costs
 
 
