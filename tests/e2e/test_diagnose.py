@@ -138,6 +138,10 @@ def test_a_node_on_the_blocklist_is_checked_and_stays_on_it(holdfast: Cluster) -
     job.kill_rank(1)
     holdfast.until("the node is evicted", lambda: holdfast.nodes()[node]["state"] == "evicted")
     holdfast.command("stop", job.name)
+    # It would be tested beside training, and come back.
+    test = holdfast.until("its test holds the node", lambda: holdfast.nodes()[node]["job"])
+    holdfast.command("stop", test)
+    holdfast.until("the test is over", lambda: not holdfast.nodes()[node]["job"])
     code, told = diagnose(holdfast, "--nodes", node, "--suite", "gpu")
     assert (code, told["verdict"]["cleared"]) == (0, [node])
     holdfast.until("it is evicted as before", lambda: holdfast.nodes()[node]["state"] == "evicted")
