@@ -203,14 +203,12 @@ def test_roles_that_a_dead_postgres_left_closed_are_opened_when_it_is_back(tmp_p
 async def kill_when_closed(running: Cluster, postgres: int) -> None:
     """Hold the reader's role, so that its renewal waits, and kill the server once the controller's is closed."""
     admin = await asyncpg.connect(running.info.database_urls["admin"])
-    other = await asyncpg.connect(running.info.database_urls["admin"])
     await admin.execute("begin; alter role holdfast_reader set jit = off")
     is_open = "select rolcanlogin from pg_roles where rolname = 'holdfast_controller'"
-    while await other.fetchval(is_open):  # noqa: ASYNC110 - the server sends no event
+    while await admin.fetchval(is_open):  # noqa: ASYNC110 - the server sends no event
         await asyncio.sleep(0.01)
     os.kill(postgres, signal.SIGKILL)
     admin.terminate()
-    other.terminate()
 
 
 def test_the_administrators_password_is_renewed_while_the_database_is_in_use(tmp_path: Path) -> None:

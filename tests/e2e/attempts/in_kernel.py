@@ -119,20 +119,16 @@ def _descriptors(pid: int) -> int:
     JOB,
     "a gap in what is measured of it",
     {
-        f"put {kind} in the place of {what} that its agent reads": [what, kind]
-        for what in ("its ledger", "its ring of collectives", "its file of errors")
+        f"put {kind} in the place of its ledger, ring of collectives and file of errors, which its agent reads": kind
         for kind in ("an empty file", "a file of a terabyte", "a directory", "a socket", "a link to itself")
     },
 )
-def exchanges_for(scene: Scene, argument: list[str]) -> Any:
-    what, kind = argument
-    ledger = scene.ask_rank("environment")["HOLDFAST_LEDGER"]
-    path = {"its ledger": ledger, "its ring of collectives": str(ring_path(ledger))}.get(what)
-    if path is None:
-        path = scene.ask_rank("environment")["TORCHELASTIC_ERROR_FILE"]
-        if not os.path.exists(path):
-            scene.ask_rank("make", [path])
-    scene.ask_rank("exchange_for", path, kind)
+def exchanges_for(scene: Scene, argument: str) -> Any:
+    environment = scene.ask_rank("environment")
+    ledger, errors = environment["HOLDFAST_LEDGER"], environment["TORCHELASTIC_ERROR_FILE"]
+    if not os.path.exists(errors):
+        scene.ask_rank("make", [errors])
+    scene.ask_rank("exchange_for", [ledger, str(ring_path(ledger)), errors], argument)
     scene.until_it_trains_on()
 
 

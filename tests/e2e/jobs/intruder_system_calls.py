@@ -255,26 +255,33 @@ def give_descriptors(count):
     return count
 
 
-def exchange_for(path, kind):
-    """Put something else in the place of a file of its own for two seconds."""
-    os.rename(path, path + ".aside")
+def exchange_for(paths, kind):
+    """Put something else in the place of files of its own for two seconds."""
+    for path in paths:
+        os.rename(path, path + ".aside")
     try:
-        if kind == "a directory":
-            os.mkdir(path)
-        elif kind == "a socket":
-            with socket.socket(socket.AF_UNIX) as link:
-                folder = os.open(os.path.dirname(path), os.O_PATH)
-                link.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
-                os.close(folder)
-        elif kind == "a link to itself":
-            os.symlink(path, path)
-        else:
-            with open(path, "wb") as file:
-                file.truncate({"an empty file": 0, "a file of a terabyte": 1 << 40}[kind])
+        for path in paths:
+            put(path, kind)
         time.sleep(2)
     finally:
-        os.rmdir(path) if kind == "a directory" else os.unlink(path)
-        os.rename(path + ".aside", path)
+        for path in paths:
+            os.rmdir(path) if kind == "a directory" else os.unlink(path)
+            os.rename(path + ".aside", path)
+
+
+def put(path, kind):
+    if kind == "a directory":
+        os.mkdir(path)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as link:
+            folder = os.open(os.path.dirname(path), os.O_PATH)
+            link.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+            os.close(folder)
+    elif kind == "a link to itself":
+        os.symlink(path, path)
+    else:
+        with open(path, "wb") as file:
+            file.truncate({"an empty file": 0, "a file of a terabyte": 1 << 40}[kind])
 
 
 def swell_reports(nbytes):
