@@ -51,8 +51,8 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import FoldedResult, RankProgress
 from holdfast.ids import named_id
 from holdfast.requests import SubmitJob
-from holdfast.store.migrate import migrate
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.upgrade.migrate import migrate
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.plan.phase import Checking, Claiming, Running
 from holdfast_controller.service import Controller

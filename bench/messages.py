@@ -41,8 +41,8 @@ from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
 from holdfast.fresh_ids import uuid7
 from holdfast.store import Table
-from holdfast.store.migrate import migrate
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.upgrade.migrate import migrate
 
 PASSWORD = "for-this-benchmark"
 BUS = dict.fromkeys(users(()), PASSWORD)

@@ -1,4 +1,4 @@
-"""Entry point of alembic. `holdfast.store.migrate` provides the connection and its transaction."""
+"""Entry point of alembic. `holdfast.store.upgrade.migrate` provides the connection and its transaction."""
 
 from alembic import context
 

@@ -39,7 +39,7 @@ HANDLING_TRIES_MAX = 5
 """A message whose handling fails this often in one life of the process goes to the dead letters."""
 
 _PRUNE_EVERY_S = 3600.0
-_CLOCKS_APART = timedelta(minutes=5)
+_CLOCKS_APART = timedelta(minutes=5)  # a mark further ahead is of a wrong clock: the next pruning corrects it
 _SIGNED_WITHIN_S = 10.0
 _LOOK_AGAIN_S = 0.05
 _ORDERS_FIRST_S = 0.05
@@ -247,8 +247,7 @@ class ServiceShell:
         except DatabaseReplaced:
             raise  # no fault of this message
         except Exception as error:
-            self._failures[event.id, delivery.subject] += 1
-            tries = self._failures[event.id, delivery.subject]
+            tries = self._failures[event.id, delivery.subject] = self._failures[event.id, delivery.subject] + 1
             log.exception("handling failed", type=event.type, id=event.id, tries=tries)
             if tries < HANDLING_TRIES_MAX:
                 await delivery.retry(0.1 * 4**tries)
@@ -272,10 +271,9 @@ class ServiceShell:
 
     def _may_be_forgotten(self, delivery: Delivery) -> bool:
         """Return True if this message may have been handled before the inbox forgot it: it must not act again."""
-        if self._forgotten_before is None or delivery.stored_at >= self._forgotten_before:
+        before = self._forgotten_before
+        if before is None or delivery.stored_at >= before or before > self.now() + _CLOCKS_APART:
             return False
-        if self._forgotten_before > self.now() + _CLOCKS_APART:
-            return False  # written by a clock that was ahead; the next pruning corrects it
         if self._ignored % _IGNORED_PER_LINE == 0:
             log.warning(
                 "messages from before the inbox was pruned may have been handled: they are not acted on",

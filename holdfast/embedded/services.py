@@ -182,8 +182,8 @@ def cluster_plan(configuration: Configuration, *, for_one_run: bool = False) -> 
 
 def _migrate(admin_url: str, role_passwords: dict[str, str]) -> None:
     # Imported here: it takes as long as all that a supervisor needs before it starts its children.
-    from holdfast.store.blockers import HeldUp
-    from holdfast.store.migrate import UnknownRevision, migrate
+    from holdfast.store.upgrade.blockers import HeldUp
+    from holdfast.store.upgrade.migrate import UnknownRevision, migrate
 
     try:
         migrate(admin_url, role_passwords)

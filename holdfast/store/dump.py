@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
 
-from holdfast.store import migrate
 from holdfast.store.connecting import connect
+from holdfast.store.upgrade import migrate
 
 _OWNER = "select quote_ident(pg_get_userbyid(datdba)) from pg_database where datname = $1"
 _RIGHTS = """

@@ -3,7 +3,7 @@
 Revision ID: 0019
 
 It replaces the revisions 0001 to 0019, which were never released. A database at 0019 is upgraded from here; one at an
-earlier revision is refused (`holdfast.store.migrate`). Views are no migrations: they are in `views.sql`.
+earlier revision is refused (`holdfast.store.upgrade.migrate`). Views are no migrations: they are in `views.sql`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from holdfast.embedded.servers.nats import nats_spec
 from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.embedded.servers.postgres import admin_url, ensure_database, initialise, postgres_spec, programs
 from holdfast.store import Store
-from holdfast.store.migrate import migrate
+from holdfast.store.upgrade.migrate import migrate
 from tests.integration.bus_worlds import WITHIN_S
 from tests.integration.servers import NatsServer, PostgresServer
 from tests.integration.store_worlds import PASSWORDS, PostgresWorld

@@ -32,7 +32,7 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.ranks import RankProcess
 from holdfast.events.parts.samples import StepSample
 from holdfast.fresh_ids import uuid7
-from holdfast.store.migrate import migrate
+from holdfast.store.upgrade.migrate import migrate
 from holdfast_historian.partitions import PartitionPolicy, days_ahead
 from holdfast_historian.rows import row_of
 from holdfast_historian.store import HistorianStore

@@ -12,9 +12,9 @@ import pytest
 from servers import PostgresServer
 from store_worlds import PASSWORDS
 
-from holdfast.store import blockers
-from holdfast.store.blockers import GIVES_UP_S, PATIENCE_S, HeldUp
-from holdfast.store.migrate import migrate, pending
+from holdfast.store.upgrade import blockers
+from holdfast.store.upgrade.blockers import GIVES_UP_S, PATIENCE_S, HeldUp
+from holdfast.store.upgrade.migrate import migrate, pending
 
 pytestmark = pytest.mark.integration
 

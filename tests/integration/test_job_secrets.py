@@ -21,8 +21,8 @@ from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.fresh_ids import uuid7
 from holdfast.requests import SubmitJob
 from holdfast.store.jsonb import storable_json
-from holdfast.store.migrate import migrate
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.upgrade.migrate import migrate
 from holdfast_controller.plan.draft import JobDecision, Rules
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Claiming, Ended, JobOutcome

@@ -22,9 +22,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from store_worlds import PASSWORDS, ROLES
 
-from holdfast.store.migrate import UnknownRevision, migrate, pending
 from holdfast.store.migrations_place import migrations_directory
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.upgrade.migrate import UnknownRevision, migrate, pending
 from holdfast_analyzer.tables import METADATA as ANALYZER
 from holdfast_ckpt.tables import METADATA as CKPT
 from holdfast_controller.tables import METADATA as CONTROLLER

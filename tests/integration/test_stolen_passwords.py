@@ -13,8 +13,8 @@ import pytest
 from servers import PostgresServer
 from store_worlds import PASSWORDS
 
-from holdfast.store.migrate import migrate
 from holdfast.store.passwords import ROLE_SETTINGS, renew_passwords, set_passwords
+from holdfast.store.upgrade.migrate import migrate
 
 pytestmark = pytest.mark.integration
 

@@ -16,9 +16,9 @@ from store_worlds import JOBS, JOBS_BY_CHANGES, PASSWORDS, Job, PostgresWorld, l
 from holdfast.bus import Message
 from holdfast.store import DatabaseReplaced, StaleState, StoreUnavailable, Table
 from holdfast.store.connections import Connection, NotMigrated
-from holdfast.store.migrate import migrate
 from holdfast.store.passwords import end_sessions, set_passwords
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.upgrade.migrate import migrate
 
 pytestmark = pytest.mark.integration
 

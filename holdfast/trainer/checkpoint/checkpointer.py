@@ -46,18 +46,19 @@ from holdfast.trainer.checkpoint.errors import (
 from holdfast.trainer.checkpoint.layout.dtensors import laid_out
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
 from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
-from holdfast.trainer.checkpoint.layout.state_marks import GLOBAL, KeyedState, PerRank, PerShard, RngState
+from holdfast.trainer.checkpoint.layout.state_marks import KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint.other_size import OtherSize
 from holdfast.trainer.checkpoint.pace.start import pace_of
 from holdfast.trainer.checkpoint.restore_choice import ReadOnlyChoice, RestoreChoice
 from holdfast.trainer.checkpoint.saved import SavedCheckpoint, report_saved
+from holdfast.trainer.checkpoint.shape_fit import refuse_other_shape, shape_of
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage, Storage, decode_part
 from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED
 from holdfast.trainer.phases import phase, resumed
-from holdfast.trainer.replay_run import job_rank, job_world_size, replay
+from holdfast.trainer.replay_run import job_rank, replay
 
 __all__ = [
     "CheckpointError",
@@ -121,7 +122,6 @@ class Checkpointer:
         self._replay = replay()
         self._owner = environment.owner() if self._replay is None else UNFENCED
         self._storage = storage or open_storage(directory or environment.default_directory(), owner=self._owner)
-        self._is_held = False
         self._retention = Retention(keep, keep_bytes)
         self._mesh = environment.mesh_sizes(mesh)
         self._on_saved = on_saved
@@ -224,8 +224,7 @@ class Checkpointer:
         )
 
     def _restore(self, state: dict[str, Any], to_device: bool) -> int:
-        started = time.monotonic()
-        keyed = KeyedState(state, self._rank)
+        started, keyed = time.monotonic(), KeyedState(state, self._rank)
         at_most = self._ranks.agree_on_bound(environment.restore_step() if self._rank == 0 else None)
         in_memory, unusable = self._memory.common(self._ranks.all_gather, at_most), list[SealedStep]()
         newest = partial(self._choice.newest, newer_in_memory=self._memory.has_newer)
@@ -314,10 +313,9 @@ class Checkpointer:
         return True
 
     def _hold(self) -> None:
-        if self._rank == 0 and not self._is_held and isinstance(self._storage, DirectoryStorage):
+        if self._rank == 0 and isinstance(self._storage, DirectoryStorage):
             with ended_if_superseded():
                 self._storage.hold()
-            self._is_held = True
 
     def _write_part(self, step: int, state: dict[str, Any]) -> bytes:
         self._hold()
@@ -375,7 +373,7 @@ class Checkpointer:
 
     def _verify(self, manifest: CheckpointManifest, keyed: KeyedState) -> _Verified:
         """Plan the reads, read and check the bytes; the state is not touched."""
-        self._refuse_other_shape(manifest, keyed)
+        refuse_other_shape(manifest, keyed, self._ranks.size, self._mesh)
         parts = [part for part in manifest.parts if keyed.spaces.intersection(part.holds)]
         reader = PartReader(self._storage, manifest.step, parts, keyed.wants)
         planner, state_dict = LoadPlanner(), keyed.state_dict()
@@ -387,27 +385,10 @@ class Checkpointer:
                 raise
             raise CheckpointMismatch(
                 f"the checkpoint of step {manifest.step} does not fit this job's state: {error} It was saved "
-                f"{self._shape(manifest)}: start with the model and mesh of then, or name another checkpoint directory"
+                f"{shape_of(manifest)}: start with the model and mesh of then, or name another checkpoint directory"
             ) from error
         reader.fetch(items)
         return _Verified(reader, planner, items, state_dict)
-
-    def _refuse_other_shape(self, manifest: CheckpointManifest, keyed: KeyedState) -> None:
-        held = {space for part in manifest.parts for space in part.holds}
-        per_rank = any(space.startswith("rank/") for space in keyed.spaces)
-        missing = keyed.spaces - held - {GLOBAL}
-        if not missing and not (per_rank and manifest.world_size != job_world_size(self._ranks.size)):
-            return
-        raise CheckpointMismatch(
-            f"the checkpoint of step {manifest.step} was saved {self._shape(manifest)}; this job runs with "
-            f"{environment.shape_words(self._ranks.size, self._mesh)} and needs "
-            f"{', '.join(sorted(missing)) or 'as many ranks'}. "
-            "State marked PerRank or PerShard cannot be resharded: restart with the mesh of then, keep it in DTensors "
-            "(they reshard), or name another checkpoint directory to start afresh"
-        )
-
-    def _shape(self, manifest: CheckpointManifest) -> str:
-        return f"with {environment.shape_words(manifest.world_size, manifest.mesh)}"
 
 
 def _sealed(manifest: CheckpointManifest) -> SealedStep:

@@ -7,8 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-HEALTH = Path(__file__).parents[3] / "deploy" / "health.sh"
+ROOT = Path(__file__).parents[3]
+HEALTH = ROOT / "deploy" / "health.sh"
 FIRST = "holdfast ping controller --wait --timeout-s 50"
 LATER = ["sleep 29", "holdfast ping controller"]
 
@@ -62,3 +64,12 @@ def test_the_next_start_of_the_container_is_waited_for_again(container: Containe
 def test_one_that_has_answered_is_healthy_where_that_cannot_be_noted(container: Container) -> None:
     container.memory.rmdir()
     assert container.check() == (0, [FIRST])
+
+
+def test_health_checks_ask_nothing_of_an_engine_that_debian_12_does_not_have() -> None:
+    """Its Docker is 20.10, which refuses options that it does not know."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+    checks = [one["healthcheck"] for one in services if "healthcheck" in one]
+    known = {"test", "interval", "timeout", "retries", "start_period"}
+    assert len(checks) > 10
+    assert not {option for check in checks for option in check} - known

@@ -10,8 +10,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from holdfast.cli.connect.network import private_url
 from holdfast.cli.values import FilePath
-from holdfast.store import migrate as migration
-from holdfast.store.blockers import HeldUp
+from holdfast.store.upgrade import migrate as migration
+from holdfast.store.upgrade.blockers import HeldUp
 
 ROLES = ("controller", "analyzer", "standby", "ckpt", "historian", "reader")
 

@@ -13,8 +13,8 @@ from holdfast.cli.connect.record import admin_url, admin_url_option, postgres_pr
 from holdfast.cli.values import FilePath
 from holdfast.clock import system_now
 from holdfast.store import dump
-from holdfast.store.blockers import HeldUp
-from holdfast.store.migrate import UnknownRevision
+from holdfast.store.upgrade.blockers import HeldUp
+from holdfast.store.upgrade.migrate import UnknownRevision
 
 
 @click.command()

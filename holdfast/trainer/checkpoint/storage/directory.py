@@ -151,6 +151,7 @@ class DirectoryStorage:
         self._owner = owner
         self._prefix = prefix
         self._workplace = Workplace(self.root, owner)
+        self._is_held = False
 
     def claim(self) -> None:
         if not self._owner.job:
@@ -167,11 +168,14 @@ class DirectoryStorage:
 
         Raises DirectoryTaken if another one writes here, and CheckpointError like `claim`.
         """
+        if self._is_held:
+            return
         try:
             self._workplace.hold()
         except OSError as error:
             # What is written next fails for the same reason, and its error counts.
             log.warning("other jobs do not see that this one writes to %s: %s", self.root, error.strerror)
+        self._is_held = True
 
     def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
         path = self._staging(step) / name

@@ -14,9 +14,9 @@ from holdfast.events.parts.persist_every import PersistEvery
 from holdfast.orders.backup import BackupOrder, Replica, VaultAddress, submission_ms
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast.topology import Mesh, Topology
-from holdfast_ckpt.plan.alternatives import PlanOdds, compare_plans
 from holdfast_ckpt.plan.backup_plan import BackupStrategy, Protects, plan_backups
 from holdfast_ckpt.plan.certified import still_certified, still_held
+from holdfast_ckpt.plan.losses.alternatives import PlanOdds, compare_plans
 from holdfast_ckpt.plan.records import HeldShards, JobBackups, VaultLayout
 from holdfast_ckpt.plan.replica_groups import replica_groups
 

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.orders.backup import VaultAddress
 from holdfast.topology import Mesh, Topology
-from holdfast_ckpt.plan.alternatives import PlanOdds
+from holdfast_ckpt.plan.losses.alternatives import PlanOdds
 
 
 class CataloguedStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -208,10 +208,9 @@ def _for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, op
 def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
     node = failure.node
     if failure.symptom in FIRST_HAND_OF_NODE and node and options.alerts:
-        alert = options.alerts[-1]
         return RungChoice(
             rung=Rung.EVICT,
-            reason=f"{failure.text}; alert on that node: {alert.text}",
+            reason=f"{failure.text}; alert on that node: {options.alerts[-1].text}",
             nodes=(node,),
             mechanism=INSPECTIONS,
             evidence=tuple(alert.event for alert in options.alerts),
@@ -258,8 +257,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
         times = max(incident.times_blamed(node), same)
         # New code that only one rank runs fails on the same node each time.
-        is_code = options.can_roll_back and options.is_all_of_code
-        if times >= policy.failures_of_node_max and not is_code:
+        if times >= policy.failures_of_node_max and not (options.can_roll_back and options.is_all_of_code):
             reason = f"{failure.text}; {node} failed {times} times within one incident"
             was_killed = failure.error is not None and failure.error.is_kill
             return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), one_of=was_killed, is_accusation=True)

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.topology import Topology
 from holdfast_ckpt.plan.backup_plan import BackupStrategy, machine_mesh, plan_backups
-from holdfast_ckpt.plan.odds import Guard, LossOdds, loss_odds
+from holdfast_ckpt.plan.losses.odds import Guard, LossOdds, loss_odds
 
 PARITIES = ((4, 1), (8, 1), (4, 2), (8, 2))
 """Shards that are guarded together, and the nodes that keep their parity."""

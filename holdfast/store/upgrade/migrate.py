@@ -22,10 +22,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from holdfast.store.blockers import PATIENCE_S, unblocked
 from holdfast.store.connecting import connect
 from holdfast.store.migrations_place import migrations_directory
 from holdfast.store.passwords import give_passwords
+from holdfast.store.upgrade.blockers import PATIENCE_S, unblocked
 
 _LOCK = "select pg_advisory_xact_lock(hashtextextended('holdfast.migrate', 0))"
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.topology import Mesh, Topology
-from holdfast_ckpt.plan.alternatives import compare_plans, diagonal_order
 from holdfast_ckpt.plan.backup_plan import BackupStrategy, Protects, plan_backups
-from holdfast_ckpt.plan.odds import Guard, LossOdds, loss_odds
+from holdfast_ckpt.plan.losses.alternatives import compare_plans, diagonal_order
+from holdfast_ckpt.plan.losses.odds import Guard, LossOdds, loss_odds
 
 MESHES = ("dp=4", "dp=9", "pp=4,dp=2,tp=2", "pp=3,dp=3,tp=2", "pp=2,dp=2,tp=2", "dp=1", "pp=5,tp=2")
 
