@@ -47,7 +47,7 @@ def test_ranks_that_keep_some_steps_only_go_on_from_the_newest_that_all_have(hol
 def test_a_job_may_keep_every_step_whatever_it_costs(holdfast: Cluster) -> None:
     options = (*OPTIONS, "-e", "HOLDFAST_KEEP_COST_MAX=0")
     job = holdfast.run(*ARGUMENTS, nproc=1, options=options)
-    job.until_step(3 * WINDOW)
+    job.until_step(WINDOW + 8)
     killed = job.kill_rank(0)
     job.until_step(killed.step + 3, generation=2)
     assert changes(holdfast, job) == []
