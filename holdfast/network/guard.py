@@ -24,7 +24,7 @@ def require_private(settings: Settings) -> None:
 
 
 def believe_settings(network: NetworkPolicy) -> None:
-    """Send passwords to servers of whoever on loopback, if the settings allow plain text."""
+    """Send passwords to servers of any user on loopback, if the settings allow plain text."""
     if network.plain_text:
         impostors.believe(impostors.EVERYONE)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ _LISTENS = "0A"
 _SYSTEM_MAX = 999
 """Largest uid of accounts that belong to no person: a distribution's Postgres has one of its own."""
 _NOBODY = 65534
-"""The user of our Postgres under root; and of whoever is outside a user namespace."""
+"""The user of our Postgres under root; and of any process outside a user namespace."""
 
 EVERYONE = -1
 _believed: set[int] = set()
@@ -55,7 +56,7 @@ def refuse_listener(place: Place) -> None:
 
 
 def refuse_peer(own: Place, peer: Place) -> None:
-    """Raise Impostor if the other end of a connection over loopback is such a user's, or who listens there."""
+    """Raise Impostor if the other end of a connection over loopback, or what listens there, is such a user's."""
     refuse_listener(peer)
     ends = (_plain(peer[0]), peer[1]), (_plain(own[0]), own[1])
     for socket in _sockets():
@@ -64,7 +65,7 @@ def refuse_peer(own: Place, peer: Place) -> None:
 
 
 def _refuse(uid: int, place: Place) -> None:
-    # A connection that nobody has accepted yet has uid 0, and is the listener's.
+    # A connection that is not accepted yet has uid 0, and is the listener's.
     if uid > _SYSTEM_MAX and uid not in (_NOBODY, os.geteuid()) and not _believed & {uid, EVERYONE}:
         raise Impostor(
             f"user {uid} of this machine has {place[0]}:{place[1]}, where a server of this cluster should be: no "
@@ -86,7 +87,7 @@ def _sockets() -> Iterator[_Socket]:
 def _place(text: str) -> Place:
     """Read an address as the kernel writes it: words of 32 bits, each in the machine's order."""
     address, _, port = text.partition(":")
-    words = [int(address[at : at + 8], 16).to_bytes(4, "little") for at in range(0, len(address), 8)]
+    words = [int(address[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(address), 8)]
     return _plain(str(ipaddress.ip_address(b"".join(words)))), int(port, 16)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 import pytest
@@ -22,8 +22,9 @@ from holdfast_controller.plan.loss import forgotten_orders
 from tests.sim.cluster import SimCluster
 from tests.sim.rewind import AWAY_S, Rewind
 
-IS_LONG = "HOLDFAST_LONG" in os.environ
-SEEDS = range(400 if IS_LONG else 24)
+SEEDS = range(400 if "HOLDFAST_LONG" in os.environ else 24)
+EVICTING = (43, 60)
+"""Of the histories in which such a controller evicts: one in sixty does."""
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +80,9 @@ def check(cluster: SimCluster, rewind: Rewind) -> None:
     assert not twice, f"generations that were started twice: {twice}"
 
 
-async def _failing() -> dict[int, str]:
+async def _failing(seeds: Iterable[int] = SEEDS) -> dict[int, str]:
     found = {}
-    for seed in SEEDS:
+    for seed in seeds:
         try:
             check(*await history(seed))
         except AssertionError as error:
@@ -105,7 +106,5 @@ async def test_a_controller_that_counts_on_from_what_it_knows_is_caught(monkeypa
     monkeypatch.setattr(service, "generations_max", lambda *_: 0)
     monkeypatch.setattr(forgotten_orders, "generations_max", lambda *_: 0)
     monkeypatch.setitem(planner.TRAINING.events, BusWentBack, lambda *_: None)  # type: ignore[arg-type]
-    found = (await _failing()).values()
-    assert any("twice" in why for why in found)
-    # One history in fifty has such an eviction.
-    assert not IS_LONG or any("evicted for what was over" in why for why in found)
+    found = (await _failing((*SEEDS, *EVICTING))).values()
+    assert any("twice" in why for why in found) and any("evicted for what was over" in why for why in found)

@@ -2,9 +2,9 @@
 
 The bus proves which node has published an event, but a node may name any job and any generation in it. The decisions
 that begin a generation name its nodes, and one that releases nodes which no generation had yet names those: they report
-that they run no ranks. A node may publish about the generations up to the newest that it belongs to:
-one that has joined keeps shards of earlier generations, one that has left knows nothing of later ones. Streams have no
-order with each other, so an event may arrive before the decision that begins its generation, and long after the next.
+that they run no ranks. A node may publish about the generations up to the newest that it belongs to: one that has
+joined keeps shards of earlier generations, one that has left knows nothing of later ones. Streams have no order with
+each other, so an event may arrive before the decision that begins its generation, and long after the next.
 """
 
 from __future__ import annotations

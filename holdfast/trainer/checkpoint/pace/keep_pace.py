@@ -49,6 +49,8 @@ class KeepPace:
         self._meter: Meter | None = None
         self._calls = 0
         self._last: int | None = None
+        self._has_gaps = False
+        """The script has left steps out itself since the last vote."""
         self._has_voted = False
         self._has_closed = False
 
@@ -73,6 +75,7 @@ class KeepPace:
     def is_due(self, step: int) -> bool:
         """Return True if a step is to be kept, which the script has now."""
         before, self._last = self._last, step
+        self._has_gaps |= before is not None and step > before + 1
         if self._agreement is not None and before is not None and before // WINDOW != step // WINDOW:
             self._begin_window(before // WINDOW, step, self._agreement)
         if self._agreement is not None:
@@ -84,7 +87,9 @@ class KeepPace:
         window, at = divmod(step, WINDOW)
         if at >= VOTES_AT and not self._has_voted:
             self._has_voted = True
-            costs = self._samples.costs()
+            # A script that keeps one step in ten has chosen that, and none of them is left out.
+            costs = None if self._has_gaps else self._samples.costs()
+            self._has_gaps = False
             mine = vote(costs, self.every, self._limit, is_patient=self._spacing.is_patient)
             agreement.vote(window, mine, costs)
         if at >= self._closes_at and not self._has_closed:

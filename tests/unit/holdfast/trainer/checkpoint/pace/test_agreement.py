@@ -104,7 +104,12 @@ def test_without_an_answer_the_distance_stays_and_no_rank_changes_it_any_more() 
     other.vote(1, Vote.WIDER, COSTS)
     other.close(1, 4)
     assert other.result(1) == Agreed(4)
+    # An interpreter that ends while a thread waits in the store's code aborts.
+    server.set("never", "")
     silent.end()
+    assert silent._thread is not None
+    silent._thread.join(10.0)
+    assert not silent._thread.is_alive()
 
 
 class _Silent(Ballots):

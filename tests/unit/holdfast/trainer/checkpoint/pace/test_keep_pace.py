@@ -80,10 +80,13 @@ def test_when_it_costs_less_again_every_step_is_kept_again() -> None:
     assert training.kept[-WINDOW:] == list(range(89 * WINDOW + 1, 90 * WINDOW + 1))
 
 
-def test_a_script_that_keeps_one_step_in_ten_keeps_them_all_while_that_costs_less_than_the_limit() -> None:
-    training = Training(lambda step, before: 0.15, stride=10)
+@pytest.mark.parametrize("cost_s", [0.15, 5.0])
+@pytest.mark.parametrize("stride", [2, 10, 100])
+def test_a_script_that_leaves_steps_out_itself_keeps_all_others(stride: int, cost_s: float) -> None:
+    training = Training(lambda step, before: cost_s, stride=stride)
     training.until(50 * WINDOW)
-    assert training.kept == list(range(10, 50 * WINDOW + 1, 10))
+    assert training.kept == list(range(stride, 50 * WINDOW + stride, stride))[: len(training.kept)]
+    assert training.kept[-1] == training.step and not training.changes
 
 
 def test_what_an_optimizer_waits_for_copies_is_a_cost_of_the_step_that_was_kept() -> None:
