@@ -1,4 +1,4 @@
-"""The sockets of a vault on its own machine: ranks and the agent ask there. Without any of them for long, it ends."""
+"""The local sockets of a vault, for the ranks and the agent of its node. A vault without clients ends after a while."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LocalServer:
     def serve(self) -> None:
         """Serve each connection on a thread, until `close`."""
         threading.Thread(target=self._node.peers.run, daemon=True).start()
-        # From now on nobody is there; perhaps nobody ever comes.
+        # No client is connected yet, and perhaps none ever connects: the time until the vault ends begins here.
         self._count(0)
         self._acceptor.run(self._attend)
 
@@ -51,7 +51,7 @@ class LocalServer:
             self._count(-1)
 
     def _count(self, change: int) -> None:
-        """Count who is served. With nobody left, end the vault after a while, as SIGTERM from outside does."""
+        """Count the connected clients. If none is left for `orphan_s`, end the vault, as SIGTERM from outside does."""
         with self._lock:
             self._served += change
             if self._lonely is not None:

@@ -125,7 +125,7 @@ class NodeVault:
 
     @property
     def former(self) -> FormerShards | None:
-        """What is here of the job from when it had another number of ranks."""
+        """Steps here that the job kept while it had another number of ranks; None: there are none."""
         return self._shelves.former
 
     def go_on(self, name: ShardName, generation: int, sealed: SealedStep | None, *, from_disk: bool = False) -> None:

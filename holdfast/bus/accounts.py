@@ -146,7 +146,7 @@ def stored_for(node: str) -> list[str]:
 
 
 READ = tuple(f"{ROOT}.{kind}.>" for kind in (*EventClass, "heartbeat", "log"))
-"""What the reader receives."""
+"""Subjects that the reader may subscribe to: all events, heartbeats and lines of logs."""
 
 
 def _account(node: str) -> str:

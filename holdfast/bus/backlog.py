@@ -1,4 +1,4 @@
-"""What nodes have published in a stream and services have not read yet, by a sample; and its removal."""
+"""Estimates by a sample which nodes published the messages of a stream that services have yet to read; removes them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r
 
 
 CUT = (ConnectionResetError, BrokenPipeError)
-"""How a write ends on a connection that the server has ended; its reason may be unread."""
+"""Errors of a write on a connection that the server has closed; the server's reason may still be unread."""
 
 
 class ServerRefused(nats.errors.Error):

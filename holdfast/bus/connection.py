@@ -217,8 +217,8 @@ class _Backoff:
 
 
 def _end_if_cancelled() -> None:
-    """Raise CancelledError if this task is to end: nats-py, and Python 3.11 under it, catch some that come while it
-    opens or closes a connection, and the task would go on for ever.
+    """Raise CancelledError if this task was cancelled: nats-py, and Python 3.11 under it, swallow some cancellations
+    that arrive while a connection is opened or closed, and the task would then never end.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

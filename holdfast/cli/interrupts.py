@@ -8,7 +8,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 
 _INTERRUPTED = 130
-"""That of `holdfast.exit_codes`, which is not imported yet."""
+"""Exit code after Ctrl-C, as in `holdfast.exit_codes`, which is not imported yet."""
 
 
 def end_at_once() -> None:

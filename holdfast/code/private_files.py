@@ -1,7 +1,7 @@
-"""What in a source tree is closed to other users, and so no code.
+"""Finds the files of a source tree that other users may not read. They do not become part of a code version.
 
-A version is open to all nodes, to readers of the database and to the users of jobs. Keys that sign orders, backups,
-files with passwords and whole clusters may lie in the directory of a project.
+All nodes, readers of the database and users of jobs can read a version. Keys that sign orders, backups, files with
+passwords and whole clusters may lie in the directory of a project.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from holdfast.settings.timeouts import Timeouts
 
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
 RUN_AS_VARIABLE = "HOLDFAST_JOBS_RUN_AS"
-"""What `holdfast up --run-as` sets, before it reads the settings."""
+"""Variable that `holdfast up --run-as` sets before it reads the settings."""
 FILE_SUFFIX = "_FILE"
 """After the name of a variable whose value lies in a file."""
 

@@ -73,7 +73,7 @@ def add_node(fabric: Fabric, node: str) -> None:
 
 
 def inside(fabric: Fabric, node: str) -> tuple[str, ...]:
-    """Return the words before a command that let it run in the node's network, with mounts of its own."""
+    """Return the prefix of a command line that runs it in the node's network and in a new mount namespace."""
     network = f"--net={_NAMED}/{fabric.namespace(node)}"
     return ("nsenter", network, "unshare", "--mount", "--propagation=slave", "sh", "-c", _SHOW, "sh")
 

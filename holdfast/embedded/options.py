@@ -1,4 +1,4 @@
-"""What `holdfast up`, or a run that starts a cluster, asks of the supervisor."""
+"""Options that `holdfast up`, or a run that starts a cluster, passes to the supervisor."""
 
 from dataclasses import dataclass
 

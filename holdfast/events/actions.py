@@ -80,7 +80,7 @@ class NodesAwaited(Action, frozen=True, kw_only=True, omit_defaults=True):
     wanted: Count
     available: Count
     at_least: Count | None = None
-    """So many do once they have been free for `last_call_s`; None: all that are wanted are needed."""
+    """Number of nodes that suffices once they have been free for `last_call_s`; None: all wanted nodes are needed."""
     last_call_s: float = 0.0
     behind: Name | None = None
     """Job whose earlier claim must be met first."""

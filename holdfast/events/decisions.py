@@ -39,7 +39,7 @@ class NodesRequested(Decision, frozen=True, kw_only=True, omit_defaults=True):
     avoid_racks: tuple[Name, ...] = ()
     """Racks whose nodes to grant only if no others are free: more of them fail than chance has it. The worst first."""
     why_avoided: str = ""
-    """What shows that of the worst racks."""
+    """Evidence against the worst racks, as a sentence."""
 
 
 class NodesReleased(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -123,7 +123,7 @@ class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     generation, so that no number tells how far the job is."""
     step_source: StepSource = ""
     step_source_name: str = ""
-    """Which framework, or what was restored."""
+    """Name of the framework that counts the steps, or of what the script restored."""
     is_start_unknown: bool = False
     """True if nothing shows at which step of the job the ranks go on."""
 

@@ -1,4 +1,4 @@
-"""What nodes of a slow job measure."""
+"""Measurements by nodes of a slow job."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 _TABLES = ("tcp", "tcp6")
 _LISTENS = "0A"
 _SYSTEM_MAX = 999
-"""Largest uid of accounts that belong to no person: a distribution's Postgres has one of its own."""
+"""Largest uid of system accounts, for example that of a distribution's Postgres."""
 _NOBODY = 65534
 """The user of our Postgres under root; and of any process outside a user namespace."""
 

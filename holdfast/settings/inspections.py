@@ -56,7 +56,7 @@ class CommandCheck(Section, frozen=True, kw_only=True):
     """Readings in a row until it is an alert."""
 
     scope: Literal["node", "host"] = "node"
-    """What is at fault: this node, or its machine, so that all nodes on it fail together."""
+    """The part at fault: this node, or its machine (`host`), so that all nodes on the machine fail together."""
 
     def __post_init__(self) -> None:
         try:

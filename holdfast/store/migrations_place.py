@@ -1,4 +1,4 @@
-"""Where the migrations lie, and what they make: known without the libraries that run them."""
+"""Finds the migrations and hashes them, without the libraries that run them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ READ_AGAIN_S = 5.0
 
 
 class Unpublished:
-    """What is known stays known until a commit's fate is unknown, or a while has passed."""
+    """Messages of the outbox that are not published yet, cached in memory.
+
+    The cache is dropped when the outcome of a commit is unknown, and after `READ_AGAIN_S` seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
-"""What a job's script imports of large packages, noted for interpreters that are made ahead of its restart.
+"""Notes the large packages that a job's script imports, for interpreters that are made ahead of its restart.
 
-Importing some of them takes longer than the whole restart. Only packages are named whose import has no effect but its
-time: it starts no device, no server and no partner's process.
+Importing some of them takes longer than the whole restart. The list has only packages whose import has no side effect:
+it initializes no device and starts no server and no other process.
 """
 
 from __future__ import annotations

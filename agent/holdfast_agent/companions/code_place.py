@@ -1,4 +1,4 @@
-"""Where ranks run their code version: at the path of its source tree, or in the version's own directory."""
+"""The directory in which ranks run their code version: the path of its source tree, or the version's own directory."""
 
 from __future__ import annotations
 

@@ -42,11 +42,14 @@ _OF_RANK = ("HOLDFAST_", "TORCHELASTIC_")
 
 
 class Interpreter(NamedTuple):
-    """How ranks start. `path`: the interpreter, "" for the zygote's; `notes`: lines for their log."""
+    """The Python interpreter of a job's ranks on one node."""
 
     start: str
+    """`fork`: ranks are forks of the zygote; `exec`: each rank starts an interpreter."""
     path: str
+    """The interpreter; "": that of the zygote."""
     notes: tuple[str, ...]
+    """Lines for the ranks' log: why a rank does not start as the user asked."""
 
 
 def interpreter_of(job: JobSpec, base: Mapping[str, str], node: str) -> Interpreter:

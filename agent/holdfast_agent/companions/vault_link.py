@@ -49,7 +49,7 @@ class VaultLink:
         self._orphan_s = orphan_s
         self._is_up = False
         self.has_settled = False
-        """Whether the vault has come up since the agent began, or did not in time."""
+        """True once the vault has come up since the agent began, or has failed to in time."""
         self._process: subprocess.Popen[bytes] | None = None
         self._assignment: Assign | None = None
         self._serves: Serve | None = None

@@ -38,7 +38,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
     io_bytes: int | None
     wakes: int | None = None
-    """How often its main thread has waited and gone on."""
+    """Number of times its main thread has waited and gone on (voluntary context switches)."""
 
 
 def processes_of(ranks: Mapping[int, int]) -> list[Process]:

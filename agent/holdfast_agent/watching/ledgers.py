@@ -121,7 +121,7 @@ def _status(snapshot: LedgerSnapshot, clock: ClockSteps) -> RankStatus:
         phase=snapshot.phase_name,
         phase_since=moment(snapshot.phase_started_ns),
         first_step_at=moment(snapshot.first_step_ns) if snapshot.first_step_ns else None,
-        # Else a clock that is put ahead makes every rank seem to stand still for as long.
+        # Else every rank seems to make no progress for as long as the clock was put ahead.
         changed_at=moment(clock.present(changed_ns)),
         stepped_at=moment(clock.present(snapshot.step_started_ns)),
         collectives=min(snapshot.collective.entered, INTEGER_MAX),

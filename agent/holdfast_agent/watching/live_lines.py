@@ -23,7 +23,7 @@ class LiveLines:
         self._waiting: asyncio.Queue[tuple[str, Lines, int]] = asyncio.Queue(WAITING_MAX)
         self._fence: Fence | None = None
         self._counted: dict[tuple[int, str], int] = {}
-        """How many lines each output of the present ranks had, those that were dropped too."""
+        """Number of lines that each output of the present ranks has had, dropped lines included."""
 
     def put(self, lines: Lines) -> None:
         if lines.fence != self._fence:

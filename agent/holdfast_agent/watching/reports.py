@@ -111,7 +111,7 @@ class ReportFile:
         except FileNotFoundError:
             return []
         if len(data) == READ_BYTES_MAX and b"\n" not in data:
-            # No report is that long. It would be read again for ever, and hide what follows.
+            # No report is that long. It would be read again at each call, and nothing after it would be reached.
             self.offset += len(data)
             return []
         found: list[RankReport] = []

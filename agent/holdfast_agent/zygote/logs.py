@@ -22,7 +22,8 @@ FILE_BYTES_MAX = 32 * 1024 * 1024
 FILES_MAX = 5
 TAIL_BYTES = 16_384
 STACKS_FACTOR = 8
-"""How many times as much is held in memory: stacks that are printed last are left out of a tail that is too long."""
+"""Multiple of the tail's length that is held in memory: stacks at the end of a log are left out of a tail that is too
+long, and what stands before them takes their place."""
 PIECE_BYTES_MAX = 8_192
 """A longer line is forwarded in pieces."""
 PIPE_BYTES = 1024 * 1024

@@ -18,7 +18,7 @@ from holdfast.node.vault.seals import Bytes
 from holdfast.node.vault.vault_socket import peer_pid
 
 _SO_PEERPIDFD = 77
-"""Since Linux 6.5: the process that connected, also if it has ended since."""
+"""Socket option that returns a pidfd of the process that connected, also if it has ended; since Linux 6.5."""
 _VECTORS_MAX = 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)

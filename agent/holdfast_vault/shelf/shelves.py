@@ -18,10 +18,10 @@ from holdfast_vault.shelf.shelf import Shelf, ShelfContents
 
 
 class FormerShards(NamedTuple):
-    """What one rank kept while the job had another number of ranks. Where ranks are replicas, any rank's state serves.
+    """Steps of one rank from the time when the job had another number of ranks.
 
-    One rank's is little beside the memory that all of them took. It goes once the ranks of today keep steps of their
-    own, or when their memory is needed for these.
+    Where ranks are replicas, the state of any rank is enough to restore all. It takes little memory beside what all
+    ranks took. It is dropped once the present ranks keep steps, or when they need its memory.
     """
 
     world_size: int
@@ -83,7 +83,7 @@ class Shelves:
 
     @property
     def former(self) -> FormerShards | None:
-        """What is here of the job from when it had another number of ranks."""
+        """Steps here that the job kept while it had another number of ranks; None: there are none."""
         return self._former
 
     def drop_former(self) -> bool:

@@ -29,7 +29,7 @@ _ADDRESS_MAX = (1 << 63) - 1
 
 
 def layout_problem(nbytes: int, pieces: Sequence[tuple[int, int, int]]) -> str:
-    """Return why these pieces cannot be a rank's state of so many bytes, "" if they can.
+    """Return why these pieces cannot be a rank's state of `nbytes` bytes, "" if they can.
 
     The vault writes them at their offsets with its own rights: one outside of the target would lie in other memory.
     """

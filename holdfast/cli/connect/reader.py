@@ -1,4 +1,4 @@
-"""What a tool needs to read a cluster: addresses with the reader's passwords, and files for TLS. Pure."""
+"""Access of a tool that reads a cluster: addresses with the reader's passwords, and files for TLS. Pure."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobOdds(msgspec.Struct, frozen=True, kw_only=True):
-    """Which losses of machines leave every shard of a job in memory, under its backup plan and others."""
+    """The losses of machines that leave every shard of a job in memory, under its backup plan and under others."""
 
     job: str
     reason: str
@@ -97,7 +97,7 @@ class JobOdds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForeignEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has published lately about a job that it does not belong to."""
+    """Recent events of a node about a job that it does not belong to."""
 
     node: str
     job: str

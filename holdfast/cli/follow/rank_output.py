@@ -1,4 +1,4 @@
-"""What ranks print, as messages bring it: lines that are missing, and lines that go on in the next message."""
+"""Restores the output of ranks from messages: notes missing lines, and joins lines that two messages share."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NOT_RESTARTED = ("no_way_to_resume", "no_way_to_grow")
 """Mechanisms that withhold a restart which a person may want, and can have by other means."""
 
 STEPLESS_AFTER_S = 10.0
-"""Time after its start from which a generation that passes collectives, and makes no steps, is said to train."""
+"""Time from the start of a generation until it is shown as training if it passes collectives without steps."""
 
 
 class StatusLine:

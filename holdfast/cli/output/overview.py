@@ -68,7 +68,7 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open_incident(self) -> str | None:
-        """What a person types to see it."""
+        """Number or id of the job's open incident, as `holdfast show` takes it; None: none is open."""
         return number_or_id(self.incident, self.incident_number) if self.incident else None
 
     @property

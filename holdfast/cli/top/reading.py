@@ -1,6 +1,6 @@
-"""What `holdfast top` reads: the sources of `holdfast status` and `holdfast doctor`, the slow ones more rarely.
+"""Reads what `holdfast top` shows: the sources of `holdfast status` and `holdfast doctor`, the slow ones more rarely.
 
-No part takes more than a twentieth of the time: what takes long to read is read again after twenty times as long.
+No source takes more than a twentieth of the time: after a reading, it rests for twenty times as long as that took.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVERY_S = 1.0
 DETAILS_EVERY_S = 5.0
 FINDINGS_EVERY_S = 15.0
 REST_MULTIPLE = 20
-"""A part rests for so many times as long as it took to read."""
+"""Ratio of a source's rest to the time that its last reading took."""
 SETTLED_S = 60.0
 """Age of an incident's end from which nothing about it is recorded any more."""
 NODES_MAX = 200

@@ -31,7 +31,7 @@ class Section(NamedTuple):
     more: int = 0
 
     def cut(self, rows_max: int) -> Section:
-        """Return the first rows; a line of its own names how many are left out."""
+        """Return the section with its first `rows_max` lines; if rows are left out, the last line counts them."""
         if len(self.rows) <= rows_max and not self.more:
             return self
         kept = self.rows[: max(0, min(rows_max, len(self.rows) + 1) - 1)]
@@ -73,7 +73,8 @@ def plain(snapshot: Snapshot) -> str:
 
 
 def fitted(snapshot: Snapshot, height: int) -> list[Section]:
-    """Return tables that fit on a screen of so many lines, below the headline. What short ones leave others get."""
+    """Return tables that fit on a screen of `height` lines, below the headline. Long tables get the lines that short
+    ones leave free."""
     wanted = [section for section in sections(snapshot) if section.lines]
     left, found = height - 1, list[Section]()
     # The shortest first: each may take an equal share of what is left.

@@ -1,4 +1,4 @@
-"""What `holdfast top` shows of a cluster at one moment. Pure."""
+"""The state of a cluster at one moment, as `holdfast top` shows it. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TopNode(msgspec.Struct, frozen=True, kw_only=True):
     job: str | None = None
     reason: str = ""
     alerts: tuple[str, ...] = ()
-    """What inspections report of it now."""
+    """Alerts of its inspections that last."""
 
 
 class TopIncident(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     overview: Overview
     details: Details = Details()
     findings: tuple[Finding, ...] = ()
-    """What `holdfast doctor` finds without a longer look."""
+    """Findings of `holdfast doctor`, without its checks that take long."""
 
     def detail(self, job: JobLine) -> JobDetail:
         return self.details.jobs.get(job.job, JobDetail())

@@ -20,9 +20,9 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     reads_environment: bool = True
     metavar: str = ""
     meaning: str
-    """What it does. Of one with `instead`: what it does under torchrun."""
+    """Effect of the flag; for a flag with `instead`, its effect under torchrun."""
     instead: str = ""
-    """What Holdfast does in its place; printed at the start of a run that gives the flag."""
+    """Replacement that Holdfast has for the flag; printed at the start of a run that gives it."""
 
     @property
     def parameter(self) -> str:

@@ -1,4 +1,4 @@
-"""Which events a service takes: those that a job's own nodes publish about it, once their generation has begun."""
+"""Admits events to a service: those that a job's own nodes publish about it, once their generation has begun."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Events that wait for the decision that begins their generation. Pure; in memory.
 
-A node receives its order after that decision was published, so an honest event waits for a moment only. What waits
-longer is of a node that names a generation which does not exist. Each node has a small share, so that it takes none of
-the others' and little memory.
+A node receives its order after that decision was published, so an honest event waits for a moment only. An event that
+waits longer comes from a node that names a generation which does not exist. Each node has a small share of the memory,
+so that it cannot use up the share of another one.
 """
 
 from __future__ import annotations

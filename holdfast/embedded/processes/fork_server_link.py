@@ -80,7 +80,8 @@ class ForkServerLink:
         except UnicodeEncodeError as error:
             raise CannotFork("its variables and paths are not all UTF-8") from error
         loop = asyncio.get_running_loop()
-        become_subreaper()  # Until the child's first parent has ended; nobody else's children should come here.
+        # Only until the child's first parent has ended: other orphans must not become children of this process.
+        become_subreaper()
         try:
             socket.send_fds(self._link, [message], descriptors)
             async with asyncio.timeout(LATER_REPLY_WITHIN_S if request.imports in self._imported else REPLY_WITHIN_S):

@@ -90,8 +90,8 @@ def judge_checks(
 ) -> ChecksVerdict:
     """Judge the results of one run on `nodes`, given in the order of their node ranks. `unanswered`: why a node gave no
     or not all results, such as silence until the deadline or the end of its process. `references`: digests that several
-    machines agreed on earlier; each has a vote. `suspected`: nodes that something else accuses. If most nodes
-    fail, that speaks against the tests only if most of the others do."""
+    machines agreed on earlier; each has a vote. `suspected`: nodes that other evidence accuses. If most nodes
+    fail, the tests themselves are doubted only if most of the nodes outside `suspected` fail too."""
     places = {node: place for place, node in enumerate(nodes)}
     known = [result for result in unfolded(results) if result.node in places]
     own = _own_failures(known)

@@ -27,7 +27,7 @@ COMPARED_MIN = 3
 """Minimum number of nodes of which most have a path on the same file system, and one has not."""
 
 PathUse = Literal["works", "writes", "data"]
-"""What a job does with a path: it is its working directory, takes checkpoints, or is read."""
+"""Use of a path by a job: its working directory, the place of its checkpoints, or data that it reads."""
 
 
 class JobPath(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class WarmUpPlan(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
     """Number of devices to test; 0: none."""
     address: str
-    """Where other nodes reach this one."""
+    """Address at which other nodes reach this one."""
     store_host: str
     store_port: int
     paths: tuple[JobPath, ...]
@@ -85,7 +85,7 @@ class WarmUpVerdict(msgspec.Struct, frozen=True, kw_only=True):
     suspects: tuple[SuspectNode, ...] = ()
     shared: tuple[SharedFinding, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What failed and names no node."""
+    """Failures that name no node."""
 
 
 def paths_of(spec: JobSpec) -> tuple[JobPath, ...]:

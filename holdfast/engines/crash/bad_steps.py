@@ -27,7 +27,7 @@ _OTHER_LOSS = re.compile(
 _LINE_CHARS_MAX = 2000
 
 _WARNED = "NaN or Inf found in input tensor"
-"""What TensorBoard's writer says of a number that it is given; the number may be another one than the loss."""
+"""Warning of TensorBoard's writer about a number that it is given, which need not be the loss."""
 
 STEPS = 3
 """Steps with such numbers, one after another, before they count."""

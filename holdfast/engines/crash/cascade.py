@@ -135,8 +135,8 @@ def _of_first_hand(
 
 
 def _explained(ends: Sequence[RuleMatch], everything: Sequence[RuleMatch]) -> FirstFailure | None:
-    """Return the fault of a machine that the kernel or the driver tells of, if all that ranks show is the same fault
-    seen from inside, without its reason."""
+    """Return the fault of a machine that the kernel or the driver reports, if the ranks' errors show the same fault
+    without its reason; else None."""
     ranked = [end for end in ends if end.rank is not None]
     outside = [end for end in ends if end.rank is None and end.rule.root is Root.INFRASTRUCTURE]
     reason = min(outside, key=lambda end: (end.place, end.number), default=None)

@@ -57,7 +57,7 @@ _OUTPUT = (
     r"\[(?:rank|default)\d+\]:|Traceback \(most|\s{2,}File \"|terminate called|"
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b(?::|\s*$)"
 )
-"""How the output of a program begins that another program repeats."""
+"""Beginnings of a program's output, by which it is found behind the prefix of a program that repeats it."""
 _AGAIN = re.compile(
     rf"(?:[\w.:,/-]+ ){{0,2}}- [\w.]{{1,60}} - [A-Z]{{4,8}} - "
     rf"(?={_OUTPUT}|\[?[EF]\d{{4}} |ERROR\b|FATAL\b|.{{0,40}}: error: )"
@@ -81,7 +81,7 @@ _SYSLOG = re.compile(
     r"(?=[\w./-]{1,40}(?:\[\d+\])?: )"
 )
 _PROGRAM = re.compile(rf"[\w./-]{{1,40}}\[\d+\]: (?={_OUTPUT})")
-"""What syslog writes before a line: time, machine and program."""
+"""Prefixes of syslog, `_SYSLOG` and `_PROGRAM`: time, machine and program."""
 _FRAMED = re.compile(r"(?:\[[\w.-]{1,40}\] )?[\x01\x02]?\x00{0,6}.?(?=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z )")
 """Name and header of a frame of Docker's raw stream, whose last byte is a length, before the stamp that Docker adds."""
 _NUMBERED_LINE = re.compile(rf"\[\d{{3,9}}\] (?={_OUTPUT}| {{4}}\S)")

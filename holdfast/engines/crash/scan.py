@@ -96,7 +96,7 @@ class ScannedLog:
         self.overtaken = overtaken
         self.overtaken_by = 0
         self.matches: dict[tuple[RuleBook, int], dict[tuple[int | None, bool], list[RuleMatch]]] = {}
-        """What rules found in one of these collections of lines, by the collection's id (`diagnose.py`)."""
+        """Cached matches of a rule book in a collection of lines, by book and id of the collection (`diagnose.py`)."""
         self.tail: tuple[LogLine, ...] = ()
         self.bad_steps: tuple[LogLine, ...] = ()
         """The steps with which the log ends, if their numbers are not finite."""

@@ -1,4 +1,4 @@
-"""What programs that repeat another one's output add to its lines: JSON records, escaped line ends, a prefix. Pure."""
+"""Undoes what programs that repeat another one's output add to it: JSON records, escaped line ends, a prefix. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HEADER = "Traceback (most recent call last)"
 _ESCAPED = _HEADER + ":\\n"
 _JOINED = re.compile(r'Traceback \(most recent call last\):? {1,4}(?=File ")')
 _JOINT = re.compile(r' {1,4}(?=File "[^"]{1,300}", line \d)| (?=(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): )')
-"""Where the lines of a traceback began that were joined by blanks."""
+"""Places at which lines of a traceback began, before a program joined them by blanks."""
 _RECORD = re.compile(r'^\s*\{.{0,400}?"(?:log|message|msg|textPayload)" ?: ?"((?:[^"\\]|\\.)*)', re.DOTALL)
 _OF_A_LOG = re.compile(r'"(?:time|timestamp|@timestamp|ts|stream|level|severity|levelname)" ?: ?["\d]')
 """Keys that log records have; samples of a data set have others."""

@@ -1,4 +1,5 @@
-"""What a process waits for inside the kernel, by the function that it sleeps in (`/proc/PID/wchan`). Pure."""
+"""Tells waits for a mount from other waits inside the kernel, by the function that a process sleeps in
+(`/proc/PID/wchan`). Pure."""
 
 from __future__ import annotations
 

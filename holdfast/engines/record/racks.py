@@ -27,9 +27,9 @@ class RackFinding(NamedTuple):
     failed: int
     """Number of its nodes that failed."""
     expected: float
-    """How many were to be expected of a rack like any other."""
+    """Number of failed nodes expected if the rack were like any other."""
     chance: float
-    """Probability that chance alone has so many nodes of any one rack fail."""
+    """Probability that by chance alone at least `failed` nodes of some rack fail."""
 
     def in_words(self, policy: RecordPolicy) -> str:
         return (

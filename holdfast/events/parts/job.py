@@ -20,8 +20,8 @@ Purpose = Literal["train", "checks", "replay"]
 """Purpose of a generation: training, stop-time checks of its nodes, or repeated training to find a fault."""
 
 KeptFor = Literal["any_ranks", "disk_reshards", "same_ranks"]
-"""Who can restore a step: any number of ranks from memory; the same number from memory, and any from the disk; only the
-same number, as far as is known."""
+"""Jobs that can restore a kept step. `any_ranks`: of any number of ranks. `disk_reshards`: of the same number from
+memory, of any number from the disk. `same_ranks`: of the same number only, as far as is known."""
 
 
 RANKS_MAX = 1_000_000
@@ -102,7 +102,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return an elastic job on this many nodes; the data-parallel dimension of its mesh follows.
 
         Raises:
-            ValueError: it does not run on so many, or its mesh does not fit them.
+            ValueError: the job does not run on `nnodes` nodes, or its mesh does not fit them.
         """
         mesh = self.mesh
         if mesh:

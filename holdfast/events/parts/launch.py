@@ -1,4 +1,4 @@
-"""What torchrun's flags ask of a job beyond its shape: the environment of its ranks, and where their output goes."""
+"""The part of a job that torchrun's flags set beside its shape: environment of its ranks, places of their output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.events.parts.scalars import Count
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 RESTARTS_UNBOUNDED = 2**31 - 1
-"""What a script reads as the maximum number of restarts if the user gave none."""
+"""Maximum number of restarts that a script reads from its environment if the user gave none."""
 
 LAST_CALL_S_MAX = 24 * 3600.0
 
@@ -52,7 +52,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_restarts: Count | None = None
     """The job ends instead of restarting more often for failures; None: only the ladder decides."""
     last_call_s: float | None = None
-    """How long an elastic job waits for more nodes once it has its minimum; None: the setting of the cluster."""
+    """Time for which an elastic job waits for more nodes once it has its minimum; None: the cluster's setting."""
     signals: str = SIGNALS
     virtual_local_rank: bool = False
     """Each rank sees its own GPU only, and is local rank 0."""

@@ -1,4 +1,4 @@
-"""Where the numbers of a job's steps come from."""
+"""The source of the numbers of a job's steps."""
 
 from __future__ import annotations
 

@@ -54,12 +54,12 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cpu_share: float | None = None
     """CPU time that it used during the trace, in cores; None: not known."""
     waited_s: float | None = None
-    """Seconds for which its main thread has waited for a processor that others used, from a time of its own; None: not
-    known."""
+    """Seconds for which its main thread has waited for a processor that others used, since a moment before the trace
+    that differs between processes; None: not known."""
     io_bytes_per_s: float | None = None
     """Bytes that it read and wrote; None: not known."""
     wakes_per_s: float | None = None
-    """How often its main thread waited and went on; None: not known."""
+    """Number of times per second that its main thread waited and went on; None: not known."""
     child: Integer | None = None
     """Its place among the children of its parent, by age from 0; None: a rank itself, or not known."""
 

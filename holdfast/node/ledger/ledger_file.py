@@ -263,7 +263,7 @@ class NestedCalls:
     def __init__(self) -> None:
         self.depth = 0
         self.begun: Any = None
-        """What the innermost of them has begun, as the hooks note it."""
+        """Operation that the innermost call has begun, as the hooks note it; None: none."""
 
 
 class CallsOfThread(threading.local):

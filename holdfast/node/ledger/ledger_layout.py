@@ -79,7 +79,7 @@ class Phase(IntEnum):
 
 
 class Source(IntEnum):
-    """Where the numbers of a rank's steps come from."""
+    """Source of the numbers of a rank's steps."""
 
     NONE = 0
     """Not known yet, or not recorded by the rank's release."""
@@ -158,7 +158,7 @@ class LedgerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_START = (0, 0, Source.NONE, True, b"", 0)
-"""What a rank of a release without start records tells."""
+"""Start record of a rank whose release writes none."""
 
 
 def newest(first: bytes, second: bytes, record: struct.Struct, offsets: tuple[int, int]) -> tuple[Any, ...] | None:

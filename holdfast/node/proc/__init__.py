@@ -1,1 +1,1 @@
-"""What /proc and control groups show of this machine: memory that is left, mounts, waits for processors."""
+"""Readers of /proc and control groups: free memory of this machine, mounts, waits for processors."""

@@ -1,7 +1,8 @@
-"""How long threads could run and did not, since others used the processors: `/proc/PID/task/*/schedstat`.
+"""Measures how long threads were ready to run and waited, because others used the processors
+(`/proc/PID/task/*/schedstat`).
 
-A control group with a limit of processor time makes its threads wait for each other as well as for the limit. That is
-no matter of others: nothing is counted for a time in which a group of the process has been throttled, or may have been
+Threads in a control group with a limit of processor time also wait for each other and for the limit. Other processes
+do not cause that: so no time is counted in which a control group of the process was throttled, or may have been
 because its group cannot be read here.
 """
 
@@ -18,7 +19,7 @@ _NS_PER_US = 1000
 
 
 class ProcessorWaits(NamedTuple):
-    """What the kernel has counted so far, in ns."""
+    """Waits of a process's threads since they began, as the kernel counts them."""
 
     of_threads_ns: dict[int, int]
     throttled_ns: int | None

@@ -1,1 +1,1 @@
-"""What a rank and its node's vault share: messages and their socket, seals of shards, memory that both map."""
+"""Code that ranks share with their node's vault: messages and their socket, seals of shards, memory that both map."""

@@ -53,8 +53,7 @@ class RecordPolicy(Section, frozen=True, kw_only=True):
     """Multiple of that number for all jobs of one user together: a script can be submitted again under another name."""
 
     rack_chance_max: Annotated[float, Within(0.0, 1.0)] = 0.01
-    """Probability that chance alone has so many nodes of one rack fail, below which jobs get nodes of the rack only if
-    no others are free."""
+    """Jobs get nodes of a rack only if no others are free once its failures are less probable than this by chance."""
 
     avoid_min: Annotated[float, _SHARE] = 0.01
     """Chance from which a job gets the machine only if no other one is free: twice the prior. Nothing is lost by

@@ -71,8 +71,8 @@ class HangPolicy(Section, frozen=True, kw_only=True):
     """Bytes read and written per second from which a process counts as working."""
 
     working_wakes_per_s: Annotated[float, Within(0.1, 1e9)] = 5.0
-    """How often a second a rank's main thread waits and goes on, from which it counts as working: it waits for answers
-    of another program, or looks whether something has come. One that hangs waits without end."""
+    """Wakes per second of a rank's main thread from which the rank counts as working: it waits for answers of another
+    program, or polls. A rank that hangs waits without a wake."""
 
     answer_s: Annotated[float, Within(0.1, 600)] = 3.0
     """Time for nodes to answer a trace; the result is formed without those that are late."""

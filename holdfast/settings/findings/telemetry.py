@@ -14,7 +14,7 @@ class TelemetryPolicy(Section, frozen=True, kw_only=True):
     """Interval of measurements; 0: none. A model fits only the interval that it was trained with."""
 
     devices: bool = True
-    """Whether the activity of GPUs and RDMA ports is measured as well, and asked for when a job is traced."""
+    """Measure the activity of GPUs and RDMA ports as well, also in each trace of a job."""
 
     dcgm: str = "127.0.0.1:5555"
     """Address of DCGM's host engine, which is asked where NVML does not measure tensor cores; "": it is not asked."""

@@ -1,4 +1,4 @@
-"""What a process that is made ahead reports to the zygote about its context on an accelerator."""
+"""Reports to the zygote from a process that is made ahead, about its context on an accelerator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the script keeps its steps in memory, with a Checkpointer or a storage writer: no other save may then."""
+"""Notes that the script keeps steps in memory by a Checkpointer or a storage writer: no other save goes there then."""
 
 from __future__ import annotations
 

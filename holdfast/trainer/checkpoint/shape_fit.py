@@ -1,4 +1,4 @@
-"""Whether a checkpoint that was saved by another number of ranks can be loaded."""
+"""Refuses a checkpoint that another number of ranks saved, if this job cannot load it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.trainer.replay_run import job_world_size
 
 
 def refuse_other_shape(manifest: CheckpointManifest, keyed: KeyedState, ranks: int, mesh: Mapping[str, int]) -> None:
-    """Raise CheckpointMismatch if this rank needs state of its own that the checkpoint does not have."""
+    """Raise CheckpointMismatch if the checkpoint lacks state that only this rank or its shard has."""
     held = {space for part in manifest.parts for space in part.holds}
     per_rank = any(space.startswith("rank/") for space in keyed.spaces)
     missing = keyed.spaces - held - {GLOBAL}

@@ -110,7 +110,7 @@ class VaultWriter(StorageWriter, AsyncStager):
         self.step = step
         self.kept = False
         self._memory = memory
-        # `async_save` writes in another thread, and each thread has a stream and a device of its own.
+        # `async_save` writes in another thread, which has another current stream and device.
         self._stream = stream_in_use()
         self._plan = SavePlan([])
         self._saver: threading.Thread | None = None

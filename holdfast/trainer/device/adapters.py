@@ -1,4 +1,4 @@
-"""What torch's device-agnostic interface lacks, for each kind of accelerator: nothing else here knows one by name."""
+"""Adds what torch's device-agnostic interface lacks, for each kind of accelerator. No other file here names a kind."""
 
 from __future__ import annotations
 

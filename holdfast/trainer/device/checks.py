@@ -20,7 +20,8 @@ INTERVAL_VARIABLE = "HOLDFAST_DEVICE_CHECK_EVERY"
 FIRST = 4
 """Number of the first steps after a change of layout that are all checked."""
 EVERY = 64
-"""Later every so many. A check reads the device's memory twice, 10 GB in some 7 ms, and what has come once."""
+"""Distance of the checked steps after the first ones. A check reads the state twice on the device (10 GB in some 7 ms)
+and once in the host's memory."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 

@@ -8,7 +8,7 @@ whichever process dies before, the step is not there, and those before it are.
 
     training's stream  | shadows | forward, backward of the next step ....... [gate] optimizer |
     own stream         |         | copies in slices, from the device to the vault ..|
-    follower (thread)  |            "so many bytes have come" ... "all"  -> sealed
+    follower (thread)  |            "n bytes have arrived" ... "all"  -> sealed
     vault              |              hashes behind the copies ........ seals
 
 What it cannot do is `Unfit`, with the reason: the vault then copies within the call, as from a host's memory.

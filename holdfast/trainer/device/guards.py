@@ -49,12 +49,12 @@ class Guard(IntEnum):
 
 class CopySizes(NamedTuple):
     small_bytes: int = 1 << 20
-    """A smaller tensor is copied aside on the device with all others of its kind: a copy of its own to the host takes
-    longer to start than to run."""
+    """Size below which a tensor is first copied on the device, together with all other small ones: a separate copy to
+    the host takes longer to start than to run."""
     slice_bytes: int = 32 << 20
-    """Largest copy. Larger ones are not faster, and whatever else uses the link waits for one."""
+    """Size of the largest copy. Larger ones are not faster, and all other users of the link wait for a copy."""
     mark_bytes: int = 64 << 20
-    """The host looks how far the device is after so many bytes."""
+    """Distance of the marks, in bytes, at which the host checks how far the device has come."""
 
 
 SIZES = CopySizes()
@@ -102,7 +102,7 @@ def is_of_device(sources: Sequence[StateTensor]) -> bool:
 
 
 class WhenBusy(IntEnum):
-    """What becomes of a step while the one before is not sealed yet."""
+    """Treatment of a step that is to be kept while the one before is not sealed yet."""
 
     SKIP = 0
     WAIT = 1

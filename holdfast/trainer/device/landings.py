@@ -25,7 +25,7 @@ log = logging.getLogger("holdfast.trainer.checkpoint")
 
 
 _pinned: set[Landing] = set()
-"""What is pinned must stay mapped, though its owner may be gone."""
+"""Landings whose memory is pinned. It must stay mapped, also when nothing else refers to the landing."""
 
 
 class Landing:

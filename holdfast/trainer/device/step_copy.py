@@ -21,7 +21,7 @@ class StepCopy:
         self.landing = landing
         self.plan = plan
         self.parts: Sequence[torch.Tensor] = ()
-        """What is copied, in bytes. Memory that is given back may have other contents at once: so it is held."""
+        """Tensors that are copied, as bytes. They are held: freed memory could be overwritten before it is copied."""
         self.events: list[torch.Event] = []
         """One for each mark of the plan."""
         self.ring: Ring | None = None

@@ -29,8 +29,8 @@ PENDING_MAX = 4096
 """Asynchronous operations that no thread has waited for yet; older ones count as over."""
 
 ASK_EVERY = 16
-"""A group's backend is asked for its number at every so many collectives, once C++ had begun none at as many questions.
-All ranks ask at the same ones, so they number them alike.
+"""Distance of the collectives at which a group's backend is asked for its sequence number, once C++ code had begun no
+collective at as many such questions. All ranks ask at the same collectives, so they number them alike.
 """
 
 _METHODS: dict[str, tuple[str, int]] = {

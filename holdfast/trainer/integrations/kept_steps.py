@@ -1,7 +1,8 @@
-"""What a framework's training keeps of each step: weights by name, the rest as the framework has it, this rank's own.
+"""The state that a framework's training keeps at each step: weights by name, the framework's own state, and state of
+this rank alone.
 
-Weights and the rest are the same on all ranks that train data in parallel, so a checkpoint on the disk has them once.
-Where each rank holds a part of the model (`shards.py`), the part is this rank's own.
+Weights and the framework's state are the same on all data-parallel ranks, so a checkpoint on the disk has them once.
+Where each rank holds a part of the model (`shards.py`), the part is state of this rank alone.
 """
 
 from __future__ import annotations

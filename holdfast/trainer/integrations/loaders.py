@@ -37,9 +37,9 @@ def set_generators(loader: Any, states: list[bytes]) -> None:
 
 
 def begin_after(loader: DataLoader[Any], batches: int) -> None:
-    """Have the next iteration of a loader begin after so many batches; those after it are whole.
+    """Have the next iteration of a loader begin after `batches` batches; later iterations begin at the first batch.
 
-    What is passed over is not read, only the order is drawn; a dataset without places (`IterableDataset`) is read.
+    Skipped batches are not read, only their order is drawn; an `IterableDataset` has no indices, so they are read.
     """
     if batches <= 0:
         return

@@ -1,4 +1,4 @@
-"""Which training of a process is kept: the first one of a rank of Holdfast's."""
+"""Selects the training whose steps are kept: the first one in the process of a rank of Holdfast."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class TransformersTrain:
 
 
 class _History:
-    """What was logged, as bytes. It grows with the training, so each entry is written once."""
+    """Entries of the training's log, as bytes. The log grows with the training, so each entry is pickled once."""
 
     def __init__(self) -> None:
         self._entries: list[bytes] = []

@@ -1,7 +1,8 @@
-"""What a spawned process runs before it imports its main module, by this file's source: it has no path to it yet.
+"""Code that a spawned process runs before it imports its main module. It gets this file's source, since it has no path
+to the file yet.
 
 It imports nothing of Holdfast until torch is imported: processes that never do so, such as workers of a pool, pay
-nothing. What goes wrong leaves the process as it would be without Holdfast.
+nothing. An error leaves the process as it would be without Holdfast.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""Where a script's steps come from, for scripts that do not report them: frameworks, what they restore, a count."""
+"""Steps of scripts that do not report them, found from frameworks, from what the script restores, or by a count."""

@@ -21,7 +21,7 @@ class Taken(NamedTuple):
 
 
 class CountedOptimizer:
-    """Which optimizer counts. It keeps none alive."""
+    """Selection of the optimizer whose steps count as the job's. It holds weak references only."""
 
     def __init__(self) -> None:
         self._optimizer: weakref.ref[Any] | None = None

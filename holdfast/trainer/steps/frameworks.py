@@ -99,7 +99,7 @@ def _after(original: Callable[..., Any], hook: Callable[..., None]) -> Callable[
 
 
 def note_begin(framework: str, done: int) -> None:
-    """Note that a framework begins to train, with so many steps completed.
+    """Note that a framework begins to train, with `done` steps completed.
 
     If it has trained before in this process and begins again at a lower number, the job's steps go on all the same. A
     later generation does not know which of its trainings it does again.
@@ -118,7 +118,7 @@ def note_begin(framework: str, done: int) -> None:
 
 
 def note_step(framework: str, done: int) -> None:
-    """Note that so many steps are completed now; a framework that accumulates gradients may say the same twice."""
+    """Note that `done` steps are completed now; a framework that accumulates gradients may report a number twice."""
     ledger = binding.ledger
     if ledger is None or binding.explicit or binding.framework not in ("", framework):
         return

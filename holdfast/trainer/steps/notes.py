@@ -1,4 +1,4 @@
-"""What ranks note in the job's directory for later generations."""
+"""Notes of ranks in the job's directory for later generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each step of an optimizer leads to: a step of the job, and at first the step from which it goes on."""
+"""Turns steps of an optimizer into steps of the job, and at the first one finds the step from which the job goes on."""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ class _Number(NamedTuple):
 
 
 class StepStart:
-    """What this process has loaded, what its optimizer counted, and with which weights it began."""
+    """Evidence for the step from which this process goes on: what it loaded, its optimizer's count, its first
+    weights."""
 
     def __init__(self) -> None:
         self._own_count: int | None = None
@@ -183,7 +184,7 @@ def _unknown(why: str) -> Start:
 
 
 def _agreed(found: tuple[str, int] | None, saved_at: int) -> tuple[str, int]:
-    """Return the step of a file that has a number of its own, and was saved at a known step.
+    """Return the step of a file that holds a number and was saved at a known step.
 
     A number that is far from that step counts something else: batches, frames, updates, or steps of an epoch. One that
     is a little lower counts steps: of a state that was copied first and then saved beside training. The last step's

@@ -64,7 +64,7 @@ def entry_of(path: str) -> str:
 
 
 def has_room(path: str, nbytes: int) -> bool:
-    """Return True if the file system of this path has room for a file of so many bytes."""
+    """Return True if the file system of this path has room for a file of `nbytes` bytes."""
     found = os.statvfs(os.path.dirname(path))
     return found.f_bavail * found.f_frsize >= nbytes + FREE_BYTES_MIN
 

@@ -1,4 +1,4 @@
-"""What lies at a path now."""
+"""Reads the state of a path on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit event of Python does, and to which files."""
+"""Translates audit events of Python into uses of files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Guards around what a script does with files while one of its saves is on its way to the disk: they wait where a rule
-of `waiting_rules` says so. Nothing is done while the disk has everything.
+"""Guards around a script's uses of files while one of its saves is on its way to the disk: they wait where a rule of
+`waiting_rules` requires it. They do nothing once every save is on the disk.
 
 Python's audit events show what is opened, listed, renamed and removed, whichever library does it; what has no event
 (`os.stat` and its like, barriers) is wrapped.

@@ -40,7 +40,7 @@ class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
     nbytes: int
     """Size of all records together."""
     before: DiskState | None
-    """What was there when it was saved; None: nothing."""
+    """State of the path when the file was saved; None: no file was there."""
     mode: int | None = None
     """Rights of the file that was there."""
     is_named: bool = True
@@ -50,7 +50,7 @@ class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saves(msgspec.Struct, frozen=True, kw_only=True):
-    """What one save of a rank consists of."""
+    """Files of one save of a rank."""
 
     files: tuple[SavedFile, ...]
     saved_at_ns: int

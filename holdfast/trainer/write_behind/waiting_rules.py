@@ -1,4 +1,4 @@
-"""Which operations of a script must wait for a file that is on its way to the disk.
+"""Rules for the operations of a script that must wait for a file that is on its way to the disk.
 
 Two promises follow from these rules. Whatever the script looks at, it finds each save complete. And whatever the
 script changes near a checkpoint reaches the disk after it: what a crash leaves there is always a state that the script

@@ -45,7 +45,7 @@ class ReferenceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSecrets(msgspec.Struct, frozen=True, kw_only=True):
-    """What the state of a job that has not ended lacks: the job's name is the key."""
+    """Secrets of a job that has not ended, stored apart from its state (ADR 55). The key is the job's name."""
 
     env: dict[str, str]
     token: str

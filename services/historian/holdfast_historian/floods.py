@@ -1,7 +1,7 @@
-"""Each node's share of a stream is limited: what a node publishes beyond it is removed, and the record says so.
+"""Limits each node's share of a stream: messages beyond it are removed, and the removal is recorded.
 
 A full stream drops its oldest messages, whichever node published them. So a node that publishes faster than services
-read would push out events of other nodes, and delay all that stands behind its own (docs/security.md).
+read would push out the events of other nodes, and delay all events queued behind its own (docs/security.md).
 """
 
 from __future__ import annotations

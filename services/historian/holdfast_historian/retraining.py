@@ -58,7 +58,7 @@ class Retraining:
         self._now = now
         self._look_every_s = look_every_s
         self._latest: TrainingRecord | None = None
-        """What this process published last: the record has it a little later."""
+        """The training that this process published last; the record receives it a little later."""
 
     async def run(self) -> None:
         """Look until cancelled. A service that is away is tried again at the next look."""

@@ -184,8 +184,8 @@ class InventoryPlanner:
         last = max(liveness.last.get(node.id, liveness.listening_since), liveness.listening_since, since)
         if now - last <= (limit * UNHEARD_MULTIPLE if _is_unheard(node, liveness) else limit):
             return None
-        # Silence of all nodes is no sign of loss: then the bus stands still, or this service is cut off. Their last
-        # heartbeats are up to one interval apart, so one that came just after this node's shows nothing.
+        # Silence of all nodes is no sign of loss: then the bus delivers nothing, or this service is cut off. The last
+        # heartbeats of two nodes are up to one interval apart, so one that came just after this node's shows nothing.
         if not any(now - at <= limit / 2 for at in liveness.last.values()):
             return None
         return (now - last).total_seconds()

@@ -91,12 +91,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     count: int
     enough: int | None = None
-    """It waits for no more than these; None: for all."""
+    """Number of nodes that it waits for; None: `count`."""
     at_least: int | None = None
-    """It takes so few once they have been free for `last_call_s`; None: it waits for enough."""
+    """Number of nodes that it takes once they have been free for `last_call_s`; None: it waits for `enough`."""
     last_call_s: float = 0.0
     last_call_at: datetime | None = None
-    """Since when at least so few have been free."""
+    """Time since which at least `at_least` nodes have been free."""
     requested_at: datetime
     replaces: bool
     announced: str = ""

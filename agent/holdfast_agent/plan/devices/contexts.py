@@ -24,9 +24,9 @@ class DeviceUsed(msgspec.Struct, frozen=True, kw_only=True):
 
     device: Text
     free_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] | None
-    """None: the device does not tell."""
+    """Free memory of the device; None: the device does not report it."""
     changed: Annotated[tuple[Text, ...], msgspec.Meta(max_length=20)] = ()
-    """What its script sets itself before it uses the device, and could not set after."""
+    """Settings that the script makes before it first uses the device. A process with a context would ignore them."""
 
 
 def context_kind(plan: RankPlan) -> str:

@@ -1,1 +1,1 @@
-"""What a zygote keeps beside its ranks: the stores of generations, and the tests of a warm-up."""
+"""Processes that a zygote starts beside its ranks: the stores of generations, and the tests of a warm-up."""

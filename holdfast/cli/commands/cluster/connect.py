@@ -37,8 +37,8 @@ def connect(directory: Path, form: str | None, output: Path | None) -> None:
         eval "$(holdfast connect --env)"; nats sub 'holdfast.v1.decision.>'
         psql "$(holdfast connect --dsn)" -c 'select * from historian.incidents'
 
-    The reader receives events as they happen and reads the record. It can publish and write nothing. Whoever has its
-    passwords can do the same: `holdfast credentials renew reader` replaces them.
+    The reader receives events as they happen and reads the record. It can publish and write nothing. Any person or
+    program with its passwords can do the same: `holdfast credentials renew reader` replaces them.
 
     Exit codes: 0, or 1 if there is no cluster, or if a setting names a user who may write.
     """

@@ -110,10 +110,12 @@ class Follower:
 
 
 class Sources(NamedTuple):
-    """Where logs lie."""
+    """Places of a cluster's logs."""
 
     root: Path
+    """Directory of the cluster."""
     nodes: Path
+    """Directory with the logs of ranks, by node."""
     processes: dict[str, Path]
     """Logs of the processes of an embedded cluster."""
 

@@ -1,7 +1,7 @@
-"""What the words of an error point to, where no rule knows it. Pure.
+"""Guesses the symptom of an error that no rule knows, from the words of its message. Pure.
 
-A rule knows a message; a topic knows only the things that messages are about. On logs that were new to it, the words
-pointed to the wrong symptom in 7 of some 19 cases: they are a hint to a person, and the end stays unknown.
+A rule matches one message; a topic matches the words that messages about one subject share. On logs that were new to
+it, the guess was wrong in 7 of some 19 cases: so it is a hint to a person, and the verdict stays "unknown".
 """
 
 from __future__ import annotations

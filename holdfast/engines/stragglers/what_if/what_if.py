@@ -1,4 +1,4 @@
-"""What-if analysis: step times with some operations at their ideal duration. Pure.
+"""Computes step times with some operations at their ideal duration (what-if analysis). Pure.
 
 After "Understanding Stragglers in Large Model Training Using What-if Analysis": the ideal of a transfer or collective
 is the median of its kind, since a few very slow ones should not count; that of any other operation is the mean.

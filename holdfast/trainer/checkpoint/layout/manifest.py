@@ -65,7 +65,7 @@ class ValueEntry(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
     """Shape of the whole tensor, in elements."""
     chunk_offset: tuple[int, ...]
-    """Where this part of the tensor begins in the whole, in elements."""
+    """Offset of this part in the whole tensor, in elements of each dimension."""
     chunk_shape: tuple[int, ...]
     """Shape of this part, in elements."""
     offset: int

@@ -152,7 +152,7 @@ class KeyedState:
         return set(self._spaces.values())
 
     def kept_for(self) -> KeptFor:
-        """Which jobs can restore this state."""
+        """Return the jobs that can restore this state, by their number of ranks."""
         if any(space.startswith("rank/") for space in self._spaces.values()):
             return "same_ranks"
         if self.spaces <= {GLOBAL} and not any(isinstance(leaf, DTensor) for _, leaf in leaves(self.state_dict())):

@@ -1,12 +1,12 @@
 """The ranks' agreement on the distance of kept steps, in the store that the job's process group was made with.
 
-For each window there are two keys. All votes are added up in one; the other is written once, by the first rank that
-comes to its turn in the second half of the window, and then has the distance of the next window. So whatever a rank
-computed itself, all go on with the same one, and a rank that is late in learning it waits before the next window: two
-ranks with different distances might have no step in common.
+For each window there are two keys. The first is the sum of all votes. The second is the distance of the next window: it
+is written once, by the first rank whose turn comes in the second half of the window. So all ranks use the same
+distance, whatever each computed, and a rank that has not read it waits before the next window: two ranks with
+different distances might have no step in common.
 
-The operations take some ten microseconds and run in a thread, because a store may answer late or not at all. A rank
-that cannot vote keeps its distance, and then nobody's changes.
+The operations take some ten microseconds and run in a thread, because a store may answer late or not at all. If a rank
+cannot vote, no rank changes its distance.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Objection(NamedTuple):
 class Agreed(NamedTuple):
     every: int
     objection: Objection | None = None
-    """Of the first rank that asked for a wider spacing, where that is what was agreed."""
+    """Objection of the first rank that voted for a wider spacing; None: no wider one was agreed."""
 
 
 class Agreement(Protocol):
@@ -59,7 +59,7 @@ class Agreement(Protocol):
 
 
 class Alone:
-    """Of a job of one rank."""
+    """Agreement of a job of one rank: its own vote decides."""
 
     def __init__(self) -> None:
         self._vote: tuple[Vote, Costs | None] = Vote.SAME, None

@@ -1,8 +1,8 @@
-"""What keeping a step costs an accelerator: what the device itself waits.
+"""Measures what keeping a step costs an accelerator: the time for which the device itself waits.
 
-That is the time from the call to what the call has queued last, which includes the device's idle time while the host is
-in the call, and the wait at the gate. Events on training's stream have the time; they are read some steps later, and
-nothing waits for them.
+That is the time from the call to the end of the work that the call queued, which includes the device's idle time while
+the host is in the call; and the wait at the gate. Events on training's stream record the times; they are read some
+steps later, so that nothing waits for them.
 """
 
 from __future__ import annotations

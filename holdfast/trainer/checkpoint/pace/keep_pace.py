@@ -1,10 +1,10 @@
-"""Which of the steps that a script has to keep are kept, so that keeping them does not cost too much of its time.
+"""Selects the steps that are kept in memory, so that keeping them does not cost too much of a script's time.
 
-Every step, as long as that costs less than the limit. Above it all ranks go over to one step in two, four and so on,
-together: see `agreement.py`. What a rank does at the steps of a window::
+Every step is kept as long as that costs less than the limit. Above the limit all ranks change together to one step in
+two, four and so on: see `agreement.py`. What a rank does at the steps of a window::
 
-    0 ............. 16: vote | 18 to 31: count the votes, each rank at a step of its own | 32: the next window
-                               in the thread, at some moment from then on                  waits for the count
+    0 ............. 16: vote | 18 to 31: count the votes, each rank at another step  | 32: the next window
+                               in the thread, at some moment from then on               waits for the count
 
 """
 
@@ -25,7 +25,7 @@ CLOSES_AT = VOTES_AT + 2
 
 
 class KeepPace:
-    """Of one rank. All ranks of the job ask it for the same steps, in the same order."""
+    """The selection of one rank. All ranks of the job must call it for the same steps, in the same order."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class KeepPace:
 
     @property
     def every(self) -> int:
-        """One step in so many is kept now."""
+        """Distance of kept steps now: one step in `every` is kept."""
         return self._spacing.every
 
     def keep(self, step: int, keep: Callable[[], bool]) -> bool:

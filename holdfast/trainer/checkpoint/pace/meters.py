@@ -1,4 +1,4 @@
-"""What keeping a step costs training, and how long a step takes without it."""
+"""Measures what keeping a step costs training, and how long a step takes without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Meter(Protocol):
 
 
 class HostMeter:
-    """Of state in the host's memory: the time in the call, and the time for which writers wait until it is copied."""
+    """Meter of state in the host's memory: the time in the call, and the time for which writers wait for the copy."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class HostMeter:
         self._keep_s: float | None = None
         self._waited_s = 0.0
         self._unread: tuple[float, float, int] | None = None
-        """Of the last kept step: the time in the call, that until the next one, and the number of steps until then."""
+        """Times of the last kept step: seconds in the call, seconds until the next one, number of steps until then."""
 
     def begin(self, step: int) -> None:
         now = self._clock()

@@ -1,12 +1,12 @@
-"""How far apart the steps are that a job keeps in memory: every step, unless that costs too much of its time.
+"""Decides the distance of the steps that a job keeps in memory: 1, unless that costs too much of its time.
 
-The unit of decision is a window of `WINDOW` steps. In its middle each rank votes, by what the kept steps have cost it;
-with the next window the job keeps one step in `every`, the same on all ranks (`agreement.py`). `every` is a power of
-two, so the first step of a window is kept whatever is decided, and so is each step of a wider spacing by a closer one.
+The unit of decision is a window of `WINDOW` steps. In its middle each rank votes, by what the kept steps have cost it.
+From the next window on the job keeps one step in `every`, the same steps on all ranks (`agreement.py`). `every` is a
+power of two: so the first step of a window is always kept, and a closer spacing includes each step of a wider one.
 
-Hysteresis: a rank votes for twice the distance above the limit, and for half of it only where that would cost less than
-half of the limit. What a closer spacing costs is not known before it is tried: a step that is still being sealed may
-hold up the next one. So each attempt that had to be taken back doubles the time until the next one.
+Hysteresis: a rank votes for twice the distance above the limit, and for half the distance only if that would cost less
+than half of the limit. The cost of a closer spacing is not known before it is tried: a step that is still being sealed
+may delay the next one. So each attempt that was taken back doubles the time until the next attempt.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ PATIENCE_MAX = 128
 
 class Vote(IntEnum):
     CLOSER = 0
-    """Nothing speaks against half the distance."""
+    """Half the distance would cost little enough."""
     SAME = 1
     WIDER = 2
 
 
 class Costs(NamedTuple):
-    """What keeping one step costs a rank, and what a step of training takes without it; medians, in seconds."""
+    """Cost of keeping one step for a rank, and the time of a training step without it; medians, in seconds."""
 
     keep_s: float
     step_s: float
@@ -80,7 +80,7 @@ class Spacing:
     def __init__(self) -> None:
         self.every = 1
         self._windows = 0
-        """Since the last change."""
+        """Number of windows since the last change."""
         self._patience = PATIENCE_MIN
         self._was_closer = False
         """The last change was an attempt with a closer spacing."""
@@ -128,7 +128,7 @@ class Samples:
 
 BITS = 20
 RANKS_MAX = (1 << BITS) - 1
-"""Of a job that can agree."""
+"""Most ranks of a job whose votes fit into one number."""
 
 
 def ballot(of: Vote) -> int:

@@ -45,7 +45,7 @@ class Writer(msgspec.Struct, frozen=True, kw_only=True):
     """This boot of the machine, and the namespace of its processes that `pid` belongs to."""
     host: str
     inode: int
-    """Of the file itself: a copy has another one."""
+    """Inode of the file itself, by which a copy of the file is recognized."""
     beat: int = 0
 
 
@@ -53,7 +53,7 @@ class Life(Enum):
     GONE = auto()
     ALIVE = auto()
     UNSURE = auto()
-    """Of another machine, and touched lately."""
+    """The writer is on another machine, and has touched the file lately."""
 
 
 class Sighting(NamedTuple):

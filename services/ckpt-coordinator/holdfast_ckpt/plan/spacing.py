@@ -1,4 +1,5 @@
-"""Jobs that keep one step in so many in memory: the ranks choose that, and their plan of copies follows (ADR 58)."""
+"""Jobs that keep every second, fourth, ... step in memory: the ranks choose that, and the plan of copies follows it
+(ADR 58)."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     kept_every: int = 1
     """Distance of the steps that ranks keep in memory."""
     kept_for: KeptFor = "same_ranks"
-    """Which jobs can restore what it keeps in memory."""
+    """Jobs that can restore the steps which it keeps in memory."""
     refuses_scratch: bool = False
     """True if the job had made checkpoints when this generation started."""
     restore_at_most: int | None = None

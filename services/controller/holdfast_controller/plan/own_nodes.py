@@ -1,4 +1,4 @@
-"""Whether an event about a job is of one of its own nodes: a node may name any job in what it publishes.
+"""Tells events of a job's own nodes from those of other nodes: a node may name any job in what it publishes.
 
 The rule is that of `holdfast.daemon.jobs.job_nodes`, by the state of the job: a node that has left may still publish
 about the generations that it was part of.
@@ -12,7 +12,7 @@ from holdfast_controller.plan.job import JobState
 
 _OF_NODES = (Evidence, RanksStarted, RanksStopped, RanksFinished)
 
-# A node that departs may not have been granted yet, and a restored database may not know those that refuse its orders.
+# A node that departs may not have been granted yet. A restored database may not know the nodes that refuse its orders.
 _OF_ANY_NODE = (NodeDeparted, OrderRefused)
 
 

@@ -103,7 +103,7 @@ class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderedWarmUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What the orders of a generation say of its warm-up, for as long as they stand."""
+    """The warm-up in the orders of a generation, kept while those orders are in force."""
 
     limit_s: float
     """Time for the tests of each node."""
@@ -146,7 +146,7 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
     stepped: GrowingSet = NO_NODES
     """Nodes whose ranks have made a step."""
     is_ahead: bool = False
-    """A node's ranks have made so many steps that ranks elsewhere without a step make none."""
+    """True once the ranks of one node are so many steps ahead that ranks without a step will not make any."""
     moving: GrowingSet = NO_NODES
     """Nodes whose ranks go on without making steps."""
     finished: GrowingSet = NO_NODES

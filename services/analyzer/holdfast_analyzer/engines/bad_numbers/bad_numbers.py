@@ -40,7 +40,7 @@ QUANTITIES: tuple[Quantity, ...] = ("loss", "grad_norm")
 
 
 class NumberReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank reported of a step."""
+    """The value of one quantity that one rank reported for a step."""
 
     step: int
     quantity: Quantity

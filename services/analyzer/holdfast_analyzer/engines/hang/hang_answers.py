@@ -137,7 +137,7 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     is_by_signal: bool
     """A signal stopped their processes, and nothing else is wrong with them."""
     symptom: str
-    """What the ranks wait for inside the kernel names it; "" if nothing does."""
+    """Symptom that the ranks' waits inside the kernel show; "": they show none."""
     idle: tuple[IdleDevice, ...]
     """Devices without an activity that most others have, and no stack explains it."""
     group: tuple[str, ...]

@@ -67,7 +67,7 @@ PATIENCE_MAX = 5.0
 
 HOLDS_MAX = 3
 LEAD_GROWTH = 5.0
-"""A hold whose order came too late for some ranks is repeated with so many times the lead: their node is busy."""
+"""Factor by which the lead time grows when a hold is repeated, because its order reached some ranks too late."""
 
 SILENT_SHOWN = 8
 
@@ -259,7 +259,7 @@ class SlowJob:
         self._pending.append(wanted)
 
     def _lead_s(self, earlier: int) -> float:
-        """Return the lead of a hold after so many that came too late."""
+        """Return the lead time of a hold, in seconds, after `earlier` holds whose orders came too late."""
         return self._policy.ahead_s * LEAD_GROWTH**earlier
 
     def _ask_again(self, analysis: Analysis, found: tuple[Profiles, SlowJudgement], now: datetime) -> None:

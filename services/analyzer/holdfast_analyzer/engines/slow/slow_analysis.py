@@ -42,9 +42,9 @@ class Analysis:
         self.wanted = wanted
         self.asked: str = again.asked if again is not None else wanted.id
         self.holds: int = again.holds + 1 if again is not None else 1
-        """Number of the hold that it comes to."""
+        """Number of this hold, from 1: an order that came too late is repeated."""
         self.before: tuple[Profiles, SlowJudgement] | None = None
-        """What the last analysis found that this one repeats: it counts if not all nodes answer this time."""
+        """Result of the analysis that this one repeats; it is used if not all nodes answer this time."""
         self.began = began
         self.slow = slow
         self.share_left = share_left

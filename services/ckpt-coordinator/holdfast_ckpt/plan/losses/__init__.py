@@ -1,1 +1,1 @@
-"""Which losses of machines leave every shard in memory, under a job's plan and under others."""
+"""The losses of machines that leave every shard in memory, under a job's plan and under other plans."""

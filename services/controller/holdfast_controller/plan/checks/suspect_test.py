@@ -54,8 +54,8 @@ from holdfast_controller.plan.transitions import become_completed, become_starti
 ASKED_BY = "the controller"
 
 WITNESSES = 2
-"""Witnesses of a test of one or two nodes, or of slow ones, if so many are free: one that fails like the suspects do
-shows a fault of its own only if another one passes."""
+"""Most witnesses in a test of one or two nodes, or of slow ones. A witness that fails as the suspects do is at fault
+itself only if another witness passes."""
 
 
 def follow_up(events: Sequence[Event], of: JobState, now: datetime, rules: Rules) -> JobDecision | None:

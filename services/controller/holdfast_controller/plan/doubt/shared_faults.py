@@ -32,7 +32,8 @@ TOGETHER_S = 30.0
 """Nodes lost within this time went together."""
 
 SILENCE, WARM_UP = "heartbeat", "warm-up"
-"""What a shared fault is known by that no alert reports; it is over when the job trains."""
+"""Names of shared faults that no alert reports: nodes fell silent, or failed the warm-up, together. Such a fault is
+over when the job trains."""
 
 
 def compare(draft: JobDraft, event: Inspection) -> None:
@@ -48,7 +49,7 @@ def compare(draft: JobDraft, event: Inspection) -> None:
 
 
 def reported_elsewhere(draft: JobDraft, event: Inspection) -> None:
-    """Compare an alert of a node that is not this job's with those of its own nodes about the same shared thing."""
+    """Compare an alert of another job's node with those of this job's nodes about the same shared thing."""
     if event.state == "alert" and event.shared:
         compare(draft, event)
 

@@ -59,7 +59,7 @@ def node_changed(draft: JobDraft, event: NodeStateChanged) -> None:
 
 
 def size_with(state: JobState, free: int) -> int:
-    """Return the number of nodes that the job could run on with so many more."""
+    """Return the number of nodes that the job could run on if it got `free` more."""
     return sizes.size_for(state.spec, len(state.nodes) + free)
 
 

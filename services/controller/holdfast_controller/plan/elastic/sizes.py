@@ -14,15 +14,18 @@ from holdfast_controller.plan.job import JobState
 
 
 class Wanted(NamedTuple):
-    """What a claim for an elastic job asks for, in nodes beside those that it holds."""
+    """Numbers of nodes that a claim for an elastic job asks for, beside those that it holds."""
 
     most: int
+    """It takes up to this many if they are free now."""
     enough: int
+    """It waits for no more than these."""
     at_least: int
+    """It takes this few once it has waited for the last call."""
 
 
 def size_for(spec: JobSpec, nodes: int) -> int:
-    """Return the largest number of nodes, of so many, that the job and its mesh can run on; 0: they are too few."""
+    """Return the largest number of nodes up to `nodes` that the job and its mesh can run on; 0: none is."""
     return next((size for size in range(min(nodes, spec.nnodes_max), spec.nnodes_min - 1, -1) if _fits(spec, size)), 0)
 
 

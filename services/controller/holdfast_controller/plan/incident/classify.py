@@ -56,7 +56,7 @@ _OF_PEER = frozenset(
 """Crashes of ranks that wait for another rank, or cannot reach it."""
 
 _OF_PROCESSES = frozenset({"ChildFailedError", "CalledProcessError"})
-"""Exceptions that only report how a process ended which the script had started, such as a launcher of its own."""
+"""Exceptions that only report how a child process of the script ended, such as a launcher that it started."""
 
 _TAIL_CHARS = 4000
 """Length of the end of a log that is searched for the reason of an abort."""
@@ -105,8 +105,8 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
 
 
 def killed_by(exited: ProcessExited) -> int | None:
-    """Return the signal that ended the rank, or a process of its own launcher whose report is how it ended; None if it
-    ended by itself."""
+    """Return the signal that ended the rank, or a process of the script's launcher whose report ended the rank; None if
+    no signal did."""
     if exited.exception is not None:
         if exited.exception.type.rsplit(".", 1)[-1] not in _OF_PROCESSES:
             return None

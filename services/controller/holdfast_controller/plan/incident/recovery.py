@@ -301,7 +301,7 @@ def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
 
 
 def _diagnose(draft: JobDraft, failure: Failure) -> None:
-    """Publish that the open incident is about this failure, which no output of a rank tells of."""
+    """Publish the diagnosis of the open incident, for a failure that no output of a rank shows."""
     draft.emit(
         IncidentDiagnosed,
         symptom=failure.symptom_name,

@@ -1,1 +1,1 @@
-"""What a job loses or may lose: steps, the nodes that alone hold them, and generations that a database forgot."""
+"""Losses of a job, actual or possible: steps, the nodes that alone hold them, generations that a database forgot."""

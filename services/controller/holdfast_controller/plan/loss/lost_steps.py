@@ -53,7 +53,7 @@ def can_resume_resized(state: JobState) -> bool:
     if state.has_resized:
         return True
     if state.first_kept_step is None:
-        # By files of its own, which a script that is launched for MIN to MAX nodes reads with any number.
+        # It resumed from the script's own files, which a script for MIN to MAX nodes reads with any number of ranks.
         return state.has_resumed and not state.has_checkpoints
     if state.kept_for == "any_ranks":
         return _has_kept(state, _reached(state))

@@ -1,8 +1,9 @@
-"""Evictions that rest on nothing but what ranks did or printed. A script can do either on a machine of its choice.
+"""Limits on evictions whose only evidence is what ranks did or printed: a script can do both on any machine it likes.
 
-So they are bounded for each job, each author and time, and a node comes back once the job does without it what it was
-evicted for: if the same rank fails in the same way on another node, or if so many others print the like that its record
-would not have called for its eviction. A job whose words follow its rank is not believed for `[record] half_life_days`.
+Their number is limited per job and per author within a time. An evicted node comes back if the job shows that the node
+was not the cause: the same rank fails in the same way on another node, or enough other nodes print the same that the
+record would not have called for the eviction. A job whose accusation moved with its rank is ignored as a witness for
+`[record] half_life_days`.
 """
 
 from __future__ import annotations
