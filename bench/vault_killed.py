@@ -83,13 +83,13 @@ def _measure(directory: Path, kills: int, nbytes: int) -> tuple[list[float], lis
             assert tier.keep(step, {"weights": weights}), f"step {step} is not kept"
         # The pause of a job whose vault ends again and again is not measured.
         tier._waits_from = 0.0
-        before = set(tier._sealed(None) or ())
+        before = set(tier.sealed() or ())
         os.kill(vault, signal.SIGKILL)
         began = time.monotonic()
         while not tier.keep(step := step + 1, {"weights": weights}):
             assert time.monotonic() < began + WITHIN_S, "no vault keeps steps any more"
         took_s.append(time.monotonic() - began)
-        left.append(len(before & set(tier._sealed(None) or ())))
+        left.append(len(before & set(tier.sealed() or ())))
         vault = _vault(directory, vault)
     return took_s, left
 

@@ -225,7 +225,7 @@ class LocalSession:
         # A first generation has nothing anywhere. A node that the job went on without since may find newer steps there.
         if joined.generation > 1 and not (is_here and shelf.has_common_step(recent)):
             sealed = self._node.fetcher.steps(joined.name, joined.generation, at_most)
-        return Steps(sealed=tuple(sealed))
+        return Steps(sealed=tuple(sealed), newest_made=shelf.newest_made)
 
     def _save(self, request: Save) -> Answer:
         joined, shelf = self._rank()

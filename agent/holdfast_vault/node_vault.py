@@ -117,7 +117,9 @@ class NodeVault:
     def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo | None) -> None:
         """Take a rank's sealed step: send it to the keeper, and to the disk if `to` names one."""
         log.debug("sealed", job=name.job, rank=name.rank, step=sealed.step)
-        if self._shelves.former is not None and len(self._shelves.of(name).steps()) >= KEPT_MIN:
+        shelf = self._shelves.of(name)
+        shelf.newest_made = sealed
+        if self._shelves.former is not None and len(shelf.steps()) >= KEPT_MIN:
             self._shelves.drop_former()
         self._senders.sealed(name, sealed)
         if to is not None:

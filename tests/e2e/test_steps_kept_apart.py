@@ -31,11 +31,9 @@ def test_ranks_that_keep_some_steps_only_go_on_from_the_newest_that_all_have(hol
     assert (first - 1) % every == 0 and killed.step - (first - 1) <= 2 * max(widest, every)
     (closed,) = holdfast.until("the incident is closed", lambda: holdfast.events(job, "incident_closed"))
     assert closed["redone_steps"] in (killed.step - first + 1, killed.step - first + 2)
-    # A busy node may still have been copying the step before the newest of the other rank: that is told as a loss.
-    lost = holdfast.events(job, "steps_lost")
-    assert all(event["newest_step"] - event["lost_steps"] == first - 1 for event in lost)
-    went_on = f"the job went on from step {first - 1}" if lost else f"the job went on at step {first}"
-    assert went_on in closed["reason"]
+    assert f"the job went on at step {first}" in closed["reason"]
+    # A busy node may still have been copying the step before the newest of the other rank, so it never was whole.
+    assert not holdfast.events(job, "steps_lost")
 
     # The next generation begins with every step.
     killed = job.kill_rank(0)

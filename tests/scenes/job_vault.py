@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.node.frames import WireError
-from holdfast.node.vault.messages import Former, SealedStep, ShardName
+from holdfast.node.vault.messages import Former, SealedStep, ShardName, Steps
 from holdfast.node.vault.seals import BrokenSeal
 from holdfast.trainer.checkpoint import Checkpointer, memory_tier
 from holdfast.trainer.checkpoint.memory_tier import VAULT_VARIABLE
@@ -41,8 +41,8 @@ class Vault:
             raise WireError("no vault answers")
         return self
 
-    def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
-        return tuple(sorted(self.states, reverse=True))
+    def kept(self, at_most: int | None = None) -> Steps:
+        return Steps(sealed=tuple(sorted(self.states, reverse=True)))
 
     def restore(self, sealed: SealedStep, *, to_device: bool = False) -> dict[str, Any]:
         if self.calls_lost:

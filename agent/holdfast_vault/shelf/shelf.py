@@ -69,6 +69,8 @@ class Shelf:
         self.turn = threading.Lock()
         self.settling = threading.Lock()
         """Held by the thread that moves segments into huge pages."""
+        self.newest_made: SealedStep | None = None
+        """The newest step that the rank has sealed here since this process began; copies do not count."""
         self.numa_node = numa.UNKNOWN
         """NUMA node from which memory for further segments is taken, as far as it has any."""
         self._name = name

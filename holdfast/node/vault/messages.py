@@ -211,6 +211,8 @@ class Steps(_VaultMessage, frozen=True, kw_only=True, tag="steps"):
     """Sealed steps, newest first."""
 
     sealed: tuple[SealedStep, ...]
+    newest_made: SealedStep | None = None
+    """The newest step that this rank has sealed on this node; None: not known, as in a vault that was started since."""
 
 
 class Former(_VaultMessage, frozen=True, kw_only=True, tag="former"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from holdfast.node.frames import WireError
-from holdfast.node.vault.messages import Former, PersistTo, SealedStep, ShardName
+from holdfast.node.vault.messages import Former, PersistTo, SealedStep, ShardName, Steps
 from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.errors import StepsAbsent
@@ -125,23 +125,27 @@ class MemoryTier:
         def may_be(sealed: SealedStep) -> bool:
             return at_most is None or sealed.step <= at_most
 
-        mine = torch.full((1 + STEPS_SHARED_MAX, 2), -1, dtype=torch.int64)
-        here = self._sealed(at_most)
+        mine = torch.full((2 + STEPS_SHARED_MAX, 2), -1, dtype=torch.int64)
+        here = self._steps(at_most)
         mine[0] = int(here is not None)
-        steps = sorted(here or (), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
-        for row, sealed in enumerate(steps[:STEPS_SHARED_MAX], start=1):
-            mine[row] = torch.tensor((sealed.generation, sealed.step))
+        steps = sorted(here.sealed if here else (), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
+        made = here.newest_made if here else None
+        for row, sealed in enumerate((made, *steps[:STEPS_SHARED_MAX]), start=1):
+            if sealed is not None:
+                mine[row] = torch.tensor((sealed.generation, sealed.step))
         everyone = [rows.tolist() for rows in all_gather(mine)]
         self._all_answered = all(did_answer for (did_answer, _), *_ in everyone)
-        found = [{SealedStep(generation=g, step=s) for g, s in rows if s >= 0} for _, *rows in everyone]
+        newest_made = [SealedStep(generation=g, step=s) if s >= 0 else None for _, (g, s), *_ in everyone]
+        found = [{SealedStep(generation=g, step=s) for g, s in rows if s >= 0} for _, _, *rows in everyone]
         self.has_newer = not all(map(may_be, set.union(*found)))
         self._of_some = set(filter(may_be, set.union(*found)))
-        self.found = found_steps([set(filter(may_be, steps)) for steps in found])
+        self.found = found_steps([set(filter(may_be, steps)) for steps in found], newest_made)
         return sorted(filter(may_be, set.intersection(*found)), reverse=True)
 
     def sealed(self) -> tuple[SealedStep, ...] | None:
         """Return this rank's own steps, newest first, also those on other nodes; None if the vault does not answer."""
-        return self._sealed(None)
+        here = self._steps(None)
+        return None if here is None else here.sealed
 
     def start_over(
         self, unusable: Sequence[SealedStep], scratch: Scratch = Scratch.UNLESS_WHOLE, former: str = ""
@@ -231,13 +235,13 @@ class MemoryTier:
         self._certified_up_to = max((it for it in (up_to, self._certified_up_to) if it is not None), default=None)
         return self._certified_up_to
 
-    def _sealed(self, at_most: int | None) -> tuple[SealedStep, ...] | None:
+    def _steps(self, at_most: int | None) -> Steps | None:
         """Return the steps that the vault has; None if it does not answer."""
         if self._directory is None:
-            return ()
+            return Steps(sealed=())
         for _ in range(2):
             try:
-                return self._awaited().steps(at_most)
+                return self._awaited().kept(at_most)
             except WireError as error:
                 self._lose(error)
             except MemoryRefused as error:
@@ -335,7 +339,7 @@ class MemoryTier:
 
 class FoundSteps(NamedTuple):
     """Steps in the memory of some ranks. The newest may not have been complete when the job stopped; the one before it
-    was: `whole`. `missing` ranks have neither.
+    was, unless a rank is known not to have come so far: `whole`. `missing` ranks have nothing from it on.
     """
 
     newest: int = 0
@@ -343,12 +347,20 @@ class FoundSteps(NamedTuple):
     missing: tuple[int, ...] = ()
 
 
-def found_steps(by_rank: Sequence[Collection[SealedStep]]) -> FoundSteps:
-    """Return the newest steps, given those of each rank."""
+def found_steps(by_rank: Sequence[Collection[SealedStep]], newest_made: Sequence[SealedStep | None] = ()) -> FoundSteps:
+    """Return the newest steps, given those of each rank, and the newest that each has made, where that is known.
+
+    A rank can be two ahead of one whose node is busy with copying, and then the step between was never whole.
+    """
     newest_first = sorted(set[SealedStep]().union(*by_rank), reverse=True)
     if len(newest_first) < 2:
         return FoundSteps(newest=newest_first[0].step if newest_first else 0)
-    newest, whole = newest_first[:2]
+    newest = newest_first[0]
+    # What a rank made in an earlier generation says nothing: it may have been on another node since.
+    reached = [made for made in newest_made if made is not None and made.generation == newest.generation]
+    whole = next((each for each in newest_first[1:] if all(each <= made for made in reached)), None)
+    if whole is None:
+        return FoundSteps(newest=newest.step)
     missing = tuple(rank for rank, steps in enumerate(by_rank) if not any(step >= whole for step in steps))
     return FoundSteps(newest.step, whole.step, missing)
 

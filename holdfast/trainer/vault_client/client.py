@@ -182,9 +182,13 @@ class VaultClient:
 
     def steps(self, at_most: int | None = None) -> tuple[SealedStep, ...]:
         """Return this rank's steps in the vault, newest first; if none is `at_most`, also those on other nodes."""
+        return self.kept(at_most).sealed
+
+    def kept(self, at_most: int | None = None) -> Steps:
+        """Return these steps, with the newest that this rank has made."""
         answer, _ = self._ask(AskSteps(at_most=at_most))
         assert isinstance(answer, Steps)
-        return answer.sealed
+        return answer
 
     def keep_only(self, sealed: SealedStep | None, *, from_disk: bool = False) -> None:
         """Drop all other steps: the job continues from this one (None: from none); certified steps behind it stay.

@@ -35,13 +35,14 @@ from holdfast.node.vault.messages import (
     Steps,
     answers,
 )
+from holdfast.node.vault.seals import seal
 from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast_vault import interruptions, local_session
 from holdfast_vault.assignments import Assignment, JobId
 from holdfast_vault.limits import VaultLimits
 from holdfast_vault.local_session import LocalSession
 from holdfast_vault.node_vault import NodeVault
-from holdfast_vault.shelf.segments import Segment
+from holdfast_vault.shelf.segments import SealedContents, Segment
 
 NAME = ShardName(job="job", submitted_ms=1, world_size=2, rank=0)
 
@@ -60,10 +61,13 @@ class Rank:
         send(self._link, request)
         return receive(self._link, answers)[0]
 
-    def steps(self) -> tuple[SealedStep, ...]:
+    def kept(self) -> Steps:
         answer = self.ask(AskSteps())
         assert isinstance(answer, Steps)
-        return answer.sealed
+        return answer
+
+    def steps(self) -> tuple[SealedStep, ...]:
+        return self.kept().sealed
 
 
 @pytest.fixture
@@ -86,6 +90,17 @@ def rank(node: NodeVault, generation: int = 1, ledger: str = "") -> Iterator[Ran
 
 def at(step: int, generation: int = 1) -> SealedStep:
     return SealedStep(step=step, generation=generation)
+
+
+def test_a_vault_knows_how_far_its_rank_came_and_not_from_copies(node: NodeVault) -> None:
+    with rank(node) as asking:
+        for step in (1, 2):
+            assert asking.ask(Save(step=step, objects=b"")) == Done()
+        assert asking.kept().newest_made == at(2)
+        shelf = node.join(NAME)
+        copy = shelf.claim(shelf.whole()[0].nbytes)
+        assert shelf.seal(copy, SealedContents(sealed=at(9), index=b"", objects=b"", seal=seal((), copy.memory)))
+        assert (asking.steps()[0], asking.kept().newest_made) == (at(9), at(2))
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("can't start new thread"), MemoryError(), OSError(12, "no memory")])

@@ -218,7 +218,7 @@ def test_a_save_waits_for_a_vault_that_is_started_again(monkeypatch: pytest.Monk
     assert tier.keep(1, {})
     vault.calls_lost, vault.connections_lost = 1, 3
     assert tier.keep(2, {})
-    assert [sealed.step for sealed in vault.steps()] == [2, 1]
+    assert [sealed.step for sealed in vault.kept().sealed] == [2, 1]
 
 
 def test_training_does_not_wait_again_for_a_vault_that_stays_away_and_finds_it_at_once(
@@ -257,6 +257,16 @@ def test_the_newest_step_of_all_may_not_have_been_whole_and_the_one_before_it_wa
     assert found_steps([{at(7), at(6), at(1)}, {at(1)}]) == FoundSteps(newest=7, whole=6, missing=(1,))
     # A later generation has gone back.
     assert found_steps([{at(4, 2), at(3, 2), at(9)}, {at(3, 2)}]) == FoundSteps(newest=4, whole=3)
+
+
+def test_a_step_that_a_busy_rank_did_not_come_to_was_never_whole() -> None:
+    busy = [{at(7), at(6)}, {at(5), at(4)}]
+    assert found_steps(busy, [at(7), at(5)]) == FoundSteps(newest=7, whole=5)
+    # Its vault is a new one, so it may have made more; or it was on another node in this generation.
+    assert found_steps(busy, [at(7), None]) == FoundSteps(newest=7, whole=6, missing=(1,))
+    later = [{at(7, 3), at(6, 3)}, {at(5, 3), at(4, 3)}]
+    assert found_steps(later, [at(7, 3), at(9)]) == FoundSteps(newest=7, whole=6, missing=(1,))
+    assert found_steps([{at(7), at(6)}, set()], [at(7), at(5)]) == FoundSteps(newest=7)
 
 
 @pytest.mark.parametrize(
