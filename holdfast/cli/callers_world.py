@@ -165,4 +165,6 @@ def _pairs(entries: Iterable[str], here: Mapping[str, str], where: str) -> dict[
         if not equals and key not in here:
             raise click.ClickException(f"{where}{key}: {key} is not set in this environment; give {key}=VALUE")
         pairs[key] = value if equals else here[key]
+        if "\0" in pairs[key]:
+            raise click.ClickException(f"{where}{key}: its value has a NUL byte, which no environment can have")
     return pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -96,4 +97,5 @@ def _name_left_out(every: Iterable[LeftOut]) -> None:
 
 def _inside(root: Path, own: tuple[Path, ...]) -> list[Path]:
     here = root.resolve()
-    return [path for path in (path.resolve() for path in own) if path != here and path.is_relative_to(here)]
+    real = [Path(os.path.realpath(path)) for path in own]
+    return [path for path in real if path != here and path.is_relative_to(here)]

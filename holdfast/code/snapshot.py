@@ -91,10 +91,10 @@ def snapshot(root: Path, limits: SnapshotLimits = NAMED_TREE_LIMITS, exclude: Co
     """Take a snapshot of the code in `root`, without the directories `exclude` (a cluster's, a job's). Raises
     SnapshotRefused if there are no files, too many, too much, or one that cannot be read.
     """
-    root = root.resolve()
+    root = Path(os.path.realpath(root))
     if not root.is_dir():
         raise SnapshotRefused(f"{root} is not a directory")
-    walk = _Walk(root, limits, {path.resolve() for path in exclude})
+    walk = _Walk(root, limits, {Path(os.path.realpath(path)) for path in exclude})
     # Checked before files are read: a tree that is too large must not cost the time of `git status`.
     paths = walk.paths()
     entries, contents = walk.read(paths)

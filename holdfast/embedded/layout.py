@@ -95,7 +95,7 @@ class ClusterLayout:
 
     def __init__(self, root: str | Path) -> None:
         # Resolved, because the processes of a node are known by this spelling of its directory.
-        self.root = Path(root).resolve()
+        self.root = Path(os.path.realpath(root))
         self.cluster_file = self.root / "cluster.json"
         self.secrets_file = self.root / "secrets.json"
         self.lock_file = self.root / "lock"

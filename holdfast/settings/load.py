@@ -212,7 +212,8 @@ def _from_file(environ: Mapping[str, str], file: str | Path | None) -> list[tupl
         data = tomllib.loads(read_text(path))
     except UnicodeDecodeError as error:
         raise ConfigRefused(f"the configuration file {path} is not UTF-8: {error}. Save it as UTF-8") from error
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
+        # Not TOML, nested too deeply, or a number of thousands of digits.
         raise ConfigRefused(f"cannot read the configuration file {path}: {error}") from error
     found: list[tuple[str, Any, str]] = []
     for key, value in data.items():

@@ -123,14 +123,24 @@ WRONG = {
     "is not one of": [
         *("run --start x t.py", "diagnose --suite x", "ckpt export newest --path dir --to out --format xyz"),
     ],
-    "not below it": ["run --code nosuch t.py", "run --code dir t.py"],
-    "nothing can be written there": ["run --job-dir t.py/x t.py", "run --job-dir /proc/x t.py"],
+    "not below it": ["run --code nosuch t.py", "run --code dir t.py", "run --code loop t.py"],
+    "nothing can be written there": [
+        *("run --job-dir t.py/x t.py", "run --job-dir /proc/x t.py", "run --job-dir loop/x t.py"),
+    ],
+    "lies on a disk that all of its nodes reach": [
+        *("run --job-dir s3://bucket/x t.py", "run --job-dir file:///x t.py"),
+    ],
+    "symbolic links": [
+        f"{command} --dir loop" for command in ("down", "status", "doctor", "config", "logs x", "sql x")
+    ],
+    "has a NUL byte": ["run --env-file zero t.py"],
     "is not UTF-8": [
         *("up --config latin.toml --dir c", "config --config latin.toml", "config --config binary"),
         "inspect --config latin.toml",
     ],
     "cannot read": [
         *("up --config nosuch.toml --dir c", "config --config nosuch.toml", "config --config broken.toml"),
+        *("config --config deep.toml", "up --config digits.toml --dir c"),
         *(
             "up --config broken.toml --dir c",
             f"migrate {DATABASE} --passwords dir",
@@ -149,7 +159,7 @@ WRONG = {
     "does not exist": [
         *("update x --from nosuch", f"migrate {DATABASE} --passwords nosuch", "ckpt import nosuch --path dir --step 1"),
     ],
-    "cannot keep the cluster's state": ["up --dir t.py/x", "up --dir /proc/nope"],
+    "cannot keep the cluster's state": ["up --dir t.py/x", "up --dir /proc/nope", "up --dir loop"],
     "is damaged": [
         f"{command} --dir broken" for command in ("down", "status", "doctor", "config", "logs x", "inject kill-rank")
     ],
@@ -260,6 +270,9 @@ def make_files(folder: Path) -> None:
         "latin.toml": b"# caf\xe9\n[pool]\nsize = 1\n",
         "broken.toml": b"[pool\n",
         "unknown.toml": b"[pool]\nsiez = 1\n",
+        "deep.toml": b"x = " + b"[" * 10_000,
+        "digits.toml": b"[pool]\nsize = " + b"9" * 5_000,
+        "zero": b"A=\0",
         "nan.toml": b"[timeouts]\nnode_lost_s = nan\n",
         "type.toml": b"pool = 3\n",
         "binary": bytes(range(256)) * 10,
@@ -274,6 +287,7 @@ def make_files(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     (folder / "dir").mkdir()
+    (folder / "loop").symlink_to("loop")
     os.mkfifo(folder / "pipe")
 
 

@@ -79,9 +79,10 @@ def _names(context: click.Context) -> bool:
 def as_typed(command: str, directory: Path) -> str:
     """Return the command as the user must type it here for the cluster in `directory`."""
     default = Path(DEFAULT_DIRECTORY) if command == "up" else found_directory()
-    if directory.resolve() == default.resolve():
+    place = os.path.realpath(directory)
+    if place == os.path.realpath(default):
         return f"holdfast {command}"
-    return f"holdfast {command} --dir {shlex.quote(str(directory.resolve()))}"
+    return f"holdfast {command} --dir {shlex.quote(place)}"
 
 
 @contextlib.contextmanager

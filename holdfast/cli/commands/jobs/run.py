@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -31,6 +32,9 @@ from holdfast.code.snapshot import Snapshot
 from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import new_job_name
 from holdfast.node.rank_variables import MEMORY_CHECKPOINTS, SCRIPT_LINK
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""The start of a URL as a path; it has lost a slash."""
 
 
 def _as_torchrun(option: str) -> str:
@@ -210,7 +214,7 @@ def run(
     named = os.path.abspath(script)
     place, script = _found(script, is_module, launch.no_python)
     is_linked = not is_module and not launch.no_python and named != script
-    job_directory = (job_dir or directory / "jobs" / name).resolve()
+    job_directory = _job_directory(job_dir or directory / "jobs" / name)
     found = _code(code or ("none" if launch.no_python else None), place, directory, job_directory)
     fewest, most = node_range(flags["nnodes"])
     is_own = flags["standalone"] or (not detach and is_missing(directory, nats_url, database_url))
@@ -249,7 +253,7 @@ def run(
     if is_own and detach:
         raise click.UsageError("--standalone and --detach exclude each other: the cluster ends with this command")
     if job_dir is not None and (is_own or both_elsewhere(nats_url, database_url) is None):
-        _require_room(job_dir.resolve())
+        _require_room(job_directory)
     if is_own:
         if most > fewest:
             click.echo(
@@ -297,12 +301,21 @@ def _code(named: str | None, script: Path, *own: Path) -> Snapshot | None:
         return None
     if named is None:
         return snapshot_for_script(script, *own)
-    root = Path(named).resolve()
+    root = Path(os.path.realpath(named))
     if not script.is_relative_to(root):
         raise click.ClickException(
             f"--code {named}: {script.parent if script.name == '-m' else script} is not below it"
         )
     return snapshot_of(root, *own)
+
+
+def _job_directory(named: Path) -> Path:
+    if _URL.match(str(named)) and not Path(named.parts[0]).exists():
+        raise click.ClickException(
+            f"--job-dir {named}: a job's directory lies on a disk that all of its nodes reach; give the URL of an "
+            "object store to the script's Checkpointer"
+        )
+    return Path(os.path.realpath(named))
 
 
 def _require_room(directory: Path) -> None:
