@@ -20,6 +20,7 @@ from holdfast_vault.assignments import Assignment, Assignments, JobId, job_of
 from holdfast_vault.cuts import Cut
 from holdfast_vault.disk.persister import Persister
 from holdfast_vault.interruptions import Interruptions
+from holdfast_vault.last_steps import LastSteps
 from holdfast_vault.limits import VaultLimits
 from holdfast_vault.notices import Notices
 from holdfast_vault.pacing import Pacing, TokenBucket
@@ -78,6 +79,7 @@ class NodeVault:
         self.interruptions = Interruptions(self._assignments, self.notices)
         self.ledgers = RankLedgers()
         self.checks = ShardChecks()
+        self._last_steps = LastSteps(self._shelves.of)
         bucket = TokenBucket(limits.peer_bytes_per_s, CHUNK_BYTES, time.monotonic())
         self.fetcher = Fetcher(self._shelves, self._assignments, self.notices)
         self._senders = Senders(self._shelves, self.notices, Pacing(bucket, self.ledgers.are_in_collective))
@@ -121,9 +123,10 @@ class NodeVault:
         shelf.newest_made = sealed
         if self._shelves.former is not None and len(shelf.steps()) >= KEPT_MIN:
             self._shelves.drop_former()
-        self._senders.sealed(name, sealed)
+        before = self._last_steps.take(name, sealed)
+        self._senders.sealed(name, sealed, before)
         if to is not None:
-            self.persister.sealed(name, sealed, to)
+            self.persister.sealed(name, sealed, before, to)
 
     @property
     def former(self) -> FormerShards | None:
@@ -136,6 +139,7 @@ class NodeVault:
         kept = None if from_disk else sealed
         cut = Cut(generation=generation, at_ns=time.time_ns(), kept=kept, behind=shelf.past_of(sealed))
         shelf.keep_only(cut)
+        self._last_steps.went_on(name, generation, sealed)
         self._senders.went_on(name, cut)
 
     def certified_up_to(self, name: ShardName) -> int | None:
@@ -186,6 +190,7 @@ class NodeVault:
             self._shelves.pin(Pins())
             self._receptions.clear()
             self.persister.clear()
+            self._last_steps.clear()
             self.ledgers.clear()
             self.peers.end_unknown(lambda hello: (hello.job, hello.submitted_ms) == (job.name, job.submitted_ms))
 

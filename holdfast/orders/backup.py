@@ -52,12 +52,12 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     node_rank: Count
     nproc_per_node: Count
     every: Count = 1
-    """The shards of every `every`-th step go to `keeper`, as soon as they are sealed."""
+    """Of each block of `every` step numbers the first that is kept goes to `keeper`, as soon as it is sealed."""
     every_before: Count = 1
     """In place of `every` before step `every_from`: changes are announced, so that all nodes send the same steps."""
     every_from: Count = 0
     persist_every: Count = 0
-    """Every `persist_every`-th step also goes to disk; 0: none."""
+    """Of each block of so many step numbers the first that is kept also goes to disk; 0: none."""
     keeper: VaultAddress | None = None
     """The vault that receives the copies; None: there are no copies, see `reason`."""
     keeps: tuple[Count, ...] = ()
@@ -103,9 +103,13 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
         first = self.node_rank * self.nproc_per_node
         return range(first, first + self.nproc_per_node)
 
-    def is_sent(self, step: int) -> bool:
-        """Return True if the shards of this step go to the keeper."""
-        return step % max(1, self.every if step >= self.every_from else self.every_before) == 0
+    def is_sent(self, step: int, before: int | None) -> bool:
+        """Return True if the shards of this step go to the keeper; `before` as for `begins_block`."""
+        return begins_block(step, before, max(1, self.every if step >= self.every_from else self.every_before))
+
+    def is_persisted(self, step: int, before: int | None) -> bool:
+        """Return True if this step goes to the disk; `before` as for `begins_block`."""
+        return self.persist_every > 0 and begins_block(step, before, self.persist_every)
 
     def alike_of(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that share state with a rank of this node, itself included; () if there are none."""
@@ -115,6 +119,17 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     def is_kept_here(self, rank: int) -> bool:
         """Return True if this node receives the copies of a global rank."""
         return rank // self.nproc_per_node in self.keeps
+
+
+def begins_block(step: int, before: int | None, every: int) -> bool:
+    """Return True if a step is the first of its block of `every` numbers that its job keeps. `before` is the one that
+    it kept last, or went on from; None: that is not known.
+
+    A job need not keep every step, and so not the multiples of `every`. All its ranks keep the same ones, so they
+    choose the same step without talking to each other. A node that has just come, and knows of no step before, chooses
+    only what all others choose whatever they keep.
+    """
+    return step % every == 0 or (before is not None and before // every != step // every)
 
 
 def submission_ms(submitted_at: datetime) -> int:

@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import Result
 
+from holdfast.cli.connect.database import reading
+from holdfast.cli.output.overview import Overview, database_overview, overview_section
 from holdfast.events import CopiesMeasured, GenerationStarted, KeepingSpaced
 from holdfast.fresh_ids import uuid7
 from holdfast.store.postgres import PostgresStore
 from holdfast_ckpt.service import Coordinator
 from tests.integration.commands_scene import Scene, data, holdfast
-from tests.integration.historian_scene import new_database, query
+from tests.integration.historian_scene import new_database, query, record
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +46,7 @@ def _measured(node: str, rank: int, keeper: str) -> CopiesMeasured:
         at=NOW,
         source=f"agent/{node}",
         job="gpt",
-        generation=1,
+        generation=2,
         node=node,
         step=7,
         ranks=(rank,),
@@ -55,14 +57,14 @@ def _measured(node: str, rank: int, keeper: str) -> CopiesMeasured:
 
 
 def _spaced() -> KeepingSpaced:
-    common = {"id": uuid7(), "at": NOW, "source": "agent/a", "node": "a", "job": "gpt", "generation": 1}
+    common = {"id": uuid7(), "at": NOW, "source": "agent/a", "node": "a", "job": "gpt", "generation": 2}
     return KeepingSpaced(**common, step=96, every=8, rank=3, keep_s=0.12, step_s=1.0)
 
 
 async def _store_plan(url: str) -> None:
     """Decide and write as the coordinator does."""
     coordinator, store = Coordinator(), await PostgresStore.connect(url, "ckpt", application_name="test")
-    for event in (_started(1, NODES), _measured("a", 0, "d"), _spaced()):
+    for event in (_started(2, NODES), _measured("a", 0, "d"), _spaced()):
         effect = coordinator.on_event(event, NOW)
         coordinator.adopt(effect)
         for rows in (effect.rows, coordinator.on_time(NOW, NOW).rows):
@@ -103,6 +105,32 @@ def test_the_plan_names_the_steps_that_ranks_keep_and_what_a_restart_repeats(sce
         "A restart trains up to 16 steps again."
     )
     assert data(_plan(scene, "gpt", "--json"))["kept"]["every"] == 8
+
+
+def test_whoever_looks_at_a_job_sees_that_it_keeps_some_steps_only(scene: Scene) -> None:
+    about = "from step 96 on one step in 8 is kept in memory: keeping one costs rank 3 0.12 s, its steps take 1 s"
+    (line,) = (it for it in holdfast(scene, "jobs", "gpt").stdout.splitlines() if "keeps" in it)
+    assert " ".join(line.split()) == f"keeps one step in 8: {about}"
+    assert not any("keeps" in it for it in holdfast(scene, "jobs", "failed").stdout.splitlines())
+    overview = asyncio.run(_overview(scene.urls["reader"]))
+    assert f"Job gpt: {about}. A restart trains up to 16 steps again" in overview_section(overview).splitlines()
+    assert {job.job: job.kept_every for job in overview.jobs}["gpt"] == 8
+
+
+def test_an_incident_s_lost_steps_are_explained_by_what_its_generation_kept(scene: Scene) -> None:
+    """What the generation after it keeps has nothing to do with them."""
+    assert "steps lost: 2\n" in holdfast(scene, "show", scene.recovered).stdout
+    scene.story.generation, events = 1, len(scene.story.events)
+    scene.story.say(KeepingSpaced, 0.6, source="agent/n1", node="n1", step=32, every=4)
+    scene.story.generation = 2
+    scene.story.say(KeepingSpaced, 10.3, source="agent/n1", node="n1", step=32, every=8)
+    asyncio.run(record(scene.urls["historian"], scene.story.events[events:]))
+    assert "steps lost: 2 (one step in 4 was kept in memory)" in holdfast(scene, "show", scene.recovered).stdout
+
+
+async def _overview(url: str) -> Overview:
+    async with reading(url) as connection:
+        return await database_overview(connection)
 
 
 def test_the_loss_of_named_nodes(scene: Scene) -> None:

@@ -188,6 +188,19 @@ def test_steps_go_where_the_one_says_that_keeps_them(single: VaultNode, tmp_path
     assert notice.path == str(tmp_path / "run" / "step-00000003")
 
 
+def test_a_script_that_keeps_other_steps_gets_the_first_one_of_each_turn_to_the_disk(
+    single: VaultNode, tmp_path: Path
+) -> None:
+    """Every third step is due, and the script keeps one in four."""
+    told = single.follow()
+    with rank_of(single, 0, tmp_path / "run", world_size=1) as rank:
+        rank.client.keep_only(None)
+        for step in (4, 8):
+            rank.keep(step)
+            notice = told()
+            assert isinstance(notice, Persisted) and notice.sealed == at(step), notice
+
+
 def test_where_memory_is_short_the_next_step_goes_before_one_that_waits_for_the_disk(
     node: Callable[..., VaultNode], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast_vault.assignments import Assignment
 from holdfast_vault.cuts import Cut
+from holdfast_vault.last_steps import LastSteps
 from holdfast_vault.peers.fetching.discovery import FoundShards, vaults_of
 from holdfast_vault.peers.peer_messages import RankSteps
 from holdfast_vault.peers.sending import replicas
@@ -58,6 +59,7 @@ class Vault:
         self._copies: Copies | None = None
         self._untold: dict[VaultAddress, dict[int, Cut]] = {}
         self._pins = Pins()
+        self._last_steps = LastSteps(lambda name: self.shelf(name.rank))
         self._sent: dict[int, set[SealedStep]] = {}
         self._steps_wanted, self._stocks, self._tight = steps_wanted, stocks, tight
 
@@ -133,7 +135,10 @@ class Vault:
             shelf.stock(segment.nbytes)
         self._economize()
         order = self.assignment.order if self.assignment is not None else None
-        if order is not None and rank in order.ranks and order.is_sent(contents.sealed.step):
+        if order is None or self.assignment is None or rank not in order.ranks:
+            return
+        before = self._last_steps.take(self.assignment.shard_of(rank), contents.sealed)
+        if order.is_sent(contents.sealed.step, before):
             self._send(rank, contents.sealed)
 
     def go_on(self, rank: int, generation: int, at_ns: int, kept: SealedStep | None) -> None:
@@ -142,6 +147,7 @@ class Vault:
         shelf.keep_only(cut)
         if self.assignment is None or rank not in self._order().ranks:
             return
+        self._last_steps.went_on(self.assignment.shard_of(rank), generation, kept)
         for address in vaults_of(self.assignment):
             self._untold.setdefault(address, {})[rank] = cut
         if kept is not None:

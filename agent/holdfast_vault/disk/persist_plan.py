@@ -1,7 +1,7 @@
 """The choice of the sealed steps that go to the disk.
 
-All nodes of a job write the steps whose number `every` divides, without talking to each other: a step is complete on
-the disk when all of them have written it. A node that is still busy with one step leaves the next one out, because
+All nodes of a job write the same steps without talking to each other (`BackupOrder.is_persisted`): a step is complete
+on the disk when all of them have written it. A node that is still busy with one step leaves the next one out, because
 memory that waits for a slow disk is memory that training may need. What the others wrote of that step is then removed.
 """
 
@@ -35,10 +35,12 @@ class GatheredStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def turn_of(
-    gathered: GatheredStep | None, is_busy: bool, rank: int, sealed: SealedStep, ranks: Collection[int], every: int
+    gathered: GatheredStep | None, is_busy: bool, rank: int, sealed: SealedStep, ranks: Collection[int], is_due: bool
 ) -> tuple[GatheredStep | None, PersistTurn]:
-    """Decide about a shard that has just been sealed. `is_busy`: the gathered step is being written."""
-    if not every or sealed.step % every or (gathered is not None and sealed < gathered.sealed):
+    """Decide about a shard that has just been sealed. `is_busy`: the gathered step is being written. `is_due`: it is
+    one of the steps for the disk.
+    """
+    if not is_due or (gathered is not None and sealed < gathered.sealed):
         return gathered, PersistTurn.NOT_DUE
     if is_busy:
         return gathered, PersistTurn.LEFT_OUT

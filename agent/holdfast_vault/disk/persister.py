@@ -115,8 +115,10 @@ class Persister:
         self._left_out: SealedStep | None = None
         self._is_closed = False
 
-    def sealed(self, name: ShardName, sealed: SealedStep, to: PersistTo) -> None:
-        """Take a step that a rank has sealed. This must not wait, because the rank's next save waits for it."""
+    def sealed(self, name: ShardName, sealed: SealedStep, before: int | None, to: PersistTo) -> None:
+        """Take a step that a rank has sealed, and the one before it (`LastSteps`). This must not wait, because the
+        rank's next save waits for it.
+        """
         with self._lock:
             assignment = self._assignments.of_job(job_of(name))
             if assignment is None or self._is_closed or name.rank not in assignment.order.ranks:
@@ -124,8 +126,8 @@ class Persister:
             if sealed == self._left_out:
                 return  # with another rank of this node
             order = assignment.order
-            is_busy = self._writing is not None
-            self._gathered, what = turn_of(self._gathered, is_busy, name.rank, sealed, order.ranks, order.persist_every)
+            is_busy, is_due = self._writing is not None, order.is_persisted(sealed.step, before)
+            self._gathered, what = turn_of(self._gathered, is_busy, name.rank, sealed, order.ranks, is_due)
             match what:
                 case PersistTurn.NOT_DUE:
                     return

@@ -8,6 +8,7 @@ is the same step for all ranks, and the first to be certified.
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import ceil
 from typing import NamedTuple
 
 from holdfast.node.vault.messages import SealedStep
@@ -16,11 +17,10 @@ from holdfast_vault.cuts import Cut
 
 
 class StepMark(NamedTuple):
-    """The first step from `step` on that a generation has made; only one step in `every` is sent."""
+    """The first step from `step` on that a generation has made."""
 
     generation: int
     step: int
-    every: int = 1
 
     @property
     def first(self) -> SealedStep:
@@ -31,7 +31,7 @@ class StepMark(NamedTuple):
         return min((each for each in sealed if self._may_be(each)), default=None)
 
     def _may_be(self, sealed: SealedStep) -> bool:
-        return sealed.generation == self.generation and sealed.step >= self.step and sealed.step % self.every == 0
+        return sealed.generation == self.generation and sealed.step >= self.step
 
 
 class Pins(NamedTuple):
@@ -50,7 +50,9 @@ def pins_of(order: BackupOrder) -> Pins:
     if order.certified_step is not None:
         certified = StepMark(order.certified_generation, order.certified_step)
     if order.coming_step is not None:
-        coming = StepMark(order.generation, order.coming_step, max(1, order.every) if order.keeper else 1)
+        # The first step of a block is sent: of a block that has begun before the coming step it may be an earlier one.
+        every = max(1, order.every) if order.keeper else 1
+        coming = StepMark(order.generation, ceil(order.coming_step / every) * every)
     if order.complete_step is not None:
         complete = StepMark(order.complete_generation, order.complete_step)
     if order.frozen_step is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import lcm
+from math import ceil
 from typing import Any
 
 import asyncpg
@@ -13,6 +13,7 @@ import msgspec
 from holdfast.cli.checkpoints.ckpt_sizes import size_text
 from holdfast.cli.checkpoints.odds import Plan, odds_table
 from holdfast.cli.connect.database import Connection
+from holdfast.cli.output.kept_steps import one_in, repeated_max
 from holdfast.cli.output.tables import cell, printable, render
 from holdfast.cli.output.unknown_job import unknown_job
 
@@ -58,12 +59,12 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def repeated_max(self) -> int:
         """Steps that a restart in place may have to train again: the newest that is kept may not be whole."""
-        return 2 * self.kept.every
+        return repeated_max(self.kept.every)
 
     @property
     def repeated_without_node_max(self) -> int:
         """The same after the loss of a node, of whose steps only some were copied."""
-        return 2 * lcm(self.every, self.kept.every)
+        return repeated_max(ceil(self.every / self.kept.every) * self.kept.every)
 
     def lost_shards(self, lost: Iterable[str]) -> list[str]:
         """Return the nodes whose shards are in no memory after the loss of these nodes. Raises ClickException."""
@@ -106,8 +107,8 @@ def _copies(layout: dict[str, Any], shards: dict[int, asyncpg.Record]) -> Iterab
 
 def plan_text(plan: JobPlan) -> str:
     """Return the plan, its odds and those of other plans."""
-    every = "every step" if plan.every == 1 else f"one step in {plan.every}"
-    parts = [printable(f"Job {plan.job}, generation {plan.generation}: {plan.strategy}, {every}; {plan.reason}"), ""]
+    about = f"{plan.strategy}, {one_in(plan.every)}; {plan.reason}"
+    parts = [printable(f"Job {plan.job}, generation {plan.generation}: {about}"), ""]
     if plan.kept.every > 1:
         parts += [f"{cell(plan.kept.reason)}. {_repeated(plan)}.", ""]
     parts += [_nodes_table(plan.nodes), "", _odds_table(plan)]

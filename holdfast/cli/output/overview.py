@@ -14,6 +14,7 @@ from holdfast.cli.connect.bus import require_addresses
 from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading
 from holdfast.cli.connect.network import network_policy
 from holdfast.cli.incident_ids import number_or_id, numbers_of
+from holdfast.cli.output.kept_steps import repeated_max
 from holdfast.cli.output.open_claims import OpenClaim, open_claims
 from holdfast.cli.output.pace import pace_text
 from holdfast.cli.output.tables import printable, render
@@ -23,7 +24,9 @@ NATS_TIMEOUT_S = 3.0
 
 _NODES = "select state, count(*) as nodes from standby.nodes group by state order by state"
 _JOBS = """
-select c.key as job, c.phase, c.generation, c.incident, h.last_step, t.step_s, t.tokens_per_s, t.mfu, p.reason
+select c.key as job, c.phase, c.generation, c.incident, h.last_step, t.step_s, t.tokens_per_s, t.mfu, p.reason,
+       coalesce((k.body->'kept'->>'every')::bigint, 1) as kept_every,
+       coalesce(k.body->'kept'->>'reason', '') as kept_why
 from controller.jobs c left join lateral (select * from historian.jobs h where h.job = c.key limit 1) h on true
 left join lateral (
     select * from historian.throughput t where t.job = c.key and t.generation = c.generation order by t.at desc limit 1
@@ -32,6 +35,7 @@ left join lateral (
     select e.body->>'reason' as reason from historian.events e
     where e.type = 'suspension' and e.job = c.key order by e.at desc limit 1
 ) p on c.phase = 'waiting'
+left join ckpt.plans k on k.key = c.key and k.generation = c.generation
 where c.exit_code is null
 order by c.submitted_at
 """
@@ -65,6 +69,9 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     waits: OpenClaim | None = None
     reason: str | None = None
     """Why its training pauses."""
+    kept_every: int = 1
+    """Its ranks keep one step in so many in memory, since keeping each would cost too much (ADR 58)."""
+    kept_why: str = ""
 
     @property
     def open_incident(self) -> str | None:
@@ -150,6 +157,7 @@ def overview_section(overview: Overview) -> str:
         parts.append(render(["JOB", "PHASE", "GENERATION", "STEP", "PACE", "INCIDENT"], rows))
         parts += [printable(f"Job {job.job} {job.waits}") for job in overview.jobs if job.waits]
         parts += [printable(f"Job {job.job}: {job.reason}") for job in overview.jobs if job.reason]
+        parts += [printable(f"Job {job.job}: {_kept(job)}") for job in overview.jobs if job.kept_every > 1]
     else:
         parts.append("Jobs: none running")
     for incident in overview.open_incidents:
@@ -168,6 +176,10 @@ def overview_section(overview: Overview) -> str:
     ]
     parts += [printable(f"Not available: {problem}") for problem in overview.problems]
     return "\n".join(parts)
+
+
+def _kept(job: JobLine) -> str:
+    return f"{job.kept_why}. A restart trains up to {repeated_max(job.kept_every)} steps again"
 
 
 async def _from_database(database_url: str) -> Overview:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast.cli.doctor.finding import Severity
+from holdfast.cli.output.kept_steps import one_in
 from holdfast.cli.output.phases import PHASES, TRAINING
 from holdfast.cli.output.step_words import steps_lost
 from holdfast.cli.output.tables import cell, printable, render
@@ -106,6 +107,7 @@ def _jobs(snapshot: Snapshot) -> Section:
                 job.phase,
                 job.last_step,
                 job.pace,
+                one_in(job.kept_every) if job.kept_every > 1 else None,
                 None if detail.loss is None else f"{detail.loss:.4f}",
                 None if detail.ettr is None else f"{100 * detail.ettr:.1f} %",
                 lost,
@@ -114,7 +116,7 @@ def _jobs(snapshot: Snapshot) -> Section:
                 str(job.waits) if job.waits else None,
             )
         )
-    headers = ("JOB", "PHASE", "STEP", "PACE", "LOSS", "ETTR", "LOST STEPS", "NODES", "INCIDENT", "WHY")
+    headers = ("JOB", "PHASE", "STEP", "PACE", "KEEPS", "LOSS", "ETTR", "LOST STEPS", "NODES", "INCIDENT", "WHY")
     return Section("jobs", headers, tuple(rows))
 
 

@@ -117,7 +117,7 @@ class Memory:
             return []
         found = []
         for step in range(newest, run.from_step, -1):
-            if order.is_sent(step) and self._has_arrived(run, step):
+            if order.is_sent(step, step - 1) and self._has_arrived(run, step):
                 found.append(step)
                 if len(found) == SENT_KEPT:
                     return found

@@ -42,13 +42,15 @@ class Senders:
             for name in map(new.shard_of, new.order.ranks):
                 self._catch_up(new, name, fresh)
 
-    def sealed(self, name: ShardName, sealed: SealedStep) -> None:
-        """Send a step that a rank of this node has sealed, if it is one of those to be sent."""
+    def sealed(self, name: ShardName, sealed: SealedStep, before: int | None) -> None:
+        """Send a step that a rank of this node has sealed, if it is one of those to be sent. `before`: its step before
+        that (`LastSteps`).
+        """
         with self._lock:
             assignment = self._assignment
             if assignment is None or not _is_of(assignment, name):
                 return
-            if assignment.order.is_sent(sealed.step):
+            if assignment.order.is_sent(sealed.step, before):
                 self._send(assignment, WaitingCopy(name, sealed))
 
     def went_on(self, name: ShardName, cut: Cut) -> None:

@@ -12,6 +12,7 @@ from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.follow.failures import end_of_output
 from holdfast.cli.incident_ids import checked_incident, full_id, numbers_of
+from holdfast.cli.output.kept_steps import one_in
 from holdfast.cli.output.phases import TRAINING, phases_table
 from holdfast.cli.output.step_words import steps_from, steps_lost
 from holdfast.cli.output.tables import cell, json_text, printable, render, seconds
@@ -49,6 +50,14 @@ where e.type = 'process_exited' and e.id in (
 order by e.at
 """
 
+# Of the generation that failed: a later one keeps every step at first.
+_KEPT = """
+select (e.body->>'every')::int from historian.events e
+where e.type = 'keeping_spaced' and e.job = $1 and e.at <= $2
+  and e.generation = (select max(g.generation) from historian.generations g where g.job = $1 and g.started_at <= $2)
+order by e.at desc limit 1
+"""
+
 LOG_LINES_SHOWN = 20
 
 
@@ -83,8 +92,9 @@ async def _fetch(connection: Connection, name: str) -> dict[str, Any]:
         evidence = await connection.fetch(_EVIDENCE, key)
         diagnosis = await connection.fetchrow(_DIAGNOSIS, key)
         number = (await numbers_of(connection, [key])).get(key)
+        kept_every = await connection.fetchval(_KEPT, about["job"], about["opened_at"])
     return {
-        "incident": about | {"incident": key, "number": number},
+        "incident": about | {"incident": key, "number": number, "kept_every": kept_every or 1},
         "diagnosis": dict(diagnosis) if diagnosis else None,
         "generations": as_dicts(generations),
         "phases": as_dicts(phases),
@@ -108,7 +118,7 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         f"nodes evicted {cell(about.get('nodes_evicted'))}",
     ]
     if (lost := about.get("lost_steps", 0)) is None or lost:
-        lines.append(f"  steps lost: {steps_lost(lost)}")
+        lines.append(f"  steps lost: {steps_lost(lost)}{_kept(about['kept_every'])}")
     lines += [f"  {text}" for text in _sources(found["generations"])]
     if about.get("seconds_to_recover") is not None:
         between_s = sum(row["seconds"] for row in found["phases"] if row["phase"] == TRAINING)
@@ -126,6 +136,10 @@ def _in_words(found: dict[str, Any], full: bool) -> list[str]:
         lines += ["", *_evidence(body, full)]
     lines += ["", f"More: holdfast sql \"select * from historian.events where incident = '{about['incident']}'\""]
     return lines
+
+
+def _kept(every: int) -> str:
+    return f" ({one_in(every)} was kept in memory)" if every > 1 else ""
 
 
 def _sources(generations: list[dict[str, Any]]) -> list[str]:

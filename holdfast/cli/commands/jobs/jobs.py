@@ -11,6 +11,7 @@ from holdfast.cli.connect.addresses import reader_url
 from holdfast.cli.connect.database import Connection, as_dicts, read
 from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
+from holdfast.cli.output.kept_steps import one_in
 from holdfast.cli.output.open_claims import OpenClaim, open_claims
 from holdfast.cli.output.pace import pace_text
 from holdfast.cli.output.step_words import steps_lost
@@ -45,6 +46,11 @@ _PACE = """
 select step_s, tokens_per_s, mfu from historian.throughput where job = $1 and generation = $2 order by at desc limit 1
 """
 _PACE_NAMES = ("step_s", "tokens_per_s", "mfu")
+_KEPT = """
+select (body->'kept'->>'every')::bigint as kept_every, body->'kept'->>'reason' as kept_why
+from ckpt.plans where key = $1 and generation = $2
+"""
+_KEPT_NAMES = ("kept_every", "kept_why")
 # A restarted agent reports all its ranks again.
 _RANKS = """
 select distinct on (r.rank) r.rank, e.node, r.pid, e.at as started_at
@@ -81,6 +87,8 @@ def jobs(job: str | None, directory: Path, database_url: str | None, as_json: bo
             return rows, []
         pace = await connection.fetchrow(_PACE, job, rows[0]["generation"])
         rows[0] |= dict.fromkeys(_PACE_NAMES) if pace is None else dict(pace)
+        kept = await connection.fetchrow(_KEPT, job, rows[0]["generation"])
+        rows[0] |= dict.fromkeys(_KEPT_NAMES) if kept is None else dict(kept)
         return rows, as_dicts(await connection.fetch(_RANKS, job, rows[0]["generation"]))
 
     rows, ranks = read(reader_url(directory, database_url), fetch)
@@ -101,7 +109,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 def _about(row: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
-    names = [name for name in row if name not in ("job", "reason", "waits", *_PACE_NAMES)]
+    names = [name for name in row if name not in ("job", "reason", "waits", *_PACE_NAMES, *_KEPT_NAMES)]
     width = max(map(len, names)) + 2
     lines = [
         f"Job {row['job']}",
@@ -109,6 +117,8 @@ def _about(row: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
     ]
     if pace := pace_text(*(row[name] for name in _PACE_NAMES)):
         lines.append(f"  {'pace'.ljust(width)}{pace}")
+    if (every := row["kept_every"] or 1) > 1:
+        lines.append(f"  {'keeps'.ljust(width)}{one_in(every)}: {printable(row['kept_why'])}")
     if why := _why(row):
         lines.append(f"  {'why'.ljust(width)}{printable(why)}")
     if ranks:

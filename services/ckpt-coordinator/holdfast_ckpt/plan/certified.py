@@ -49,7 +49,7 @@ def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> 
     elif coming is not None and lead is not None and event.newest_step >= coming + 2 * lead:
         coming = None
     if coming is None and lead is not None:
-        coming = ceil((event.newest_step + lead) / plan.copied_every) * plan.copied_every
+        coming = ceil((event.newest_step + lead) / plan.named_every) * plan.named_every
     if (held, coming, complete) == (plan.held, plan.coming, plan.complete):
         return plan
     return msgspec.structs.replace(plan, held=held, coming=coming, complete=complete, ordered_by=event.id)

@@ -48,7 +48,7 @@ def advance(
         coming = None  # a node missed the order
     if coming is None:
         # Reports are two seconds old, and the order must arrive before the step is made.
-        coming = ceil((newest_step + 2 * lead) / plan.copied_every) * plan.copied_every
+        coming = ceil((newest_step + 2 * lead) / plan.named_every) * plan.named_every
     if (coming, complete) == (plan.coming, plan.complete):
         return plan
     return msgspec.structs.replace(plan, coming=coming, complete=complete, ordered_by=decision)

@@ -115,9 +115,14 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """Losses that this plan survives, and that others would; () in a plan of an earlier release."""
 
     @property
-    def copied_every(self) -> int:
-        """Distance of the steps that are both kept in memory and sent to the keepers."""
+    def named_every(self) -> int:
+        """Distance of the steps that can be named before they are made: those are kept in memory, and sent."""
         return lcm(self.every, self.kept.every)
+
+    @property
+    def copied_every(self) -> int:
+        """Shortest distance of two steps that are sent to the keepers."""
+        return max(1, self.every // self.kept.every) * self.kept.every
 
     @property
     def topology(self) -> Topology:

@@ -182,9 +182,9 @@ def test_a_change_of_pace_holds_from_a_step_on() -> None:
         node="a", job="job", submitted_ms=1, world_size=2, generation=1, node_rank=0, nproc_per_node=1
     )
     order = msgspec.structs.replace(any_order, every=1, every_before=4, every_from=10)
-    assert [step for step in range(14) if order.is_sent(step)] == [0, 4, 8, 10, 11, 12, 13]
+    assert [step for step in range(14) if order.is_sent(step, step - 1)] == [0, 4, 8, 10, 11, 12, 13]
     slower = msgspec.structs.replace(any_order, every=4, every_before=1, every_from=10)
-    assert [step for step in range(8, 20) if slower.is_sent(step)] == [8, 9, 12, 16]
+    assert [step for step in range(8, 20) if slower.is_sent(step, step - 1)] == [8, 9, 12, 16]
 
 
 def test_the_odds_follow_the_placement() -> None:

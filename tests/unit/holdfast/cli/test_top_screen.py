@@ -21,7 +21,14 @@ SMALL = Snapshot(
         nodes={"active": 2, "lost": 1, "standby": 1},
         jobs=(
             JobLine(
-                job="gpt", phase="starting", generation=3, incident=OPEN, incident_number=3, last_step=120, step_s=0.163
+                job="gpt",
+                phase="starting",
+                generation=3,
+                incident=OPEN,
+                incident_number=3,
+                last_step=120,
+                step_s=0.163,
+                kept_every=8,
             ),
             JobLine(job="new", phase="claiming", generation=0, incident=None, last_step=None),
         ),
@@ -69,8 +76,8 @@ def test_what_a_pipe_gets_has_everything_in_plain_lines() -> None:
     head, *rest = text.splitlines()
     assert head == ("12:00:00 UTC · 2 jobs · nodes: 2 active, 1 lost, 1 standby · 1 spare · 1 open incident")
     rows = [" ".join(line.split()) for line in rest]
-    assert "gpt starting 120 0.163 s/step 2.3041 93.8 % unknown 2 3 -" in rows
-    assert "new claiming - - - - - - - -" in rows
+    assert "gpt starting 120 0.163 s/step one step in 8 2.3041 93.8 % unknown 2 3 -" in rows
+    assert "new claiming - - - - - - - - -" in rows
     assert any("detect 6.5, wait for nodes 2.5" in row and row.startswith("3 gpt 01-01 11:59:51") for row in rows)
     assert "wrong node-2 it is lost start its agent" in rows
     assert "node-0 active gpt gpu_temperature 0000:3b:00 -" in rows

@@ -59,35 +59,35 @@ def test_a_time_is_as_many_steps_as_fit_and_stays_so_until_it_is_clearly_wrong()
 
 
 def test_a_step_is_written_once_all_ranks_of_the_node_have_it() -> None:
-    gathered, what = turn_of(None, False, 4, at(10), RANKS, 5)
+    gathered, what = turn_of(None, False, 4, at(10), RANKS, True)
     assert (gathered, what) == (GatheredStep(sealed=at(10), there=frozenset({4})), PersistTurn.WAITS)
-    assert turn_of(gathered, False, 4, at(11), RANKS, 5) == (gathered, PersistTurn.NOT_DUE)
-    gathered, what = turn_of(gathered, False, 5, at(10), RANKS, 5)
+    assert turn_of(gathered, False, 4, at(11), RANKS, False) == (gathered, PersistTurn.NOT_DUE)
+    gathered, what = turn_of(gathered, False, 5, at(10), RANKS, True)
     assert what is PersistTurn.BEGINS
     # While it is written, the next is left out, and nothing of it is remembered.
-    assert turn_of(gathered, True, 4, at(15), RANKS, 5) == (gathered, PersistTurn.LEFT_OUT)
-    gathered, what = turn_of(gathered, False, 5, at(15), RANKS, 5)
+    assert turn_of(gathered, True, 4, at(15), RANKS, True) == (gathered, PersistTurn.LEFT_OUT)
+    gathered, what = turn_of(gathered, False, 5, at(15), RANKS, True)
     assert what is PersistTurn.WAITS
-    assert turn_of(gathered, False, 5, at(20), RANKS, 5)[1] is PersistTurn.WAITS
+    assert turn_of(gathered, False, 5, at(20), RANKS, True)[1] is PersistTurn.WAITS
 
 
 def test_a_step_that_some_rank_never_seals_is_given_up_for_the_next() -> None:
-    gathered, _ = turn_of(None, False, 4, at(10), RANKS, 5)
-    gathered, what = turn_of(gathered, False, 4, at(15), RANKS, 5)
+    gathered, _ = turn_of(None, False, 4, at(10), RANKS, True)
+    gathered, what = turn_of(gathered, False, 4, at(15), RANKS, True)
     assert (gathered, what) == (GatheredStep(sealed=at(15), there=frozenset({4})), PersistTurn.WAITS)
-    assert turn_of(gathered, False, 5, at(10), RANKS, 5) == (gathered, PersistTurn.NOT_DUE)
-    assert turn_of(gathered, False, 5, at(15), RANKS, 5)[1] is PersistTurn.BEGINS
+    assert turn_of(gathered, False, 5, at(10), RANKS, True) == (gathered, PersistTurn.NOT_DUE)
+    assert turn_of(gathered, False, 5, at(15), RANKS, True)[1] is PersistTurn.BEGINS
 
 
 def test_a_later_generation_s_step_is_newer_be_its_number_lower() -> None:
-    gathered, _ = turn_of(None, False, 4, at(20), RANKS, 5)
-    gathered, what = turn_of(gathered, False, 4, at(10, 2), RANKS, 5)
+    gathered, _ = turn_of(None, False, 4, at(20), RANKS, True)
+    gathered, what = turn_of(gathered, False, 4, at(10, 2), RANKS, True)
     assert (gathered, what) == (GatheredStep(sealed=at(10, 2), there=frozenset({4})), PersistTurn.WAITS)
-    assert turn_of(gathered, False, 5, at(25), RANKS, 5)[1] is PersistTurn.NOT_DUE
+    assert turn_of(gathered, False, 5, at(25), RANKS, True)[1] is PersistTurn.NOT_DUE
 
 
 def test_nothing_is_due_where_nothing_was_asked_for() -> None:
-    assert turn_of(None, False, 4, at(10), RANKS, 0) == (None, PersistTurn.NOT_DUE)
+    assert turn_of(None, False, 4, at(10), RANKS, False) == (None, PersistTurn.NOT_DUE)
 
 
 @pytest.mark.parametrize(

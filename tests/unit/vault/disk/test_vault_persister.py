@@ -66,7 +66,7 @@ class Vault:
         shelf.seal(
             segment, SealedContents(sealed=at(step), index=b"", objects=b"", seal=seals.seal((), segment.memory))
         )
-        self.persister.sealed(RANKS[rank], at(step), self._to)
+        self.persister.sealed(RANKS[rank], at(step), step - 1, self._to)
 
     def holds(self) -> int:
         return sum(each.holds for name in RANKS for each in self.shelves.of(name)._segments)

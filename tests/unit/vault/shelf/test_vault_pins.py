@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.node.vault import seals
 from holdfast.node.vault.messages import SealedStep, ShardName
-from holdfast.orders.backup import BackupOrder
+from holdfast.orders.backup import BackupOrder, VaultAddress
 from holdfast_vault.assignments import job_of
 from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf.pins import Pins, StepMark, floor, in_the_past_of, pinned, pins_of
@@ -45,10 +47,9 @@ def test_until_a_step_is_named_the_oldest_stays() -> None:
     assert pinned(there, None) == frozenset()
 
 
-def test_what_is_named_is_the_first_from_there_on_that_was_made_and_sent() -> None:
+def test_what_is_named_is_the_first_from_there_on_that_was_made() -> None:
     there = [at(step) for step in (5, 10, 15, 20)]
     assert StepMark(1, 6).found_in(there) == at(10)
-    assert StepMark(1, 11, every=4).found_in(there) == at(20)
     assert StepMark(1, 21).found_in(there) is None
 
 
@@ -70,6 +71,26 @@ def test_an_order_names_steps_with_the_generations_that_made_them() -> None:
         coming_step=90,
     )
     assert pins_of(order) == Pins(certified=StepMark(1, 40), coming=StepMark(3, 90))
+
+
+def test_the_coming_step_is_one_that_is_sent() -> None:
+    """A job that keeps one step in ten sends the first of each block: none of the block that 90 is in, but for 90."""
+    order = BackupOrder(
+        node="a",
+        job="job",
+        submitted_ms=1,
+        world_size=2,
+        generation=3,
+        node_rank=0,
+        nproc_per_node=1,
+        coming_step=90,
+        every=16,
+    )
+    assert pins_of(order).coming == StepMark(3, 90)  # there are no copies
+    order = msgspec.structs.replace(order, keeper=VaultAddress(node="b", host="127.0.0.1", port=1))
+    coming = pins_of(order).coming
+    assert coming == StepMark(3, 96) and coming.found_in([at(step, 3) for step in (90, 100, 110)]) == at(100, 3)
+    assert order.is_sent(100, 90) and not order.is_sent(90, 80)
 
 
 def test_what_is_named_stays_and_what_is_named_no_more_goes() -> None:
