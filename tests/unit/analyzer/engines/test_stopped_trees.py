@@ -44,6 +44,14 @@ def test_a_rank_is_held_up_by_a_stopped_child_unless_another_process_works(
     assert found == ({0: STOPPED} if is_held_up else {})
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_launcher_that_looks_at_its_children_again_and_again_is_held_up_by_a_stopped_one(is_alone: bool) -> None:
+    polls: Calls = (("_invoke_run", "/torch/distributed/elastic/agent/server/api.py"),)
+    launcher = process(10, polls, kind="rank", wakes_per_s=10.0)
+    found = stopped_trees((launcher, process(11, WAITS), STOPPED), HangPolicy(), is_alone=is_alone)
+    assert found == {0: STOPPED}
+
+
 def test_a_rank_that_waits_for_other_ranks_is_not_held_up_by_its_child() -> None:
     tree = (process(10, WAITS, kind="rank"), STOPPED)
     assert not stopped_trees(tree, HangPolicy(), is_alone=False)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -28,6 +28,7 @@ from holdfast_analyzer.engines.hang.stopped_trees import (
     STOPPED_CONFIDENCE,
     in_words,
     is_working,
+    reads_or_writes,
     stopped_trees,
 )
 
@@ -207,7 +208,8 @@ def judge(
         for process in processes
         if process.kind == "rank" and process.rank is not None and process.state in STOPPED_BY_SIGNAL
     } | stopped.keys()
-    busy = (working - stopped.keys()) & outside | (_working(processes, policy, by_cpu=False) if moves_data else set())
+    moving = _working(processes, policy, works=reads_or_writes) if moves_data else set()
+    busy = (working - stopped.keys()) & outside | moving
     # In a phase such as a checkpoint one rank may write while the devices of all others wait for it.
     idle = () if moves_data else idle_devices(answers.activity, by_signal | _on_host(processes, reader), node_of_rank)
     told = {process.pid for process in stopped.values()} if is_by_process else ()
@@ -330,11 +332,13 @@ def _silent(
     return silent if 2 * len(silent) <= len(node_of_rank) else ()
 
 
-def _working(processes: Iterable[ProcessStacks], policy: HangPolicy, *, by_cpu: bool = True) -> set[int]:
-    """Return the ranks with a process that computes (`by_cpu`), reads or writes."""
-    return {
-        process.rank for process in processes if process.rank is not None and is_working(process, policy, by_cpu=by_cpu)
-    }
+def _working(
+    processes: Iterable[ProcessStacks],
+    policy: HangPolicy,
+    works: Callable[[ProcessStacks, HangPolicy], bool] = is_working,
+) -> set[int]:
+    """Return the ranks with a process that works."""
+    return {process.rank for process in processes if process.rank is not None and works(process, policy)}
 
 
 def _with_states(summary: str, processes: Iterable[ProcessStacks]) -> str:

@@ -44,17 +44,23 @@ def _explains(process: ProcessStacks, reader: StateReader, policy: HangPolicy, *
     if process.kind == "rank" and waits and not is_alone:
         # It waits for other ranks itself, whatever its children do.
         return process.state not in STOPPED_BY_SIGNAL
-    # A process that waits for a device may spin.
-    return not waits and is_working(process, policy)
+    # A process that waits for a device may spin, and a launcher looks at its children again and again.
+    return not waits and (_computes(process, policy) or reads_or_writes(process, policy))
 
 
-def is_working(process: ProcessStacks, policy: HangPolicy, *, by_cpu: bool = True) -> bool:
-    """Return True if a process computes or does not stay in one wait (`by_cpu`), reads or writes."""
-    computes = by_cpu and (
-        (process.cpu_share or 0.0) >= policy.working_cpu_share
-        or (process.kind == "rank" and (process.wakes_per_s or 0.0) >= policy.working_wakes_per_s)
-    )
-    return computes or (process.io_bytes_per_s or 0.0) >= policy.working_bytes_per_s
+def is_working(process: ProcessStacks, policy: HangPolicy) -> bool:
+    """Return True if a process computes, does not stay in one wait, reads or writes."""
+    looks_again = process.kind == "rank" and (process.wakes_per_s or 0.0) >= policy.working_wakes_per_s
+    return looks_again or _computes(process, policy) or reads_or_writes(process, policy)
+
+
+def reads_or_writes(process: ProcessStacks, policy: HangPolicy) -> bool:
+    """Return True if a process reads or writes."""
+    return (process.io_bytes_per_s or 0.0) >= policy.working_bytes_per_s
+
+
+def _computes(process: ProcessStacks, policy: HangPolicy) -> bool:
+    return (process.cpu_share or 0.0) >= policy.working_cpu_share
 
 
 def in_words(process: ProcessStacks) -> str:
