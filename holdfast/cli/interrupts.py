@@ -13,7 +13,8 @@ _INTERRUPTED = 130
 
 def end_at_once() -> None:
     """Have Ctrl-C end this process from now on; not if it was started with Ctrl-C ignored, as in the background."""
-    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    # The latter is what `holdfast.cli.script` has set.
+    if _signal.getsignal(_signal.SIGINT) in (_signal.default_int_handler, _signal.SIG_DFL):
         _signal.signal(_signal.SIGINT, _end)
 
 
