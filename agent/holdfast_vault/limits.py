@@ -6,7 +6,7 @@ import argparse
 from typing import NamedTuple
 
 from holdfast.settings.network import NetworkPolicy
-from holdfast_vault.shelf.keeping import KEPT_MIN
+from holdfast_vault.shelf.wanted_steps import KEPT_MIN
 
 
 class VaultLimits(NamedTuple):

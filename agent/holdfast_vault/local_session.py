@@ -53,9 +53,9 @@ from holdfast_vault.filling.fill_session import FillSession
 from holdfast_vault.node_vault import NodeVault, NotTheirs
 from holdfast_vault.peers.fetching.pull import NotFetched
 from holdfast_vault.shelf.held_process import HeldProcess, Piece, SourceLost
+from holdfast_vault.shelf.memory_snapshot import CopyLayout, MemorySnapshot, layout_problem, protect
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
-from holdfast_vault.shelf.snapshot import CopyLayout, MemorySnapshot, layout_problem, protect
 from holdfast_vault.shelf.stocking import claim, settle, stock
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ from holdfast_vault.limits import add_flags, limits_of, network_of
 from holdfast_vault.local_server import LocalServer
 from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.peers.trust import PeerTrust
-from holdfast_vault.succession.records import Inheritance
+from holdfast_vault.succession.succession_records import Inheritance
 from holdfast_vault.succession.successor import FLAG, Listening, stand_by, succeed
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -32,15 +32,15 @@ from holdfast_vault.peers.receptions import Receptions
 from holdfast_vault.peers.sending.senders import Senders
 from holdfast_vault.peers.trust import PeerTrust
 from holdfast_vault.rank_ledgers import RankLedgers
-from holdfast_vault.shelf.keeping import KEPT_MIN
 from holdfast_vault.shelf.pins import Pins, pins_of
 from holdfast_vault.shelf.segments import Segment
 from holdfast_vault.shelf.shard_checks import ShardChecks
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
 from holdfast_vault.shelf.shelves import FormerShards, Shelves
+from holdfast_vault.shelf.wanted_steps import KEPT_MIN
 from holdfast_vault.succession.adoption import drop_damaged, segments_of
 from holdfast_vault.succession.handover import Handover
-from holdfast_vault.succession.records import Inheritance
+from holdfast_vault.succession.succession_records import Inheritance
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from holdfast.clock import Now, system_now
 from holdfast.growing import to_json
 from holdfast.store import Published, S, StaleState, StoreUnavailable, Table
 from holdfast.store.changes import ABSENT, Seen, change_to, row_of
-from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
+from holdfast.store.message_retention import INBOX_KEPT, OUTBOX_KEPT
 
 
 class _Row(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from holdfast.store import Published, S, StaleState, StoreUnavailable, Table
 from holdfast.store.changes import ABSENT, Seen, change_to, row_of
 from holdfast.store.connections import Connection, Connections, translated
 from holdfast.store.jsonb import storable_json, storable_value
-from holdfast.store.retention import INBOX_KEPT, OUTBOX_KEPT
+from holdfast.store.message_retention import INBOX_KEPT, OUTBOX_KEPT
 from holdfast.store.sql import SchemaSql
 from holdfast.store.unpublished import Unpublished
 from holdfast.subjects import STREAMS

@@ -6,6 +6,6 @@ From then on `torch.save` and what is built on it return as soon as the node's v
 on the disk soon after, also if the process is killed before. Outside of `holdfast run` nothing changes.
 """
 
-from holdfast.trainer.write_behind.start import start
+from holdfast.trainer.write_behind.switch_on import start
 
 start()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, SupportsFloat, SupportsInt
 
 from holdfast.node.ledger.ledger_file import LedgerWriter
 from holdfast.node.ledger.ledger_layout import Source
-from holdfast.trainer.steps.start import StepStart
+from holdfast.trainer.steps.step_start import StepStart
 
 if TYPE_CHECKING:
     from holdfast.trainer.hooks.ring_writer import RingWriter

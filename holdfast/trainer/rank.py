@@ -79,7 +79,7 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
     code = _execute(script, args, is_module)
     if code == 0 and binding.recorder is not None:
         binding.recorder.ended()
-    write_behind = sys.modules.get("holdfast.trainer.write_behind.start")
+    write_behind = sys.modules.get("holdfast.trainer.write_behind.switch_on")
     if code == 0 and write_behind is not None and not write_behind.finished():
         code = 1
     _end(code)

@@ -10,7 +10,7 @@ from holdfast.code.manifest import Manifest, ManifestEntry, digest_of, manifest_
 from holdfast.engines.checks.checks_program import checks_of
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.engines.record.history import NodeRecord
-from holdfast.engines.record.records import NodeRecords
+from holdfast.engines.record.node_records import NodeRecords
 from holdfast.events import Eviction
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.launch import Launch

@@ -19,7 +19,7 @@ from holdfast.fresh_ids import uuid7
 from holdfast.orders.backup import BackupOrder
 from holdfast.store.postgres import PostgresStore
 from holdfast.subjects import DESIRED_BUCKET
-from holdfast_ckpt.order_repair import corrections
+from holdfast_ckpt.backup_order_repair import corrections
 from holdfast_ckpt.service import Coordinator
 from tests.integration.historian_scene import new_database, query, until
 from tests.integration.servers import NatsServer

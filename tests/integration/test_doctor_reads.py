@@ -19,11 +19,11 @@ from click.testing import CliRunner
 from holdfast.bus import BusUnavailable, NoResponder, event_message
 from holdfast.bus.link import Link
 from holdfast.bus.nats import NatsBus, connect
+from holdfast.cli.doctor.cluster_findings import findings_of
 from holdfast.cli.doctor.facts import SERVICES
 from holdfast.cli.doctor.finding import Finding
-from holdfast.cli.doctor.findings import findings_of
 from holdfast.cli.doctor.odds_lines import odds_lines
-from holdfast.cli.doctor.reading import read_cluster
+from holdfast.cli.doctor.reading_all import read_cluster
 from holdfast.cli.doctor.reading_machine import read_health_error
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.cli.main import main
@@ -206,7 +206,7 @@ async def test_a_consumer_that_stands_still(
     server: NatsServer, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.cli.doctor.reading_bus.LISTEN_S", 0.2)
-    monkeypatch.setattr("holdfast.cli.doctor.findings.IDLE_S_MAX", 0.0)
+    monkeypatch.setattr("holdfast.cli.doctor.cluster_findings.IDLE_S_MAX", 0.0)
     async with services(server) as bus:
         deliveries = bus.consume("DECISIONS", "historian", ["holdfast.v1.decision.>"])
         first = asyncio.ensure_future(anext(aiter(deliveries)))

@@ -10,7 +10,7 @@ from recorder_service import Recorder, eviction, running, until_acted
 from holdfast.bus import event_message
 from holdfast.bus.nats import NatsBus
 from holdfast.store import Store
-from holdfast.store.retention import INBOX_KEPT
+from holdfast.store.message_retention import INBOX_KEPT
 
 pytestmark = pytest.mark.integration
 

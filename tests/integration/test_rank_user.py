@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.events.parts.job import JobSpec
-from holdfast.faults import mounts
+from holdfast.faults import mount_namespaces
 from holdfast.node.ranks_file import open_ranks_file
 from holdfast.node.reach import closed_to_others, unsafe_part
 from holdfast.node.users.own_users import WIDE
@@ -134,7 +134,7 @@ def test_a_directory_that_does_not_answer_holds_up_nothing_and_makes_nobody_root
         try:
             libc = ctypes.CDLL(None, use_errno=True)
             assert libc.unshare(CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())
-            mounts.mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
+            mount_namespaces.mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
             choose_beside_silent_mounts(place)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - shown by the test
@@ -166,7 +166,7 @@ def silent_mount(folder: Path) -> Iterator[None]:
     """A file system whose server never answers."""
     server = os.open("/dev/fuse", os.O_RDWR)
     try:
-        mounts.mount("server:/", folder, "fuse.silent", 0, f"fd={server},rootmode=40000,user_id=0,group_id=0")
+        mount_namespaces.mount("server:/", folder, "fuse.silent", 0, f"fd={server},rootmode=40000,user_id=0,group_id=0")
         yield
     finally:
         os.close(server)

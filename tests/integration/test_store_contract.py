@@ -25,7 +25,7 @@ from store_worlds import (
 
 from holdfast.bus import StreamPosition
 from holdfast.store import Published, StaleState, Store, StoreUnavailable
-from holdfast.store.retention import INBOX_KEPT
+from holdfast.store.message_retention import INBOX_KEPT
 from holdfast.store.upgrade.migrate import migrate
 
 pytestmark = pytest.mark.integration

@@ -20,7 +20,7 @@ from snapshot_source import pattern
 
 from holdfast.node.vault import seals, userfaultfd
 from holdfast_vault.shelf.held_process import HeldProcess, Piece, SourceLost
-from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, MemorySnapshot, protect
+from holdfast_vault.shelf.memory_snapshot import BLOCK_BYTES, CopyLayout, MemorySnapshot, protect
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from holdfast.node.vault import vault_socket
 from holdfast.node.vault.seals import seal
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.succession.handover import Handover, Successor
-from holdfast_vault.succession.records import DEPOSITS_MAX, Deposits, Inheritance, ShelfRecord, records
+from holdfast_vault.succession.succession_records import DEPOSITS_MAX, Deposits, Inheritance, ShelfRecord, records
 
 pytestmark = pytest.mark.integration
 node = vault_nodes.node

@@ -113,7 +113,7 @@ if __name__ == "__main__":
     import holdfast.trainer.memory_checkpoints  # noqa: F401
 
     {"lightning": lightning, "transformers": transformers}[FRAMEWORK]()
-    from holdfast.trainer.write_behind.start import _started
+    from holdfast.trainer.write_behind.switch_on import _started
 
     print("kept", _started[0]._step if _started else 0, flush=True)
     print("done", sorted(str(path.relative_to(HERE)) for path in (HERE / "ckpts").rglob("*")), flush=True)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from write_behind_state import state
 
-from holdfast.trainer.write_behind import disk, engine, start
+from holdfast.trainer.write_behind import disk_writes, engine, switch_on
 
 HERE = Path(sys.argv[1])
 CKPT = HERE / "out" / "ckpt.pt"
@@ -32,7 +32,7 @@ class Gate:
     def __init__(self) -> None:
         self.is_open = threading.Event()
         self.was_waited_for = False
-        publish, settle = disk.publish, engine.WriteBehind.settle
+        publish, settle = disk_writes.publish, engine.WriteBehind.settle
 
         def gated(*args: Any) -> Any:
             self.is_open.wait()
@@ -44,7 +44,7 @@ class Gate:
                 self.is_open.set()
             settle(self_, **options)
 
-        disk.publish = gated  # type: ignore[assignment]
+        disk_writes.publish = gated  # type: ignore[assignment]
         engine.WriteBehind.settle = waits  # type: ignore[method-assign]
 
 
@@ -52,7 +52,7 @@ def killed_after_save() -> None:
     CKPT.parent.mkdir(exist_ok=True)
     torch.save(state(1), CKPT)
     model = state(2)
-    assert start.finished()
+    assert switch_on.finished()
     Gate()
     torch.save(model, CKPT)
     # What is changed after the answer is not in the file.
@@ -88,7 +88,7 @@ def each_operation() -> None:
         if found != expected or gate.was_waited_for != waits:
             print("wrong:", name, repr(found)[:200], "waited" if gate.was_waited_for else "did not wait", flush=True)
         gate.is_open.set()
-        for rank in start._started:
+        for rank in switch_on._started:
             rank.settle()
 
     def replaced() -> bool:
@@ -167,7 +167,7 @@ def disk_is_full() -> None:
     def refuses(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    publish, disk.publish = disk.publish, refuses
+    publish, disk_writes.publish = disk_writes.publish, refuses
     torch.save(state(1), CKPT)
     print("exists", CKPT.exists(), flush=True)
     try:
@@ -182,8 +182,8 @@ def disk_is_full() -> None:
     if sys.argv[2] == "full, at the end":
         torch.save(state(4), CKPT)
         print("ends", flush=True)
-        sys.exit(0 if start.finished() else 7)
-    disk.publish = publish
+        sys.exit(0 if switch_on.finished() else 7)
+    disk_writes.publish = publish
     torch.save(state(5), CKPT)
     print("step", torch.load(CKPT)["step"], flush=True)
 
@@ -191,7 +191,7 @@ def disk_is_full() -> None:
 def memory_is_full() -> None:
     CKPT.parent.mkdir()
     torch.save(state(1), CKPT)
-    print("there at once" if start._started[0].on_way is None and CKPT.exists() else "not there", flush=True)
+    print("there at once" if switch_on._started[0].on_way is None and CKPT.exists() else "not there", flush=True)
 
 
 def children() -> None:
@@ -200,8 +200,8 @@ def children() -> None:
     torch.save(state(1), CKPT)
     program = (
         "import sys, torch, holdfast.trainer.memory_checkpoints\n"
-        "from holdfast.trainer.write_behind import start\n"
-        "print('keeps' if start._started else 'does not keep', torch.load(sys.argv[1])['step'])"
+        "from holdfast.trainer.write_behind import switch_on\n"
+        "print('keeps' if switch_on._started else 'does not keep', torch.load(sys.argv[1])['step'])"
     )
     print(subprocess.check_output([sys.executable, "-c", program, CKPT], text=True).strip(), flush=True)
 
@@ -210,9 +210,9 @@ def parts_of_others() -> None:
     """A writer removes what it left itself, and nothing that another rank is writing beside it."""
     CKPT.parent.mkdir()
     for name in ("ckpt.pt", "other.pt"):
-        (CKPT.parent / f"{disk._parts_prefix(name)}x").mkdir()
-        (CKPT.parent / f"{disk._parts_prefix(name)}x" / name).write_bytes(b"half")
-    disk.remove_parts(str(CKPT))
+        (CKPT.parent / f"{disk_writes._parts_prefix(name)}x").mkdir()
+        (CKPT.parent / f"{disk_writes._parts_prefix(name)}x" / name).write_bytes(b"half")
+    disk_writes.remove_parts(str(CKPT))
     print([path.name for path in CKPT.parent.rglob("*.pt")], flush=True)
 
 
@@ -225,7 +225,7 @@ def checkpointer() -> None:
     torch.save(state(1), CKPT)
     own.keep(1, {"weights": torch.ones(3)})
     restored = {"weights": torch.zeros(3)}
-    print(start._started[0].on_way is None and CKPT.exists(), own.restore(restored), flush=True)
+    print(switch_on._started[0].on_way is None and CKPT.exists(), own.restore(restored), flush=True)
 
 
 def odd_places() -> None:

@@ -22,7 +22,7 @@ from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.store.in_memory import MemoryStore
-from holdfast_controller.order_repair import truths
+from holdfast_controller.node_order_repair import truths
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_proving.chaos.chance import Chaos

@@ -17,7 +17,7 @@ from holdfast_ckpt.plan.backup_plan import BackupPlan, BackupStrategy, plan_back
 from holdfast_ckpt.plan.records import JobBackups
 from holdfast_vault.peers.sending import replicas
 from holdfast_vault.shelf import shelf
-from holdfast_vault.shelf.keeping import KEPT_MIN
+from holdfast_vault.shelf.wanted_steps import KEPT_MIN
 from tests.sim.test_lost_memory import Failed, history
 
 TRIED = 150

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import events
-from holdfast.store.retention import INBOX_KEPT
+from holdfast.store.message_retention import INBOX_KEPT
 from tests.sim.cluster import SimCluster, SimService
 from tests.sim.network import SimDelivery
 from tests.sim.test_schedules import run_schedule

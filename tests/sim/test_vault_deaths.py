@@ -16,10 +16,10 @@ import pytest
 
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
-from holdfast_vault.shelf.keeping import KEPT_MIN
 from holdfast_vault.shelf.pins import Pins, StepMark
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
+from holdfast_vault.shelf.wanted_steps import KEPT_MIN
 from tests.sim.light_segments import LightSegment
 
 NBYTES = 1

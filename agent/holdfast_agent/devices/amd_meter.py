@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.pci import pci_address
 from holdfast_agent.devices.answering import serve
-from holdfast_agent.devices.reading import DeviceReading, MeterReport
+from holdfast_agent.devices.device_reading import DeviceReading, MeterReport
 
 _KIBIBYTE = 1024
 _BYTES_OF_MEGABIT = 1_000_000 / 8

@@ -14,7 +14,7 @@ from typing import Final
 from holdfast.pci import pci_address
 from holdfast_agent.devices.answering import serve
 from holdfast_agent.devices.dcgm_library import Dcgm, DcgmError
-from holdfast_agent.devices.reading import DeviceReading, MeterReport
+from holdfast_agent.devices.device_reading import DeviceReading, MeterReport
 
 PCI_BUS_ID: Final = 57
 BUSY, TENSOR = 1001, 1004

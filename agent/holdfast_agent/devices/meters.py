@@ -16,8 +16,7 @@ from holdfast.node.machine import Machine
 from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.devices.asked_process import AskedProcess, LibraryHangs, Starved
-from holdfast_agent.devices.rdma_ports import RdmaPorts
-from holdfast_agent.devices.reading import (
+from holdfast_agent.devices.device_reading import (
     DeviceReading,
     MeterReport,
     activity_of,
@@ -27,6 +26,7 @@ from holdfast_agent.devices.reading import (
     port_peak_of,
     together,
 )
+from holdfast_agent.devices.rdma_ports import RdmaPorts
 from holdfast_agent.inspections.node_hardware import Gpus, gpus_of
 
 ANSWER_S = 2.0

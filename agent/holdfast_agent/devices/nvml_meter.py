@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from holdfast.pci import pci_address
 from holdfast_agent.devices.answering import serve
+from holdfast_agent.devices.device_reading import DeviceReading, MeterReport
 from holdfast_agent.devices.gpm import GpmSampler
-from holdfast_agent.devices.reading import DeviceReading, MeterReport
 
 _KIBIBYTE, _KILOBYTE = 1024, 1000
 _ALL_LINKS: Final = 0xFFFFFFFF

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.events.parts.devices import PortActivity
 from holdfast.node.machine import Machine, entries, number
-from holdfast_agent.devices.reading import FULL, port_activity
+from holdfast_agent.devices.device_reading import FULL, port_activity
 
 _WORD_BYTES = 4
 """Unit of the data counters of a port."""

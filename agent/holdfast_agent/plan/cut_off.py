@@ -6,7 +6,7 @@ and a step: by then the controller may have moved the job to other nodes, and ra
 
 from __future__ import annotations
 
-from holdfast_agent.plan.draft import PlanDraft
+from holdfast_agent.plan.plan_draft import PlanDraft
 from holdfast_agent.plan.reconcile import condemn
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.events import NodeDeparted
 from holdfast_agent.plan.actions import EndZygote
-from holdfast_agent.plan.draft import PlanDraft
+from holdfast_agent.plan.plan_draft import PlanDraft
 from holdfast_agent.plan.reconcile import stop_ranks
 
 

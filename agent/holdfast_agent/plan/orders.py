@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from holdfast.events import CodeNotInPlace, OrderRefused
 from holdfast.orders.node import NodeOrder
-from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.inputs import CodeMissing, CodeReady, OrderSeen
 from holdfast_agent.plan.node_state import Crew
+from holdfast_agent.plan.plan_draft import PlanDraft
 from holdfast_agent.plan.reconcile import code_of, reconcile, stop_ranks
 from holdfast_agent.zygote.wire import Fence
 

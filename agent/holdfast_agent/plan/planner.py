@@ -19,8 +19,8 @@ from datetime import datetime
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.plan import departure, inputs, orders, progress, ranks, warm_up
 from holdfast_agent.plan.actions import Plan
-from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.node_state import AgentState
+from holdfast_agent.plan.plan_draft import PlanDraft
 
 
 def plan(state: AgentState, seen: inputs.Input, now: datetime, timeouts: Timeouts) -> Plan:

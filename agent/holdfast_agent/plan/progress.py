@@ -9,9 +9,9 @@ import msgspec
 from holdfast.events import FirstStep, Progress, StepsNumbered
 from holdfast.events.parts.ranks import STEPS_AHEAD, RankProgress
 from holdfast_agent.plan.cut_off import end_ranks_after_lease
-from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.inputs import Observed
 from holdfast_agent.plan.node_state import Crew, RankStatus
+from holdfast_agent.plan.plan_draft import PlanDraft
 
 PROGRESS_EVERY_S = 0.9
 """Slightly less than the interval between two reads of the ledgers, so that no read is skipped."""

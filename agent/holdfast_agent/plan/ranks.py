@@ -10,7 +10,6 @@ from holdfast.orders.base import UnreadableOrder
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.actions import Acknowledge, CloseStores
 from holdfast_agent.plan.departure import depart
-from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.inputs import (
     LogAlertSeen,
     RankEnded,
@@ -22,6 +21,7 @@ from holdfast_agent.plan.inputs import (
     ZygoteLost,
 )
 from holdfast_agent.plan.node_state import NO_FENCE, Crew, RankStatus
+from holdfast_agent.plan.plan_draft import PlanDraft
 from holdfast_agent.plan.reconcile import condemn, reconcile, stop_ranks
 
 NOT_FOUND = "not found when the agent came back"

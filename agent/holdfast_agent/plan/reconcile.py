@@ -5,8 +5,8 @@ from __future__ import annotations
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan import warm_up
 from holdfast_agent.plan.actions import FetchCode, Fork, OpenStore, Stop
-from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.node_state import Crew
+from holdfast_agent.plan.plan_draft import PlanDraft
 
 
 def reconcile(draft: PlanDraft, in_collective: tuple[int, ...] = ()) -> None:

@@ -8,9 +8,9 @@ from holdfast.engines.checks.warm_up import WarmUpResult
 from holdfast.events import DiagnosticResult
 from holdfast.orders.node import NodeOrder
 from holdfast_agent.plan.actions import StartWarmUp
-from holdfast_agent.plan.draft import PlanDraft
 from holdfast_agent.plan.inputs import WarmUpReported
 from holdfast_agent.plan.node_state import Crew
+from holdfast_agent.plan.plan_draft import PlanDraft
 
 
 def begin(draft: PlanDraft, order: NodeOrder) -> None:

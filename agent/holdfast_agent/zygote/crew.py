@@ -26,8 +26,8 @@ from holdfast_agent.zygote.ahead.reserve import Reserve, fork_rank
 from holdfast_agent.zygote.ahead.spares import Spares
 from holdfast_agent.zygote.copy_file import CopyFile
 from holdfast_agent.zygote.exception_files import read_exception, write_error
-from holdfast_agent.zygote.logs import LineSink, Output, RotatingFile, Tail
 from holdfast_agent.zygote.preload import ThreadsRunning, check_single_threaded
+from holdfast_agent.zygote.rank_logs import LineSink, Output, RotatingFile, Tail
 from holdfast_agent.zygote.wire import (
     ERROR_COPY,
     ContextGone,

@@ -25,7 +25,7 @@ from holdfast.node.frames import WireError
 from holdfast.node.link import Link
 from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.zygote.hosts.warm_up_host import WarmUpHost
-from holdfast_agent.zygote.logs import Output
+from holdfast_agent.zygote.rank_logs import Output
 from holdfast_agent.zygote.wire import (
     MESSAGE_BYTES_MAX,
     AckExit,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
 from holdfast.node.proc.machine_memory import available_bytes
-from holdfast_vault.shelf.keeping import SpareMemory, given_back
 from holdfast_vault.shelf.segments import Segment, bytes_taken
 from holdfast_vault.shelf.shelf import Shelf
+from holdfast_vault.shelf.wanted_steps import SpareMemory, given_back
 
 
 class MemoryBudget:

@@ -27,9 +27,9 @@ from holdfast.node.affinity import numa
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
 from holdfast_vault.cuts import Cut, is_news, survives
-from holdfast_vault.shelf.keeping import KEPT_MIN, REFUSALS_MAX, needed, unwanted
 from holdfast_vault.shelf.pins import Pins, floor, in_the_past_of, lacks_floor, named, pinned
 from holdfast_vault.shelf.segments import SealedContents, Segment
+from holdfast_vault.shelf.wanted_steps import KEPT_MIN, REFUSALS_MAX, needed, unwanted
 
 
 class MakeSegment(Protocol):

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast_vault.assignments import JobId, job_of
 from holdfast_vault.cuts import Cut
-from holdfast_vault.shelf.keeping import KEPT_MIN
 from holdfast_vault.shelf.memory_budget import MemoryBudget
 from holdfast_vault.shelf.pins import Pins
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf, ShelfContents
+from holdfast_vault.shelf.wanted_steps import KEPT_MIN
 
 
 class FormerShards(NamedTuple):

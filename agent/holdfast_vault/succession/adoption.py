@@ -15,7 +15,7 @@ from holdfast.node.vault.seals import chunk_hash
 from holdfast_vault.notices import Notices
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.shelf import Shelf
-from holdfast_vault.succession.records import InheritedShard
+from holdfast_vault.succession.succession_records import InheritedShard
 
 log = structlog.get_logger(__name__)
 

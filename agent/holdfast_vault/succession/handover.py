@@ -19,7 +19,7 @@ import structlog
 from holdfast.node.vault.messages import Assign, SealedStep, Serve, ShardName
 from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf.segments import SealedContents, Segment
-from holdfast_vault.succession.records import (
+from holdfast_vault.succession.succession_records import (
     DEPOSITS_MAX,
     Deposit,
     Deposits,

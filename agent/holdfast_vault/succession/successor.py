@@ -20,7 +20,7 @@ import structlog
 from holdfast.decoding import UNREADABLE
 from holdfast.node.kernel import is_stopped
 from holdfast_vault.succession.handover import Handover, Successor
-from holdfast_vault.succession.records import DEPOSITS_MAX, Ended, Inheritance, close_all, records
+from holdfast_vault.succession.succession_records import DEPOSITS_MAX, Ended, Inheritance, close_all, records
 
 FLAG = "--succeed"
 LOOK_EVERY_S = 0.25

@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from holdfast.bus.accounts import READER
+from holdfast.cli.connect.command_tls import private_url
 from holdfast.cli.connect.directory import as_typed, cluster_errors, is_named
-from holdfast.cli.connect.network import private_url
 from holdfast.cli.connect.reader import MayWrite, ReaderAccess, require_reader
 from holdfast.embedded.control import is_running
 from holdfast.embedded.errors import EmbeddedError, NoCluster

@@ -12,7 +12,7 @@ from holdfast.bus import Bus, BusError
 from holdfast.bus.link import address_of
 from holdfast.bus.nats import connect
 from holdfast.cli.connect.addresses import as_of_now
-from holdfast.cli.connect.network import network_policy
+from holdfast.cli.connect.command_tls import network_policy
 
 CONNECT_S = 5.0
 

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import as_of_now
-from holdfast.cli.connect.network import private_url
+from holdfast.cli.connect.command_tls import private_url
 from holdfast.network.tls import why_refused
 from holdfast.store.connecting import connect
 

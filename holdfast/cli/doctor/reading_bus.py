@@ -13,7 +13,7 @@ from holdfast.bus.link import Link
 from holdfast.bus.streams import message_lost, newest_on, stream_state
 from holdfast.bus.survey import ConsumerSurvey, StreamSurvey, survey_consumers, survey_stream
 from holdfast.cli.connect.bus import require_addresses
-from holdfast.cli.connect.network import network_policy
+from holdfast.cli.connect.command_tls import network_policy
 from holdfast.cli.doctor.facts import SERVICES, BusFacts, Consumer, DeadLetters, PublishedMessage, Stream
 from holdfast.cli.doctor.reading_database import Timed
 from holdfast.clock import Now

@@ -11,8 +11,8 @@ import msgspec
 from holdfast.bus import BusError, BusUnavailable
 from holdfast.bus.nats import connect
 from holdfast.cli.connect.bus import require_addresses
+from holdfast.cli.connect.command_tls import network_policy
 from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading
-from holdfast.cli.connect.network import network_policy
 from holdfast.cli.incident_ids import number_or_id, numbers_of
 from holdfast.cli.output.kept_steps import repeated_max
 from holdfast.cli.output.open_claims import OpenClaim, open_claims

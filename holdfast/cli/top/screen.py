@@ -9,7 +9,7 @@ from holdfast.cli.output.kept_steps import one_in
 from holdfast.cli.output.phases import PHASES, TRAINING
 from holdfast.cli.output.step_words import steps_lost
 from holdfast.cli.output.tables import cell, printable, render
-from holdfast.cli.top.snapshot import Snapshot, TopIncident
+from holdfast.cli.top.cluster_snapshot import Snapshot, TopIncident
 
 PLAIN_ROWS_MAX = 50
 """Rows of a table in a pipe; `--json` has more."""

@@ -15,9 +15,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.cli.top.reading import TopReader
+from holdfast.cli.top.cluster_snapshot import Snapshot
 from holdfast.cli.top.screen import WRONG, fitted, headline, lines, more_text
-from holdfast.cli.top.snapshot import Snapshot
+from holdfast.cli.top.top_reader import TopReader
 
 HINT = "q: end · holdfast show N: an incident · holdfast doctor: causes and cures"
 

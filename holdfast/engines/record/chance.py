@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.engines.record.history import COMPARED, SORTS, SURE, Mark, MarkKind, NodeRecord
-from holdfast.engines.record.records import NodeRecords
+from holdfast.engines.record.node_records import NodeRecords
 from holdfast.settings.decisions.record import RecordPolicy
 
 KILL_WEIGHT = 0.5

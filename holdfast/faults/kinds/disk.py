@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from holdfast.faults import mounts
+from holdfast.faults import mount_namespaces
 from holdfast.faults.fault import Fault, FaultOptions, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.helpers import READY, Helper
 from holdfast.faults.requirements import Requirement
@@ -37,26 +37,26 @@ class Overlay(FaultStep, frozen=True, kw_only=True, tag="overlay"):
     processes: tuple[TargetProcess, ...]
 
     def do(self) -> None:
-        mounts.where_seen_by(self.processes, self._cover)
+        mount_namespaces.where_seen_by(self.processes, self._cover)
 
     def undo(self) -> None:
-        mounts.unmount(Path(self.directory), self.mark)
-        mounts.unmount(Path(self.scratch), self.mark)
+        mount_namespaces.unmount(Path(self.directory), self.mark)
+        mount_namespaces.unmount(Path(self.scratch), self.mark)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _cover(self) -> None:
         upper = Path(self.scratch)
         upper.mkdir(parents=True, exist_ok=True)
         room = f"size={_SPACE},nr_inodes={_INODES_OF_OVERLAY}" if self.without == "inodes" else f"size={_PAGE_BYTES}"
-        mounts.mount(self.mark, upper, "tmpfs", data=f"mode=0700,{room}")
+        mount_namespaces.mount(self.mark, upper, "tmpfs", data=f"mode=0700,{room}")
         for name in ("upper", "work"):
             (upper / name).mkdir()
         shutil.copystat(self.directory, upper / "upper")
         layers = f"lowerdir={_escaped(self.directory)}"
         # Without redirect_dir directories from below cannot be renamed (EXDEV), which no full disk refuses.
         layers += f",upperdir={_escaped(upper / 'upper')},workdir={_escaped(upper / 'work')},redirect_dir=on"
-        flags = mounts.RDONLY if self.without == "writes" else 0
-        mounts.mount(self.mark, Path(self.directory), "overlay", flags, layers)
+        flags = mount_namespaces.RDONLY if self.without == "writes" else 0
+        mount_namespaces.mount(self.mark, Path(self.directory), "overlay", flags, layers)
         with contextlib.suppress(OSError):
             # Until it is full.
             if self.without == "inodes":
@@ -74,14 +74,14 @@ class Empty(FaultStep, frozen=True, kw_only=True, tag="empty"):
     processes: tuple[TargetProcess, ...]
 
     def do(self) -> None:
-        mounts.where_seen_by(self.processes, self._cover)
+        mount_namespaces.where_seen_by(self.processes, self._cover)
 
     def undo(self) -> None:
-        mounts.unmount(Path(self.directory), self.mark)
+        mount_namespaces.unmount(Path(self.directory), self.mark)
 
     def _cover(self) -> None:
         data = f"mode=0755,size={_PAGE_BYTES}"
-        mounts.mount(self.mark, Path(self.directory), "tmpfs", mounts.RDONLY, data)
+        mount_namespaces.mount(self.mark, Path(self.directory), "tmpfs", mount_namespaces.RDONLY, data)
 
 
 class Unmount(FaultStep, frozen=True, kw_only=True, tag="unmount"):
@@ -91,10 +91,10 @@ class Unmount(FaultStep, frozen=True, kw_only=True, tag="unmount"):
     directory: str
 
     def do(self) -> None:
-        """Do nothing: the helper mounts."""
+        """Do nothing: the helper mount_namespaces."""
 
     def undo(self) -> None:
-        mounts.unmount(Path(self.directory), self.mark)
+        mount_namespaces.unmount(Path(self.directory), self.mark)
 
 
 class DiskOptions(FaultOptions, frozen=True, kw_only=True):
@@ -164,8 +164,10 @@ def main() -> None:
     device = os.open("/dev/fuse", os.O_RDWR)
     data = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
     try:
-        mounts.enter(int(seen_by))
-        mounts.mount(mark, Path(directory), "fuse.holdfast", mounts.NOSUID | mounts.NODEV, data)
+        mount_namespaces.enter(int(seen_by))
+        mount_namespaces.mount(
+            mark, Path(directory), "fuse.holdfast", mount_namespaces.NOSUID | mount_namespaces.NODEV, data
+        )
     except OSError as error:
         sys.exit(str(error))
     os.write(1, READY)

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.faults import mounts
+from holdfast.faults import mount_namespaces
 from holdfast.faults.fault import Fault, FaultRefused, FaultScope, FaultStep
 from holdfast.faults.kinds.disk import DiskOptions, directory_apart
 from holdfast.faults.requirements import Requirement
@@ -48,19 +48,20 @@ class FailingDisk(FaultStep, frozen=True, kw_only=True, tag="failing_disk"):
         _run("losetup", "--find", self.image)
         (device,) = self._devices()
         self._copying.mkdir()
-        mounts.mount(device, self._copying, "ext4")
+        mount_namespaces.mount(device, self._copying, "ext4")
         _copy(Path(self.directory), self._copying)
-        mounts.unmount(self._copying, device)
-        mounts.where_seen_by(
-            self.processes, lambda: mounts.mount(device, Path(self.directory), "ext4", data="errors=remount-ro")
+        mount_namespaces.unmount(self._copying, device)
+        mount_namespaces.where_seen_by(
+            self.processes,
+            lambda: mount_namespaces.mount(device, Path(self.directory), "ext4", data="errors=remount-ro"),
         )
         image.open("wb").close()
         _run("losetup", "--set-capacity", device)
 
     def undo(self) -> None:
         for device in self._devices():
-            mounts.unmount(self._copying, device)
-            mounts.unmount(Path(self.directory), device)
+            mount_namespaces.unmount(self._copying, device)
+            mount_namespaces.unmount(Path(self.directory), device)
             _run("losetup", "--detach", device)
         shutil.rmtree(Path(self.image).parent, ignore_errors=True)
 

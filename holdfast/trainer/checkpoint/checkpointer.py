@@ -49,7 +49,7 @@ from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartRead
 from holdfast.trainer.checkpoint.layout.state_marks import KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint.other_size import OtherSize
-from holdfast.trainer.checkpoint.pace.start import pace_of
+from holdfast.trainer.checkpoint.pace.rank_pace import pace_of
 from holdfast.trainer.checkpoint.restore_choice import ReadOnlyChoice, RestoreChoice
 from holdfast.trainer.checkpoint.saved import SavedCheckpoint, report_saved
 from holdfast.trainer.checkpoint.shape_fit import refuse_other_shape, shape_of

@@ -89,7 +89,7 @@ def keep_checkpoints(*, torch_is_there: bool = False) -> None:
     zygote.
     """
     if os.environ.get(MEMORY_CHECKPOINTS) == "1" and (torch_is_there or "torch" in sys.modules):
-        from holdfast.trainer.write_behind.start import start
+        from holdfast.trainer.write_behind.switch_on import start
 
         start()
 

@@ -12,7 +12,7 @@ from holdfast.trainer.integrations.kept_steps import KeptSteps, Step, is_newer, 
 from holdfast.trainer.integrations.loaders import begin_after, generator_states, set_generators
 from holdfast.trainer.steps import frameworks
 from holdfast.trainer.steps.loads import LOADED_STATE
-from holdfast.trainer.steps.start import count_of
+from holdfast.trainer.steps.step_start import count_of
 
 KEEPER = "_holdfast_steps"
 KINDS = ("optimizers", "schedulers", "custom_objects")

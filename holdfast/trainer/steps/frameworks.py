@@ -18,7 +18,7 @@ from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.counted_optimizer import CountedOptimizer
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, is_marked, mark
-from holdfast.trainer.steps.start import generation
+from holdfast.trainer.steps.step_start import generation
 
 
 def patch_transformers(module: ModuleType) -> None:

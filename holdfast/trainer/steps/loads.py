@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.saves import saved_at
-from holdfast.trainer.steps.start import path_of
+from holdfast.trainer.steps.step_start import path_of
 
 LOADED_STATE = "_holdfast_loaded_state"
 """Attribute of an Accelerator that has loaded a folder: the step by the folder's name, None if it has none."""

@@ -11,7 +11,7 @@ from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.counted_optimizer import CountedOptimizer
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, is_marked, mark
-from holdfast.trainer.steps.start import count_of
+from holdfast.trainer.steps.step_start import count_of
 from holdfast.trainer.steps.weights import are_the_first, weights_of
 
 

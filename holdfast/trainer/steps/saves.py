@@ -22,7 +22,7 @@ from holdfast.trainer.phases import binding
 from holdfast.trainer.steps import optimizer_steps
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, mark, note_folder
-from holdfast.trainer.steps.start import LATE_STEPS_MAX, Saved
+from holdfast.trainer.steps.step_start import LATE_STEPS_MAX, Saved
 
 NOTES_BYTES_MAX = 16_384
 """A rank's notes that are longer are set aside, in place of those before: it remembers 100 saves or more."""

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from holdfast.trainer.steps.notes import note_folder
-from holdfast.trainer.steps.start import generation
+from holdfast.trainer.steps.step_start import generation
 
 PARAMETERS_READ = 32
 ELEMENTS_READ = 8

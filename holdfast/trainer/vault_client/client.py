@@ -2,7 +2,8 @@
 
 `save` finds where the tensors lie, asks the vault to keep them as they are at this moment, and returns as soon as they
 may be changed: the vault has write-protected their pages, and copies each before any thread can write to it
-(holdfast_vault.shelf.snapshot). Where the kernel does not allow that, the vault copies at once and `save` waits for it.
+(holdfast_vault.shelf.memory_snapshot). Where the kernel does not allow that, the vault copies at once and `save` waits
+for it.
 
 `restore` maps the shard that outlived the last process privately: its tensors are views into that memory, nothing is
 parsed or unpickled but the values that are no tensors. The vault compares all of it with its seal before it answers,

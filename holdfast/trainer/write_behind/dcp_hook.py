@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from holdfast.trainer.write_behind import disk
-from holdfast.trainer.write_behind.disk import NotReplaceable
+from holdfast.trainer.write_behind import disk_writes
 from holdfast.trainer.write_behind.disk_state import state_of
+from holdfast.trainer.write_behind.disk_writes import NotReplaceable
 from holdfast.trainer.write_behind.engine import WriteBehind, await_files
 from holdfast.trainer.write_behind.guards import Guards
 from holdfast.trainer.write_behind.saved_files import FileRecord, Kind, SavedFile
@@ -161,7 +161,7 @@ class DcpSaves:
                 record = FileRecord("", tensor=len(tensors))
                 tensors.append(torch.frombuffer(stream.getbuffer(), dtype=torch.uint8))
             is_last = os.path.basename(path) == METADATA
-            target = disk.Target(path, state_of(path), None)
+            target = disk_writes.Target(path, state_of(path), None)
             files.append(
                 SavedFile(
                     path=path,
@@ -177,17 +177,17 @@ class DcpSaves:
             return
         for file in files:
             await_files(file.after)
-            disk.publish(file, tensors)
+            disk_writes.publish(file, tensors)
 
 
 def _can_wait(files: list[SavedFile]) -> bool:
     """Return True if the disk would take these files now."""
     try:
         for file in files:
-            disk.target_of(file.path)
+            disk_writes.target_of(file.path)
     except NotReplaceable:
         return False
-    return disk.has_room(files[0].path, sum(file.nbytes for file in files)) if files else True
+    return disk_writes.has_room(files[0].path, sum(file.nbytes for file in files)) if files else True
 
 
 @contextmanager

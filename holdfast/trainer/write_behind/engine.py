@@ -21,7 +21,7 @@ from holdfast.node.vault.messages import SealedStep
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
 from holdfast.trainer.checkpoint.script_steps import ScriptSteps
 from holdfast.trainer.phases import phase
-from holdfast.trainer.write_behind import disk
+from holdfast.trainer.write_behind import disk_writes
 from holdfast.trainer.write_behind.journal import Journal
 from holdfast.trainer.write_behind.saved_files import JournalEntry, SavedFile, Saves, Verdict, encode
 from holdfast.trainer.write_behind.waiting_rules import Awaited, awaited
@@ -36,7 +36,7 @@ _POLL_S = 0.02
 
 
 class NotOnDisk(OSError):
-    """A save that was answered has not reached the disk."""
+    """A save that was answered has not reached the disk_writes."""
 
 
 @dataclass
@@ -168,7 +168,7 @@ class WriteBehind:
         try:
             for file in files:
                 await_files(file.after)
-                outcome = disk.publish(file, copy)
+                outcome = disk_writes.publish(file, copy)
                 if outcome is not Verdict.WRITE:
                     tell(f"{file.path} is not written: {outcome.value}")
             self._journal.written()

@@ -15,7 +15,7 @@ from holdfast.node.rank_variables import STORE_PREFIX
 from holdfast.node.vault.messages import SealedStep
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
 from holdfast.trainer.phases import phase
-from holdfast.trainer.write_behind import disk
+from holdfast.trainer.write_behind import disk_writes
 from holdfast.trainer.write_behind.disk_state import state_of
 from holdfast.trainer.write_behind.engine import LAYOUT, TENSORS
 from holdfast.trainer.write_behind.journal import Journal
@@ -111,7 +111,7 @@ def _write(tier: MemoryTier, sealed: SealedStep, before: JournalEntry | None) ->
         return Recovered(sealed.step)
     files, tensors = decode(state[LAYOUT]).files, tuple(state.get(TENSORS, ()))
     for file in files:
-        disk.remove_parts(file.path)
+        disk_writes.remove_parts(file.path)
         if not file.after:
             _publish(file, tensors)
     return Recovered(sealed.step, tuple(file for file in files if file.after), tensors)
@@ -119,7 +119,7 @@ def _write(tier: MemoryTier, sealed: SealedStep, before: JournalEntry | None) ->
 
 def _publish(file: SavedFile, tensors: Sequence[torch.Tensor]) -> None:
     started = time.monotonic()
-    outcome = disk.publish(file, tensors)
+    outcome = disk_writes.publish(file, tensors)
     if outcome is Verdict.WRITE:
         took_ms = (time.monotonic() - started) * 1e3
         log.warning("%s is back from memory: %d bytes in %.0f ms", file.path, file.nbytes, took_ms)

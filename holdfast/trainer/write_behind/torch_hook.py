@@ -9,8 +9,8 @@ import pickle
 from types import ModuleType
 from typing import Any
 
-from holdfast.trainer.write_behind import disk
-from holdfast.trainer.write_behind.disk import NotReplaceable
+from holdfast.trainer.write_behind import disk_writes
+from holdfast.trainer.write_behind.disk_writes import NotReplaceable
 from holdfast.trainer.write_behind.engine import WriteBehind
 from holdfast.trainer.write_behind.guards import Guards
 from holdfast.trainer.write_behind.saved_files import Kind, SavedFile
@@ -57,9 +57,9 @@ class TorchSaves:
         # What lies there may be on its way.
         self._engine.settle()
         try:
-            target = disk.target_of(path)
+            target = disk_writes.target_of(path)
             collected = collect(obj, protocol, no_byteorder=no_byteorder)
-            if not disk.has_room(target.path, collected.nbytes):
+            if not disk_writes.has_room(target.path, collected.nbytes):
                 raise NotReplaceable(f"the disk has no room for {path}")
         except (NotDeferrable, NotReplaceable) as reason:
             self._tell(f"{path} goes straight to the disk: {reason}")
@@ -74,7 +74,7 @@ class TorchSaves:
             is_named=is_named,
         )
         self._guards.put_in_place()
-        if self._engine.keep([file], collected.tensors, [disk.entry_of(path)]):
+        if self._engine.keep([file], collected.tensors, [disk_writes.entry_of(path)]):
             return True
         self._tell(f"{path} goes straight to the disk: it is not kept in memory")
         return False

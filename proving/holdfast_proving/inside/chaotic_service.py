@@ -9,7 +9,7 @@ from holdfast.bus import BusUnavailable
 from holdfast.daemon.orders.order_repair import EVERY_S, repair_orders
 from holdfast.requests import Answer, AnyRequest
 from holdfast_agent.plan.node_state import Durable
-from holdfast_controller.order_repair import truths
+from holdfast_controller.node_order_repair import truths
 from holdfast_controller.service import Controller
 from holdfast_proving.chaos.node_disk import ForgetfulDisk
 from holdfast_proving.chaos.publishing import PublishingBus

@@ -35,7 +35,7 @@ from holdfast_proving.policies.mutation import (
     with_option,
 )
 from holdfast_proving.policies.policy import Insight, Patch, Policy
-from holdfast_standby.draft import InventoryDraft
+from holdfast_standby.inventory_draft import InventoryDraft
 from holdfast_standby.plan import InventoryPlanner
 
 

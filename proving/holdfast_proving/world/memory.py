@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.orders.backup import BackupOrder
-from holdfast_vault.shelf.keeping import KEPT_MIN
+from holdfast_vault.shelf.wanted_steps import KEPT_MIN
 
 if TYPE_CHECKING:
     from holdfast_proving.world.machine import Machine

@@ -12,7 +12,7 @@ from holdfast.daemon.orders.order_repair import Correction, keep_orders, repair_
 from holdfast.daemon.process import Daemon
 from holdfast.daemon.service_shell import ServiceShell
 from holdfast.store.postgres import PostgresStore
-from holdfast_ckpt.order_repair import corrections
+from holdfast_ckpt.backup_order_repair import corrections
 from holdfast_ckpt.service import Coordinator
 
 

@@ -19,7 +19,7 @@ from holdfast.subjects import JOBS_BUCKET
 from holdfast_controller.code.librarian import Librarian
 from holdfast_controller.code.shelf import PostgresShelf
 from holdfast_controller.newer_orders import newest_generations
-from holdfast_controller.order_repair import hints, truths
+from holdfast_controller.node_order_repair import hints, truths
 from holdfast_controller.plan.draft import Rules
 from holdfast_controller.service import Controller
 from holdfast_controller.stray_orders import end_stray_orders

@@ -13,7 +13,7 @@ from holdfast.daemon.service_shell import Decider
 from holdfast.effects import Effect, RowWrite
 from holdfast.engines.checks.references import AnswerKey
 from holdfast.engines.record.history import NodeRecord
-from holdfast.engines.record.records import NodeRecords
+from holdfast.engines.record.node_records import NodeRecords
 from holdfast.events import AnyEvent, IncidentClosed, Inspection, NodeReleaseRequested, OrderRefused, SharedFaultOver
 from holdfast.orders.any_order import AnyOrder
 from holdfast.orders.code import CodeOrder
@@ -31,7 +31,7 @@ from holdfast.requests import (
 from holdfast.settings.retention import RetentionPolicy
 from holdfast_controller.job_secrets import SecretsApart
 from holdfast_controller.plan.checks import suspect_test
-from holdfast_controller.plan.doubt.records import SharedFault
+from holdfast_controller.plan.doubt.doubt_records import SharedFault
 from holdfast_controller.plan.doubt.shared_faults import reporters_of
 from holdfast_controller.plan.draft import NOWHERE, JobDecision, Rules
 from holdfast_controller.plan.incident.incident import Incident
@@ -41,7 +41,7 @@ from holdfast_controller.plan.members import concerns
 from holdfast_controller.plan.orders import code_wanted, standing_orders
 from holdfast_controller.plan.phase import Ended
 from holdfast_controller.plan.planner import SUBSCRIPTIONS, Planner
-from holdfast_controller.plan.record.keeping import is_outdated, last_at, released
+from holdfast_controller.plan.record.record_upkeep import is_outdated, last_at, released
 from holdfast_controller.plan.requests import directory_taken
 from holdfast_controller.store import (
     CODE_VERSIONS,

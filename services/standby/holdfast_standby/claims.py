@@ -10,8 +10,8 @@ import msgspec
 from holdfast.events import NodesAwaited, NodesGranted, NodesReleased, NodesRequested
 from holdfast.events.parts.job import Grant
 from holdfast.settings.pool import PoolPolicy
-from holdfast_standby import keeping, sizing
-from holdfast_standby.draft import InventoryDraft
+from holdfast_standby import kept_nodes, sizing
+from holdfast_standby.inventory_draft import InventoryDraft
 from holdfast_standby.state import WATCHED, Claim, Node, NodeState
 
 CLOCKS_APART = timedelta(minutes=5)
@@ -182,13 +182,13 @@ def _announce(
 
 def _is_free(node: Node, claim: Claim, *, blocked_too: bool = False) -> bool:
     is_blocked = node.state is NodeState.EVICTED and blocked_too
-    return (node.state is NodeState.STANDBY or is_blocked) and keeping.is_free_for(node, claim)
+    return (node.state is NodeState.STANDBY or is_blocked) and kept_nodes.is_free_for(node, claim)
 
 
 def _why_not(node: Node, claim: Claim) -> str:
     if node.job:
         return f"{node.id} is used by job {node.job}"
-    if not keeping.is_free_for(node, claim):
+    if not kept_nodes.is_free_for(node, claim):
         return f"{node.id} is kept for job {node.kept_for}, which waits for the steps in its memory"
     return f"{node.id} is {node.state}: {node.reason}"
 

@@ -34,8 +34,8 @@ from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast.subjects import STREAMS
-from holdfast_standby import claims, keeping, sizing
-from holdfast_standby.draft import InventoryChange, InventoryDraft
+from holdfast_standby import claims, kept_nodes, sizing
+from holdfast_standby.inventory_draft import InventoryChange, InventoryDraft
 from holdfast_standby.state import WATCHED, Inventory, Node, NodeLiveness, NodeState
 
 EPOCH_BELIEVED_MAX = 1 << 40
@@ -93,9 +93,9 @@ class InventoryPlanner:
             case NodesReleased():
                 self._released(draft, event)
             case Suspension():
-                keeping.begin(draft, event)
+                kept_nodes.begin(draft, event)
             case IncidentClosed():
-                keeping.end(draft, event)
+                kept_nodes.end(draft, event)
             case Eviction():
                 self._evicted(draft, event)
             case EvictionRevoked():
@@ -152,7 +152,7 @@ class InventoryPlanner:
                 self._take_back(draft, node, "its heartbeats are back")
             elif self._is_outdated(node, liveness, now):
                 draft.forget(node, f"it was lost for {(now - node.since).total_seconds() / 86400:.3g} days")
-        keeping.end_outdated(draft)
+        kept_nodes.end_outdated(draft)
         for claim in inventory.claims.values():
             if claim.over_at and now - claim.over_at >= CLAIMS_REMEMBERED:
                 del draft.claims[claim.job]

@@ -15,7 +15,7 @@ from holdfast.requests import STANDBY_REQUESTS, Answer, AnyRequest, ReleaseNode
 from holdfast.settings.pool import PoolPolicy
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast_standby.draft import InventoryChange
+from holdfast_standby.inventory_draft import InventoryChange
 from holdfast_standby.plan import HANDLED, InventoryPlanner
 from holdfast_standby.state import Inventory, Node, NodeLiveness
 from holdfast_standby.store import CLAIMS, NODES, TABLES

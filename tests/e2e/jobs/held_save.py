@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.trainer.write_behind import disk
+from holdfast.trainer.write_behind import disk_writes
 
 GATE = sys.argv[1]
-publish = disk.publish
+publish = disk_writes.publish
 
 
 def held(*args: Any) -> Any:
@@ -21,6 +21,6 @@ def held(*args: Any) -> Any:
     return publish(*args)
 
 
-disk.publish = held  # type: ignore[assignment]
+disk_writes.publish = held  # type: ignore[assignment]
 sys.argv = ["saves.py", "torch", *sys.argv[2:]]
 runpy.run_path(str(Path(__file__).with_name("saves.py")), run_name="__main__")

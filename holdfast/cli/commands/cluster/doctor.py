@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from holdfast.cli.connect.options import cluster_options, json_option
+from holdfast.cli.connect.connect_options import cluster_options, json_option
+from holdfast.cli.doctor.cluster_findings import findings_of
 from holdfast.cli.doctor.facts import Facts
 from holdfast.cli.doctor.finding import Finding
-from holdfast.cli.doctor.findings import findings_of
 from holdfast.cli.doctor.odds_lines import odds_lines
-from holdfast.cli.doctor.reading import read_cluster
+from holdfast.cli.doctor.reading_all import read_cluster
 from holdfast.cli.doctor.whereabouts import whereabouts
 from holdfast.cli.output.tables import json_text, printable
 

@@ -18,8 +18,8 @@ from holdfast.bus import event_message
 from holdfast.cli.connect.addresses import both_elsewhere
 from holdfast.cli.connect.ask import asked_by
 from holdfast.cli.connect.bus import connected
+from holdfast.cli.connect.connect_options import json_option
 from holdfast.cli.connect.directory import as_typed, cluster_errors, directory_option
-from holdfast.cli.connect.options import json_option
 from holdfast.cli.names import require_name
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import Column, cell, json_text, table

@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.connect_options import reading_options
 from holdfast.cli.connect.database import Connection, as_dicts, read
-from holdfast.cli.connect.options import reading_options
 from holdfast.cli.connect.settings import own_settings
 from holdfast.cli.incident_ids import number_or_id, numbers_of
 from holdfast.cli.names import require_name

@@ -12,9 +12,9 @@ from holdfast.cli.connect.addresses import both_urls, reader_url
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import asked_by, require
 from holdfast.cli.connect.bus import connected
+from holdfast.cli.connect.connect_options import cluster_options, reading_options
 from holdfast.cli.connect.database import read_rows
 from holdfast.cli.connect.directory import cluster_errors, directory_option
-from holdfast.cli.connect.options import cluster_options, reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import print_rows
 from holdfast.embedded import control

@@ -9,11 +9,11 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import both_elsewhere
+from holdfast.cli.connect.connect_options import cluster_options
 from holdfast.cli.connect.directory import as_typed, cluster_errors
-from holdfast.cli.connect.options import cluster_options
+from holdfast.cli.doctor.cluster_findings import findings_of
 from holdfast.cli.doctor.finding import Finding, Severity
-from holdfast.cli.doctor.findings import findings_of
-from holdfast.cli.doctor.reading import read_cluster
+from holdfast.cli.doctor.reading_all import read_cluster
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.cli.output.overview import Overview, cluster_overview, overview_section
 from holdfast.cli.output.tables import printable, render

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.connect.options import cluster_options, json_option
+from holdfast.cli.connect.connect_options import cluster_options, json_option
 from holdfast.cli.doctor.whereabouts import whereabouts
 from holdfast.cli.output.tables import json_text
-from holdfast.cli.top.reading import TopReader
+from holdfast.cli.top.cluster_snapshot import Snapshot
 from holdfast.cli.top.screen import plain
-from holdfast.cli.top.snapshot import Snapshot
+from holdfast.cli.top.top_reader import TopReader
 
 
 @click.command()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.connect.backup_access import admin_url, admin_url_option, postgres_programs
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.connect.record import admin_url, admin_url_option, postgres_programs
 from holdfast.cli.values import FilePath
 from holdfast.store import dump
 

@@ -8,7 +8,7 @@ import asyncpg
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
-from holdfast.cli.connect.network import private_url
+from holdfast.cli.connect.command_tls import private_url
 from holdfast.cli.values import FilePath
 from holdfast.store.upgrade import migrate as migration
 from holdfast.store.upgrade.blockers import HeldUp

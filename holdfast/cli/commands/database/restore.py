@@ -8,8 +8,8 @@ import asyncpg
 import click
 import sqlalchemy.exc
 
+from holdfast.cli.connect.backup_access import admin_url, admin_url_option, postgres_programs
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.connect.record import admin_url, admin_url_option, postgres_programs
 from holdfast.cli.values import FilePath
 from holdfast.clock import system_now
 from holdfast.store import dump

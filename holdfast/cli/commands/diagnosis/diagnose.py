@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import both_urls
+from holdfast.cli.connect.connect_options import cluster_options
 from holdfast.cli.connect.database import Connection, read
-from holdfast.cli.connect.options import cluster_options
 from holdfast.cli.follow.checks_run import ChecksNotRun, ChecksOutcome, run_checks
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import json_text, printable, render

@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.cli.connect.addresses import both_urls
 from holdfast.cli.connect.ask import asked_by
-from holdfast.cli.connect.options import cluster_options
-from holdfast.cli.follow.findings import find
+from holdfast.cli.connect.connect_options import cluster_options
+from holdfast.cli.follow.awaited_finding import find
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.events import JobTraced

@@ -8,7 +8,7 @@ import sys
 import click
 import msgspec
 
-from holdfast.cli.connect.options import json_option
+from holdfast.cli.connect.connect_options import json_option
 from holdfast.cli.output.tables import json_text, render
 from holdfast.cli.values import FilePath
 from holdfast.node.inspection_report import InspectedDevice, exit_code

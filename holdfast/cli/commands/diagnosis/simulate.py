@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.connect.options import json_option
+from holdfast.cli.connect.connect_options import json_option
 from holdfast.cli.output.scoreboard_picture import picture
 from holdfast.cli.output.tables import json_text, render
 from holdfast.cli.values import FiniteNumber, WholeNumber

@@ -13,8 +13,8 @@ import msgspec
 from holdfast.cli.connect.addresses import both_urls, reader_url
 from holdfast.cli.connect.ask import ask, asked_by
 from holdfast.cli.connect.bus import connected
+from holdfast.cli.connect.connect_options import cluster_options, reading_options
 from holdfast.cli.connect.database import Connection, read, read_rows
-from holdfast.cli.connect.options import cluster_options, reading_options
 from holdfast.cli.connect.settings import own_settings
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import Column, json_text, print_rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.connect.options import json_option
+from holdfast.cli.connect.connect_options import json_option
 from holdfast.cli.output.tables import json_text, printable
 from holdfast.engines.hardware.kernel_lines import KernelTrouble, read_line, without_stamp
 from holdfast.engines.hardware.kernel_rules import Confidence

@@ -9,9 +9,9 @@ import click
 from holdfast.cli.connect.addresses import nats_option, reader_url
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import asked_by, require_once
+from holdfast.cli.connect.connect_options import reading_options
 from holdfast.cli.connect.database import read_rows
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import print_rows
 from holdfast.fresh_ids import uuid7

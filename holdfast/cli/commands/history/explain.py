@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.connect_options import reading_options
 from holdfast.cli.connect.database import Connection, read
-from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import checked_incident, full_id, numbers_of
 from holdfast.cli.output.tables import cell, json_text
 

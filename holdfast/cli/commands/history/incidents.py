@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.connect_options import reading_options
 from holdfast.cli.connect.database import read
-from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import recent_incidents
 from holdfast.cli.output.step_words import steps_lost
 from holdfast.cli.output.tables import Column, cell, print_rows, seconds

@@ -13,8 +13,8 @@ import asyncpg
 import click
 
 from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.connect_options import reading_options
 from holdfast.cli.connect.database import Connection, read
-from holdfast.cli.connect.options import reading_options
 from holdfast.cli.output.tables import cell, json_text, printable, render
 from holdfast.cli.values import WholeNumber
 

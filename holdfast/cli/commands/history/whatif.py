@@ -13,9 +13,9 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import as_of_now, reader_url
+from holdfast.cli.connect.command_tls import private_url
+from holdfast.cli.connect.connect_options import reading_options
 from holdfast.cli.connect.database import Connection, read
-from holdfast.cli.connect.network import private_url
-from holdfast.cli.connect.options import reading_options
 from holdfast.cli.incident_ids import checked_incident, full_id, number_or_id, numbers_of
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.step_words import steps_lost

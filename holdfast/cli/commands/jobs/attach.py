@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import both_urls
+from holdfast.cli.connect.connect_options import cluster_options
 from holdfast.cli.connect.database import Connection, read
-from holdfast.cli.connect.options import cluster_options
 from holdfast.cli.follow import training_job
 from holdfast.cli.follow.training_job import JobStatus
 from holdfast.cli.names import require_name

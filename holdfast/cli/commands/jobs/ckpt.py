@@ -25,9 +25,9 @@ from holdfast.cli.checkpoints.ckpt_locations import (
 from holdfast.cli.checkpoints.ckpt_plan import job_plan, lost_text, plan_text
 from holdfast.cli.checkpoints.ckpt_sizes import age_text, size_text, typed_bytes
 from holdfast.cli.connect.addresses import database_option, reader_url
+from holdfast.cli.connect.connect_options import json_option, reading_options
 from holdfast.cli.connect.database import read
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.connect.options import json_option, reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.cli.values import FilePath, NonEmptyText, WholeNumber

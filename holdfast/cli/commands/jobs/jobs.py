@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.connect_options import reading_options
 from holdfast.cli.connect.database import Connection, as_dicts, read
-from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.kept_steps import one_in
 from holdfast.cli.output.open_claims import OpenClaim, open_claims

@@ -18,7 +18,7 @@ import click
 from holdfast.cli.callers_world import callers_python, ranks_environment
 from holdfast.cli.code_upload import snapshot_for_script, snapshot_of
 from holdfast.cli.connect.addresses import both_elsewhere, both_urls
-from holdfast.cli.connect.options import cluster_options
+from holdfast.cli.connect.connect_options import cluster_options
 from holdfast.cli.connect.own_cluster import is_missing, own_cluster
 from holdfast.cli.follow.lost_saves import lost_saves
 from holdfast.cli.follow.training_job import follow

@@ -13,8 +13,8 @@ from holdfast.cli.connect.addresses import nats_option
 from holdfast.cli.connect.addresses import nats_url as find_nats_url
 from holdfast.cli.connect.ask import asked_by, require
 from holdfast.cli.connect.bus import connected
+from holdfast.cli.connect.connect_options import json_option
 from holdfast.cli.connect.directory import directory_option
-from holdfast.cli.connect.options import json_option
 from holdfast.cli.names import require_name
 from holdfast.cli.output.duration import Duration
 from holdfast.cli.output.tables import json_text

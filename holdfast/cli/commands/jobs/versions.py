@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from holdfast.cli.connect.addresses import reader_url
+from holdfast.cli.connect.connect_options import reading_options
 from holdfast.cli.connect.database import Connection, as_dicts, read
-from holdfast.cli.connect.options import reading_options
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import Column, json_text, printable, render, table
 from holdfast.cli.output.unknown_job import unknown_job

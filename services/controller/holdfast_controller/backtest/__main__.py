@@ -22,7 +22,7 @@ from holdfast_controller.backtest.costs import Costs, response_of
 from holdfast_controller.backtest.inputs import inputs_of
 from holdfast_controller.backtest.lockstep import Parting, Unexplained, compare
 from holdfast_controller.backtest.policies import changed, overlaid, rules_of
-from holdfast_controller.backtest.record import JobRecord, Record, RecordedJob
+from holdfast_controller.backtest.recorded_jobs import JobRecord, Record, RecordedJob
 
 SHOWN_MAX = 1000
 """Longest list of partings, and of decisions that are not reproduced, for one job."""

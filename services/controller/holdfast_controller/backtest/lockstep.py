@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engines.record.records import NO_RECORDS, NodeRecords
+from holdfast.engines.record.node_records import NO_RECORDS, NodeRecords
 from holdfast.events import AnyEvent, Event, NodeReleaseRequested
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_controller.backtest.inputs import Input
@@ -24,7 +24,7 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.members import concerns
 from holdfast_controller.plan.phase import Running
 from holdfast_controller.plan.planner import Planner
-from holdfast_controller.plan.record.keeping import released
+from holdfast_controller.plan.record.record_upkeep import released
 
 TIMES_DIFFER_S = 1.0
 """Difference of times that is no difference: the record lacks the moments of decisions that emitted no event."""

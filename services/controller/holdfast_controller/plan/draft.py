@@ -12,8 +12,8 @@ import msgspec
 from holdfast.code.manifest import Manifest
 from holdfast.engines.checks.references import NO_REFERENCES, Reference, References
 from holdfast.engines.record.history import NodeRecord
+from holdfast.engines.record.node_records import NO_RECORDS, NodeRecords
 from holdfast.engines.record.racks import RackFinding, suspect_racks
-from holdfast.engines.record.records import NO_RECORDS, NodeRecords
 from holdfast.events import Event, IncidentClosed, NodesReleased, NodesRequested, SharedFaultOver
 from holdfast.events.parts.job import Grant
 from holdfast.ids import derived_id
@@ -25,7 +25,7 @@ from holdfast.settings.decisions.warm_up import WarmUpPolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.mechanisms import MechanismPolicy
 from holdfast.settings.timeouts import Timeouts
-from holdfast_controller.plan.doubt.records import SharedFault
+from holdfast_controller.plan.doubt.doubt_records import SharedFault
 from holdfast_controller.plan.elastic import sizes
 from holdfast_controller.plan.incident.incident import ClosedIncident, Incident
 from holdfast_controller.plan.job import JobState

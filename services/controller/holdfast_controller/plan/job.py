@@ -12,7 +12,7 @@ from holdfast.engines.checks.result_log import ResultLog
 from holdfast.events.parts.job import Grant, JobSpec, KeptFor, Purpose
 from holdfast.growing import GrowingMap
 from holdfast_controller.plan.code.code_state import CodeState
-from holdfast_controller.plan.doubt.records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
+from holdfast_controller.plan.doubt.doubt_records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
 from holdfast_controller.plan.incident.incident import Alert, ClosedIncident, Failure, Incident, RankExit
 from holdfast_controller.plan.phase import (
     TRANSITIONS,

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 
 from holdfast.trainer.checkpoint import Checkpointer
+from holdfast.trainer.checkpoint.pace.rank_pace import SHARE_VARIABLE
 from holdfast.trainer.checkpoint.pace.spacing import WINDOW
-from holdfast.trainer.checkpoint.pace.start import SHARE_VARIABLE
 from holdfast.trainer.device import copies as copies_module
 from holdfast.trainer.device.copies import DeviceCopies
 from tests import accelerator

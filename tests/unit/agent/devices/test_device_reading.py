@@ -15,9 +15,9 @@ from holdfast.node.machine import Machine
 from holdfast.settings.findings.telemetry import TelemetryPolicy
 from holdfast.settings.inspections import InspectionPolicy
 from holdfast_agent.devices.asked_process import AskedProcess
+from holdfast_agent.devices.device_reading import DeviceReading, activity_of, growth, of_rank, together
 from holdfast_agent.devices.meters import ABSENT_S, HANGS_S, RESTS_S, Meter, NodeMeters, meters_of_node
 from holdfast_agent.devices.rdma_ports import RdmaPorts
-from holdfast_agent.devices.reading import DeviceReading, activity_of, growth, of_rank, together
 from holdfast_agent.inspections.node_hardware import Gpus
 
 FIELD = os.environ.get("HOLDFAST_FIELD_DATA", "")

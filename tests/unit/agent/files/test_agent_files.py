@@ -26,7 +26,7 @@ from holdfast_agent.companions.environment import RankFiles, public_environment,
 from holdfast_agent.files.directories import Directories
 from holdfast_agent.files.spool import MEASUREMENTS_KEPT_MAX, MEASUREMENTS_MAX, Lane, Spool
 from holdfast_agent.watching.reports import ReportFile, event_of
-from holdfast_agent.zygote.logs import PIECE_BYTES_MAX, Output, RotatingFile, Tail
+from holdfast_agent.zygote.rank_logs import PIECE_BYTES_MAX, Output, RotatingFile, Tail
 from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, commands, reports
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

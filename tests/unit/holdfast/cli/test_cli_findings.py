@@ -17,7 +17,7 @@ from holdfast.bus import Bus, event_message
 from holdfast.bus.in_memory import MemoryBroker, MemoryBus
 from holdfast.cli.connect import ask as asking
 from holdfast.cli.connect.database import DatabaseUnreachable, working
-from holdfast.cli.follow import findings, follower
+from holdfast.cli.follow import awaited_finding, follower
 from holdfast.cli.main import main
 from holdfast.events import Event, FailSlowLocated, JobTraced, encode
 from holdfast.events.parts.ranks import HangSuspect
@@ -87,9 +87,14 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    for module, name in ((findings, "reading"), (follower, "reading"), (findings, "connected"), (asking, "ask")):
+    for module, name in (
+        (awaited_finding, "reading"),
+        (follower, "reading"),
+        (awaited_finding, "connected"),
+        (asking, "ask"),
+    ):
         monkeypatch.setattr(module, name, getattr(made, name))
-    monkeypatch.setattr(findings, "READ_EVERY_S", 0.001)
+    monkeypatch.setattr(awaited_finding, "READ_EVERY_S", 0.001)
     return made
 
 

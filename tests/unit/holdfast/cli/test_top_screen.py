@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.cli.doctor.finding import Finding, Severity
 from holdfast.cli.output.overview import IncidentLine, JobLine, Overview
+from holdfast.cli.top.cluster_snapshot import Details, JobDetail, Snapshot, TopIncident, TopNode
 from holdfast.cli.top.screen import fitted, headline, lines, more_text, plain
-from holdfast.cli.top.snapshot import Details, JobDetail, Snapshot, TopIncident, TopNode
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OPEN = "01a22207-7fd9-7e0f-a27c-2b8055f481ff"

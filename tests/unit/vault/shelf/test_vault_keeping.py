@@ -11,11 +11,11 @@ from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast_vault.assignments import job_of
 from holdfast_vault.cuts import Cut
 from holdfast_vault.shelf import memory_budget
-from holdfast_vault.shelf.keeping import REFUSALS_MAX, SpareMemory, given_back, needed, unwanted
 from holdfast_vault.shelf.pins import Pins, StepMark
 from holdfast_vault.shelf.segments import SealedContents
 from holdfast_vault.shelf.shelf import Shelf
 from holdfast_vault.shelf.shelves import Shelves
+from holdfast_vault.shelf.wanted_steps import REFUSALS_MAX, SpareMemory, given_back, needed, unwanted
 
 NBYTES = 2 << 20
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.node.vault.seals import CHUNK_BYTES
 from holdfast_vault.shelf.held_process import Piece
-from holdfast_vault.shelf.snapshot import BLOCK_BYTES, CopyLayout, layout_problem
+from holdfast_vault.shelf.memory_snapshot import BLOCK_BYTES, CopyLayout, layout_problem
 
 places = st.lists(st.tuples(st.integers(1, 3 * CHUNK_BYTES), st.integers(0, BLOCK_BYTES)), min_size=1, max_size=6)
 

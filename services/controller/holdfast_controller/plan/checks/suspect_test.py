@@ -42,7 +42,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan import members
 from holdfast_controller.plan.checks import checks_run
 from holdfast_controller.plan.checks.suspect_verdict import GuessCost, judge_suspects
-from holdfast_controller.plan.doubt.records import SUSPECTS_TESTED_MIN
+from holdfast_controller.plan.doubt.doubt_records import SUSPECTS_TESTED_MIN
 from holdfast_controller.plan.draft import JobDecision, JobDraft, Rules
 from holdfast_controller.plan.generation import note_finished
 from holdfast_controller.plan.job import JobState, SuspectTest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from holdfast.events import Inspection
-from holdfast_controller.plan.doubt.records import Doubt
+from holdfast_controller.plan.doubt.doubt_records import Doubt
 from holdfast_controller.plan.doubt.replacement import replace_when_possible, withdraw
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts

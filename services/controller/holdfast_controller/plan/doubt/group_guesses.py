@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.events import EvictionRevoked, SuspectsTested
 from holdfast.events.parts.job import Grant
-from holdfast_controller.plan.doubt.records import GroupGuess
+from holdfast_controller.plan.doubt.doubt_records import GroupGuess
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import explained_by
 from holdfast_controller.plan.incident.incident import Failure

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.events import NodesAwaited, Withheld
 from holdfast.events.parts.job import Grant
-from holdfast_controller.plan.doubt.records import SUSPECTS_TESTED_MIN, Doubt, Replacement, leaving
+from holdfast_controller.plan.doubt.doubt_records import SUSPECTS_TESTED_MIN, Doubt, Replacement, leaving
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.recovery import handle_failure, new_incident_id

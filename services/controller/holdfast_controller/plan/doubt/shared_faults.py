@@ -15,7 +15,7 @@ from holdfast.events import EvictionRevoked, Inspection, NodeLost, SharedFaultFo
 from holdfast.events.parts.job import Grant
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
-from holdfast_controller.plan.doubt.records import LostNode, SharedFault
+from holdfast_controller.plan.doubt.doubt_records import LostNode, SharedFault
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import alerts
 from holdfast_controller.plan.incident.incident import Alert

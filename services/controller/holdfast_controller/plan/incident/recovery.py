@@ -12,8 +12,8 @@ from holdfast_controller.plan.code.updates import (
     is_of_present_code,
 )
 from holdfast_controller.plan.doubt import hints
+from holdfast_controller.plan.doubt.doubt_records import Doubt, leaving
 from holdfast_controller.plan.doubt.group_guesses import may_guess
-from holdfast_controller.plan.doubt.records import Doubt, leaving
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import blame
 from holdfast_controller.plan.evidence.conclusion import conclude

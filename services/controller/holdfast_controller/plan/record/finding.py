@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.engines.record.chance import chance_of, elsewhere, log_odds, present_chance
 from holdfast.engines.record.history import SURE, Mark, MarkKind, NodeRecord
-from holdfast.engines.record.records import NodeRecords
+from holdfast.engines.record.node_records import NodeRecords
 from holdfast.settings.decisions.record import RecordPolicy
 from holdfast.symptoms import Symptom
 

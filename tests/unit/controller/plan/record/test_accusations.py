@@ -7,7 +7,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from holdfast.engines.record.history import Mark, MarkKind, NodeRecord
-from holdfast.engines.record.records import NodeRecords
+from holdfast.engines.record.node_records import NodeRecords
 from holdfast.events import ChecksStarted, Eviction, EvictionRevoked, Inspection, Withheld
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.mechanisms import MechanismPolicy

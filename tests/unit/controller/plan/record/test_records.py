@@ -15,13 +15,13 @@ from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.retention import RetentionPolicy
 from holdfast.symptoms import Symptom
+from holdfast_controller.plan.doubt.doubt_records import GroupGuess
 from holdfast_controller.plan.doubt.group_guesses import may_guess, refute
-from holdfast_controller.plan.doubt.records import GroupGuess
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.evidence.rank_exits import EXITS_MAX
 from holdfast_controller.plan.incident.incident import Failure, Incident
-from holdfast_controller.plan.record.keeping import is_outdated
 from holdfast_controller.plan.record.noting import note, note_cleared
+from holdfast_controller.plan.record.record_upkeep import is_outdated
 from holdfast_controller.service import Controller
 from holdfast_controller.store import RECORDS, TABLES
 from tests.scenes.failing_job import ECC, NOW, FailingJob

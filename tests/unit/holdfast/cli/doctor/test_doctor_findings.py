@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.cli.checkpoints.odds import Loss, Plan
+from holdfast.cli.doctor.cluster_findings import findings_of
 from holdfast.cli.doctor.facts import (
     SERVICES,
     BusFacts,
@@ -28,7 +29,6 @@ from holdfast.cli.doctor.facts import (
     WentBack,
 )
 from holdfast.cli.doctor.finding import Finding, Severity
-from holdfast.cli.doctor.findings import findings_of
 
 GB = 1_000_000_000
 

@@ -12,7 +12,7 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.orders.node import NodeOrder, Placement
 from holdfast.orders.signatures import OrderSigner
 from holdfast.subjects import DESIRED_BUCKET
-from holdfast_controller.order_repair import correction, truths
+from holdfast_controller.node_order_repair import correction, truths
 from tests.scenes.order_keys import KEYS, SIGNER, private_keys, signed
 
 SPEC = JobSpec(name="job", script="train.py", cwd="/", directory="/jobs/job")

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.engines.record.chance import NOTHING_ELSEWHERE, Elsewhere, chance_of, elsewhere, log_odds
 from holdfast.engines.record.history import MARKS_MAX, Mark, MarkKind, NodeRecord
-from holdfast.engines.record.records import NodeRecords
+from holdfast.engines.record.node_records import NodeRecords
 from holdfast.settings.decisions.record import RecordPolicy
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.engines.record.chance import elsewhere
 from holdfast.engines.record.history import Mark, MarkKind, NodeRecord
-from holdfast.engines.record.records import NodeRecords
+from holdfast.engines.record.node_records import NodeRecords
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ from holdfast.node.ledger.ledger_file import LedgerWriter
 from holdfast.node.ledger.ledger_reader import LedgerReader
 from holdfast.trainer.phases import bind, binding
 from holdfast.trainer.steps import frameworks, loads, optimizer_steps, saves
-from holdfast.trainer.steps.start import GENERATION_VARIABLE
+from holdfast.trainer.steps.step_start import GENERATION_VARIABLE
 
 REGISTER = ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")
 ADAM, SGD = torch.optim.Adam, torch.optim.SGD

@@ -14,7 +14,7 @@ import torch
 from holdfast.node.ledger.ledger_layout import Source
 from holdfast.trainer.steps import saves
 from holdfast.trainer.steps.notes import FOLDER
-from holdfast.trainer.steps.start import GENERATION_VARIABLE, Saved, StepStart
+from holdfast.trainer.steps.step_start import GENERATION_VARIABLE, Saved, StepStart
 
 SNAPSHOT = {"epoch": 2, "weights": torch.ones(3)}
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from holdfast.node.ledger.ledger_layout import Source
-from holdfast.trainer.steps.start import GENERATION_VARIABLE, SUBMITTED_VARIABLE, StepStart, count_of, number_in
+from holdfast.trainer.steps.step_start import GENERATION_VARIABLE, SUBMITTED_VARIABLE, StepStart, count_of, number_in
 
 MINUTE_S = 60.0
 

@@ -9,8 +9,8 @@ import pytest
 from holdfast.trainer.checkpoint.pace.agreement import Agreed, Alone
 from holdfast.trainer.checkpoint.pace.keep_pace import NOT_MEASURED, KeepPace
 from holdfast.trainer.checkpoint.pace.meters import HostMeter
+from holdfast.trainer.checkpoint.pace.rank_pace import SHARE_MAX, share_max
 from holdfast.trainer.checkpoint.pace.spacing import EVERY_MAX, WINDOW, Limit
-from holdfast.trainer.checkpoint.pace.start import SHARE_MAX, share_max
 
 LIMIT = Limit(share=0.02, keep_s=0.001)
 

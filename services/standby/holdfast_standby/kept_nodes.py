@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from holdfast.events import IncidentClosed, Suspension
-from holdfast_standby.draft import InventoryDraft
+from holdfast_standby.inventory_draft import InventoryDraft
 from holdfast_standby.state import Claim, Node
 
 AFTER_PAUSE = timedelta(minutes=10)

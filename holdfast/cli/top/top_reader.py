@@ -15,13 +15,13 @@ import asyncpg
 import click
 
 from holdfast.cli.connect.database import Connection, DatabaseUnreachable, reading, working
+from holdfast.cli.doctor.cluster_findings import findings_of
 from holdfast.cli.doctor.finding import Finding
-from holdfast.cli.doctor.findings import findings_of
-from holdfast.cli.doctor.reading import read_cluster
+from holdfast.cli.doctor.reading_all import read_cluster
 from holdfast.cli.doctor.whereabouts import Whereabouts
 from holdfast.cli.incident_ids import recent_incidents
 from holdfast.cli.output.overview import Overview, database_overview
-from holdfast.cli.top.snapshot import Details, JobDetail, Snapshot, TopIncident, TopNode
+from holdfast.cli.top.cluster_snapshot import Details, JobDetail, Snapshot, TopIncident, TopNode
 from holdfast.clock import Now, system_now
 
 EVERY_S = 1.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.cli.connect.network import network_policy
+from holdfast.cli.connect.command_tls import network_policy
 from holdfast.cli.doctor.facts import Facts
 from holdfast.cli.doctor.reading_bus import read_bus
 from holdfast.cli.doctor.reading_database import read_database

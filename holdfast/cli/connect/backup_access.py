@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.connect.command_tls import private_url
 from holdfast.cli.connect.directory import cluster_errors
-from holdfast.cli.connect.network import private_url
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import ClusterInfo
 from holdfast.embedded.servers.postgres import programs
