@@ -11,8 +11,15 @@ from typing import Any
 import fsspec
 import pytest
 
-from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, DamagedCheckpoint, Superseded
+from holdfast.trainer.checkpoint.errors import (
+    CheckpointError,
+    CheckpointMismatch,
+    DamagedCheckpoint,
+    DirectoryTaken,
+    Superseded,
+)
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
+from holdfast.trainer.checkpoint.objects.object_presence import ObjectPresence
 from holdfast.trainer.checkpoint.objects.object_store import PIECE_BYTES, ObjectStorage
 from holdfast.trainer.checkpoint.storage.directory import VAULT, DirectoryStorage, Storage
 from holdfast.trainer.checkpoint.storage.folder import StepState
@@ -99,6 +106,35 @@ def test_publishing_a_step_again_replaces_it(opened: Opener) -> None:
     storage.publish(manifest(7, 19))
     assert content(storage, 7) == b"second, unpublished"
     assert found(storage) == [(7, "complete")]
+
+
+def test_a_job_changes_nothing_where_another_one_writes(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    # This process lives; without further beats nothing of it is left when the stores are gone.
+    monkeypatch.setattr(ObjectPresence, "begin", ObjectPresence.write)
+    first, late = opened(owner=Owner("mine", 1, 1)), opened(owner=Owner("other", 2, 1))
+    late.claim()
+    hold(first)
+    save(first, 7)
+    changes: list[Callable[[], object]] = [
+        partial(hold, late),
+        partial(save, late, 7, b"others"),
+        partial(late.retain, Retention(1)),
+        partial(late.set_aside, 7, "damaged"),
+    ]
+    for change in changes:
+        with pytest.raises(DirectoryTaken, match=r"job mine writes its checkpoints to .* too"):
+            change()
+    assert content(late, 7) == b"data", "what another job writes may be read, as by an evaluation"
+    save(opened(owner=Owner("mine", 1, 1), prefix=VAULT), 8)
+    again = opened(owner=Owner("mine", 1, 2))
+    hold(again)
+    save(again, 9)
+    assert sorted(again.steps()) == [7, 8, 9]
+
+
+def hold(storage: Storage) -> None:
+    assert isinstance(storage, DirectoryStorage | ObjectStorage)
+    storage.hold()
 
 
 def test_leftovers_of_an_attempt_are_neither_published_nor_kept(opened: Opener) -> None:

@@ -48,6 +48,7 @@ from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, Chec
 from holdfast.trainer.checkpoint.layout.part_format import LoadPlanner, PartReader, PartWriter, plan_part
 from holdfast.trainer.checkpoint.layout.state_marks import KeyedState, PerRank, PerShard, RngState
 from holdfast.trainer.checkpoint.memory_tier import UNUSABLE, MemoryTier
+from holdfast.trainer.checkpoint.objects.object_store import ObjectStorage
 from holdfast.trainer.checkpoint.other_size import OtherSize
 from holdfast.trainer.checkpoint.pace.rank_pace import pace_of
 from holdfast.trainer.checkpoint.restore_choice import ReadOnlyChoice, RestoreChoice
@@ -313,7 +314,7 @@ class Checkpointer:
         return True
 
     def _hold(self) -> None:
-        if self._rank == 0 and isinstance(self._storage, DirectoryStorage):
+        if self._rank == 0 and isinstance(self._storage, DirectoryStorage | ObjectStorage):
             with ended_if_superseded():
                 self._storage.hold()
 

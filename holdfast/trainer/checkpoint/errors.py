@@ -36,6 +36,15 @@ class DirectoryTaken(CheckpointError):
     """Another job, which may be one of another cluster, writes there: each would remove the other's steps."""
 
 
+def taken(root: object, job: str, process: str = "") -> DirectoryTaken:
+    """Return the error for a place where this job writes; `process` is its rank 0, if that is known."""
+    by = f" ({process})" if process else ""
+    return DirectoryTaken(
+        f"job {job} writes its checkpoints to {root} too{by}, and each would remove the other's steps: "
+        "give one of them another directory (--job-dir, or that of its Checkpointer), or end one"
+    )
+
+
 @contextmanager
 def ended_if_superseded() -> Iterator[None]:
     """End the rank if a newer generation has taken the directory over."""

@@ -30,6 +30,8 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     holders: dict[str, tuple[int, int]] = {}
     """By job: when it was submitted, in ms, and the generation that has claimed the checkpoints."""
+    writer: tuple[str, int] | None = None
+    """The submission that changes the checkpoints, by its job's name and time in ms; None: any may."""
     steps: dict[int, str] = {}
     set_aside: tuple[SetAside, ...] = ()
 
@@ -39,6 +41,13 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
             return None
         holder = Owner(owner.job, *self.holders[owner.job])
         return holder if owner.precedes(holder) else None
+
+    def other_writer(self, owner: Owner) -> Owner | None:
+        """Return the submission that has the checkpoints, if it is another one than this owner's."""
+        if not owner.job or self.writer is None:
+            return None
+        writer = Owner(*self.writer)
+        return None if writer.is_of_run(owner) else writer
 
     def locations(self) -> Iterator[str]:
         """The locations of the objects that must be kept."""
@@ -51,6 +60,13 @@ def claimed(catalogue: Catalogue, owner: Owner) -> Catalogue:
     if not owner.job or catalogue.successor_of(owner):
         return catalogue
     return msgspec.structs.replace(catalogue, holders=catalogue.holders | {owner.job: owner[1:]})
+
+
+def held(catalogue: Catalogue, owner: Owner, before: Owner | None) -> Catalogue:
+    """Return the catalogue with this owner's submission as its writer, in place of `before` and of no other."""
+    if catalogue.other_writer(owner) not in (None, before):
+        return catalogue
+    return msgspec.structs.replace(catalogue, writer=(owner.job, owner.submitted_ms))
 
 
 def published(catalogue: Catalogue, step: int, location: str) -> Catalogue:

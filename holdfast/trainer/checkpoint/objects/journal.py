@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from holdfast.decoding import UNREADABLE
-from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, Superseded
+from holdfast.trainer.checkpoint.errors import CheckpointError, CheckpointMismatch, Superseded, taken
 from holdfast.trainer.checkpoint.objects.catalogue import FORMAT, Catalogue
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 
@@ -47,14 +47,17 @@ class Journal:
         """Return the catalogue that counts. OSErrors of the store come through."""
         return self._newest()[1]
 
-    def change(self, change: Callable[[Catalogue], Catalogue]) -> Catalogue:
+    def change(self, change: Callable[[Catalogue], Catalogue], *, is_writing: bool = False) -> Catalogue:
         """Apply `change` to the newest catalogue, if it makes a difference, and return the newest catalogue after it.
 
-        Raises Superseded if a newer generation has claimed the checkpoints.
+        Raises Superseded if a newer generation has claimed the checkpoints, and with `is_writing` DirectoryTaken if
+        another job has them.
         """
         for _ in range(ATTEMPTS_MAX):
             number, current = self._newest()
             self.refuse_if_superseded(current)
+            if is_writing and (other := current.other_writer(self._owner)):
+                raise taken(self._root, other.job)
             wanted = change(current)
             if wanted == current:
                 return current

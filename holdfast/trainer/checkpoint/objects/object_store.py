@@ -22,16 +22,25 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
+from holdfast.trainer.checkpoint.errors import (
+    CheckpointError,
+    DamagedCheckpoint,
+    DirectoryTaken,
+    Superseded,
+    taken,
+)
 from holdfast.trainer.checkpoint.layout.manifest import MANIFEST, CheckpointManifest, encode_manifest
 from holdfast.trainer.checkpoint.objects import catalogue
 from holdfast.trainer.checkpoint.objects.journal import Journal
+from holdfast.trainer.checkpoint.objects.object_presence import ObjectPresence
 from holdfast.trainer.checkpoint.storage.directory import SET_ASIDE_MAX, sizes
 from holdfast.trainer.checkpoint.storage.folder import Folder, FoundCheckpoint, StepState, whole_manifest
+from holdfast.trainer.checkpoint.storage.presence import words_of
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, owner_of
 
@@ -59,6 +68,7 @@ class ObjectStorage:
         self._owner = owner
         self._prefix = prefix
         self._journal = Journal(filesystem, self._root, owner)
+        self._has_looked = self._is_held = False
 
     def claim(self) -> None:
         try:
@@ -68,6 +78,35 @@ class ObjectStorage:
             if not isinstance(error.__cause__, PermissionError):
                 raise
             log.warning("%s is only read, it cannot be written: %s", self._url, error.__cause__)
+
+    def hold(self) -> None:
+        """Take the checkpoints for this job until the process ends: other jobs that would write here are refused.
+
+        Raises DirectoryTaken if another one writes here, and Superseded. Waits up to
+        `object_presence.STALE_S` for a sign of life of one that another machine has begun.
+        """
+        if not self._owner.job or self._is_held:
+            return
+        shown = ObjectPresence(self._fs, self._root, self._owner)
+        try:
+            with self._explained("held"):
+                self._hold(shown)
+        except (DirectoryTaken, Superseded):
+            shown.end()
+            raise
+        except CheckpointError as error:
+            # What is written next fails for the same reason, and its error counts.
+            log.warning("other jobs do not see that this one writes to %s: %s", self._url, error)
+        self._is_held = True
+
+    def _hold(self, shown: ObjectPresence) -> None:
+        current = self._claim()
+        shown.begin()
+        while (before := current.other_writer(self._owner)) is not None or current.writer is None:
+            if before is not None:
+                self._refuse_if_lives(shown, before)
+            # If another one has begun in this moment, it is the next to be looked at.
+            current = self._journal.change(partial(catalogue.held, owner=self._owner, before=before))
 
     def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:
         with self._explained("written"):
@@ -83,7 +122,9 @@ class ObjectStorage:
             before = self._claim()
             location = self._next(before, manifest.step)
             self._fs.pipe_file(f"{self._root}/{location}/{MANIFEST}", encode_manifest(manifest))
-            after = self._journal.change(lambda current: catalogue.published(current, manifest.step, location))
+            after = self._journal.change(
+                lambda current: catalogue.published(current, manifest.step, location), is_writing=True
+            )
         self._remove_replaced(set(before.locations()) - set(after.locations()), location, manifest)
         return f"{self._url}/{location}"
 
@@ -117,15 +158,18 @@ class ObjectStorage:
         return self._published(step).read(name, offset, size)
 
     def set_aside(self, step: int, label: str) -> None:
+        self.hold()
         with self._explained("set aside"):
             self._claim()
-            self._journal.change(lambda current: catalogue.moved_aside(current, step, label))
+            self._journal.change(lambda current: catalogue.moved_aside(current, step, label), is_writing=True)
 
     def retain(self, retention: Retention) -> None:
         old = outdated(sizes(self, retention), retention)
         with self._explained("removed"):
             before = self._claim()
-            after = self._journal.change(lambda current: catalogue.retained(current, old, SET_ASIDE_MAX))
+            after = self._journal.change(
+                lambda current: catalogue.retained(current, old, SET_ASIDE_MAX), is_writing=True
+            )
             abandoned = {
                 location
                 for owner, location in self._locations()
@@ -167,7 +211,22 @@ class ObjectStorage:
 
     def _claim(self) -> catalogue.Catalogue:
         """Return the newest catalogue, which is this owner's to change."""
+        if not self._has_looked:
+            self._refuse_if_older_lives()
+            self._has_looked = True
         return self._journal.change(lambda current: catalogue.claimed(current, self._owner))
+
+    def _refuse_if_older_lives(self) -> None:
+        """Raise DirectoryTaken if an earlier submission of this name writes here: a claim would end it."""
+        before = self._journal.newest().other_writer(self._owner)
+        if before is not None and before.job == self._owner.job and before.submitted_ms < self._owner.submitted_ms:
+            shown = ObjectPresence(self._fs, self._root, self._owner)
+            shown.write()
+            self._refuse_if_lives(shown, before)
+
+    def _refuse_if_lives(self, shown: ObjectPresence, other: Owner) -> None:
+        if (writer := shown.living(other)) is not None:
+            raise taken(self._url, other.job, words_of(writer))
 
     def _newest(self) -> catalogue.Catalogue:
         with self._explained("read"):

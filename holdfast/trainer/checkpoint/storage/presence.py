@@ -62,7 +62,7 @@ class Sighting(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"process {self.writer.pid} on {ascii(self.writer.host)[1:-1][:64]}"
+        return words_of(self.writer)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -72,6 +72,10 @@ _decode = msgspec.json.Decoder(Writer).decode
 def this_machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def words_of(writer: Writer) -> str:
+    return f"process {writer.pid} on {ascii(writer.host)[1:-1][:64]}"
 
 
 class Presence:

@@ -37,7 +37,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from holdfast.node.durable import sync_directory
-from holdfast.trainer.checkpoint.errors import CheckpointError, DirectoryTaken, Superseded
+from holdfast.trainer.checkpoint.errors import CheckpointError, DirectoryTaken, Superseded, taken
 from holdfast.trainer.checkpoint.storage import presence
 from holdfast.trainer.checkpoint.storage.presence import Life, Presence
 
@@ -217,10 +217,7 @@ class Workplace:
                 raise self._taken(owner, seen.words)
 
     def _taken(self, owner: Owner, process: str) -> DirectoryTaken:
-        return DirectoryTaken(
-            f"job {owner.job} writes its checkpoints to {self._root} too ({process}), and each would remove the "
-            "other's steps: give one of them another directory (--job-dir, or that of its Checkpointer), or end one"
-        )
+        return taken(self._root, owner.job, process)
 
     def _strangers(self) -> list[Owner]:
         """Return the owners here that are no generation of this submission, and were not revoked."""
