@@ -209,6 +209,9 @@ class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """Tag in that log."""
     logged_step: Integer | None = None
     """Step in that log."""
+    elsewhere: Literal["", "sound", "bad"] = ""
+    """What other nodes reported of `quantity` at `step`; "": nothing. If it was bad there too, as a number is that was
+    reduced over all ranks, `rank` is only the one that reported first."""
 
 
 class StepsCertified(Finding, frozen=True, kw_only=True, omit_defaults=True):

@@ -243,7 +243,8 @@ def _(event: events.BadNumber) -> str:
     change = f"rose to {event.value}, its level was {event.level}" if event.kind == "jump" else f"is {event.kind}"
     certified = "no step is certified" if event.certified is None else f"certified up to step {event.certified}"
     log = f" ({event.tag} at {event.logged_step} of a {event.told_by} log)" if event.told_by else ""
-    return f"{event.quantity.replace('_', ' ')}{rank} {change} at step {event.step}, {certified}{log}"
+    elsewhere = f", and is {event.elsewhere} on other nodes" if event.elsewhere else ""
+    return f"{event.quantity.replace('_', ' ')}{rank} {change} at step {event.step}{elsewhere}, {certified}{log}"
 
 
 # --- actions -------------------------------------------------------------------------------------------

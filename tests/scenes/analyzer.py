@@ -13,7 +13,7 @@ from holdfast.events import AnyEvent, BadNumber, StepsCertified, StepsMeasured
 from holdfast.events.parts.samples import StepSample
 from holdfast.ids import named_id
 from holdfast.settings.load import Settings
-from holdfast_analyzer.engines.bad_numbers.bad_numbers import EMIT_EVERY
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import COMPARED_WITHIN, EMIT_EVERY
 from holdfast_analyzer.engines.bad_numbers.bad_numbers_engine import KNOWN
 from holdfast_analyzer.engines.telemetry.telemetry_engine import MODELS
 from holdfast_analyzer.register import engines_of
@@ -96,21 +96,33 @@ class Scene:
         self.analyzer = Analyzer(engines_of(Settings()))
         self.analyzer.load(self.rows)
 
-    def receive(self, *received: AnyEvent, commits: bool = True) -> Effect:
+    def receive(self, *received: AnyEvent, commits: bool = True, waits: bool = True) -> Effect:
+        """Handle the events; with `waits` as much time passes then as a fault waits for reports of other nodes."""
         effect = Effect()
         for event in received:
             self.now += self.event_every
             effect = self.analyzer.on_event(event, self.now)
-            if not commits:
-                continue
-            self.analyzer.adopt(effect)
-            for row in effect.rows:
-                if row.row is None:
-                    del self.rows[row.table.name][row.key]
-                else:
-                    self.rows[row.table.name][row.key] = row.row
-            self.emitted += [emitted for emitted in effect.events if isinstance(emitted, BadNumber | StepsCertified)]
+            if commits:
+                self._adopt(effect)
+        if waits:
+            effect = effect.together(self.wait(commits=commits))
         return effect
+
+    def wait(self, *, commits: bool = True) -> Effect:
+        self.now += COMPARED_WITHIN
+        effect = self.analyzer.on_time(self.now, None)
+        if commits:
+            self._adopt(effect)
+        return effect
+
+    def _adopt(self, effect: Effect) -> None:
+        self.analyzer.adopt(effect)
+        for row in effect.rows:
+            if row.row is None:
+                del self.rows[row.table.name][row.key]
+            else:
+                self.rows[row.table.name][row.key] = row.row
+        self.emitted += [emitted for emitted in effect.events if isinstance(emitted, BadNumber | StepsCertified)]
 
     @property
     def certified(self) -> tuple[int, int] | None:

@@ -16,7 +16,8 @@ from holdfast.settings.findings.corruption import CorruptionPolicy
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.settings.load import Settings
 from holdfast_analyzer.engines.bad_numbers import bad_numbers
-from holdfast_analyzer.engines.bad_numbers.bad_numbers import BadNumbers, NumberFault, NumberReading
+from holdfast_analyzer.engines.bad_numbers.bad_numbers import BadNumbers
+from holdfast_analyzer.engines.bad_numbers.readings import NumberFault, NumberReading
 from holdfast_analyzer.engines.hang import hang_answers
 from holdfast_analyzer.engines.hang.hang_engine import HangEngine
 from holdfast_analyzer.engines.slow import slow_location, slow_vote
@@ -149,7 +150,7 @@ FINDS: tuple[Policy, ...] = (
     Policy(
         name="ignores_norms",
         about="a gradient norm that is not finite does not matter",
-        patches=(Patch(bad_numbers, "_reading", _afterwards(_no_norm_that_is_not_finite)),),
+        patches=(Patch(bad_numbers, "reading_of", _afterwards(_no_norm_that_is_not_finite)),),
     ),
     Policy(
         name="finds_no_jump",

@@ -10,6 +10,7 @@ from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
+from holdfast_controller.plan.loss.lost_steps import has_checkpoints
 from holdfast_controller.plan.phase import ReplayProgress
 
 TRAINING_SHARE = 0.5
@@ -18,7 +19,7 @@ TRAINING_SHARE = 0.5
 
 def can_replay(state: JobState) -> bool:
     """Return True if a replay does no harm: Holdfast can keep it from writing only checkpoints that it knows of."""
-    if not state.has_checkpoints or state.vacancies:
+    if not has_checkpoints(state) or state.vacancies:
         return False
     try:
         plan_replay(state.spec.topology())

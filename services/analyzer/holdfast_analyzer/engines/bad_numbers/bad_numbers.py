@@ -6,6 +6,9 @@ still show a fault but certify nothing. A step is complete when all ranks have r
 in order, so steps complete in order too. Some scripts report NaN for a rank that never has a number: a rank's NaN
 before its first number is no reading.
 
+A loss that is not finite waits, for a moment, for what other nodes report of that step: a number that was reduced over
+all ranks is bad on all of them, and the order of the reports names nobody.
+
 A quantity that no rank reports by the library is read from the training logs, if there are any (ADR 10). A log may be
 late: its numbers show faults, but certify steps only if the library reports no quantity at all.
 """
@@ -24,44 +27,27 @@ from holdfast.events.parts.samples import LoggedSample, StepSample
 from holdfast.ids import derived_id
 from holdfast.settings.findings.corruption import CorruptionPolicy
 from holdfast_analyzer.engines.bad_numbers.logged_steps import LoggedSteps
+from holdfast_analyzer.engines.bad_numbers.readings import (
+    QUANTITIES,
+    NumberFault,
+    NumberReading,
+    OpenStep,
+    Quantity,
+    fault_of,
+    not_finite,
+    reading_of,
+)
 
 SOURCE = "analyzer"
 EMIT_EVERY = timedelta(seconds=2)
+COMPARED_WITHIN = timedelta(seconds=2)
+"""Most time that a fault waits for what other nodes report of its step. Agents report every second."""
 LEVEL_STEPS = 32
 """Number of clean steps whose median is the running level."""
 LEVEL_STEPS_MIN = 8
 """With fewer there is no level: the first steps of a training are far above the rest."""
 INCOMPLETE_MAX = 1000
 """Most steps that wait for a rank's report. Ranks are never that far apart: older ones were lost."""
-
-Quantity = Literal["loss", "grad_norm"]
-Kind = Literal["nan", "inf", "jump"]
-QUANTITIES: tuple[Quantity, ...] = ("loss", "grad_norm")
-
-
-class NumberReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of one quantity that one rank reported for a step."""
-
-    step: int
-    quantity: Quantity
-    rank: int
-    value: float | None
-    """None: it is not finite."""
-    not_finite: Literal["", "nan", "inf"] = ""
-
-
-class NumberFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A number that is not finite (`value` None), or far above the level."""
-
-    step: int
-    quantity: Quantity
-    kind: Kind
-    rank: int
-    value: float | None
-    level: float | None
-    told_by: Literal["", "tensorboard", "wandb"] = ""
-    tag: str = ""
-    logged_step: int | None = None
 
 
 class StoredNumbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +65,6 @@ class StoredNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """By quantity, the ranks that have reported a number: NaN from one of them is a fault."""
     logged: dict[str, tuple[int, ...]] = {}
     """The same for training logs."""
-
-
-class _OpenStep(msgspec.Struct):
-    reports: int = 0
-    worst: dict[Quantity, NumberReading] = msgspec.field(default_factory=dict)
-    unknown: dict[Quantity, NumberReading] = msgspec.field(default_factory=dict)
-    """NaN from ranks that have never reported a number."""
 
 
 class BadNumbers:
@@ -111,13 +90,15 @@ class BadNumbers:
         """True if `known()` must be stored although there is no finding."""
         self._emitted_certified = (self._generation, self._certified)
         self._emitted_at: datetime | None = None
+        self._left: BadNumber | None = None
+        """Finding of an earlier generation that is not committed."""
         self._start()
         # The bus may deliver the steps of this generation again, to be compared with a level that is of later ones.
         self._judged_before = known.judged if known else -1
 
     def _start(self) -> None:
         self._positions: dict[str, int] = {}
-        self._incomplete: dict[int, _OpenStep] = {}
+        self._incomplete: dict[int, OpenStep] = {}
         self._newest = -1
         self._clean: deque[int] = deque(maxlen=self._policy.certified_after_steps)
         self._runs: dict[Quantity, list[NumberFault]] = {name: [] for name in QUANTITIES}
@@ -125,12 +106,17 @@ class BadNumbers:
         self._logged_runs: dict[tuple[int, Quantity], list[NumberFault]] = {}
         self._fault: NumberFault | None = None
         self._emitted_fault: NumberFault | None = None
+        self._waits: tuple[str, datetime] | None = None
+        """The event that showed the fault, and when: other nodes have not reported of its step yet."""
 
     def take(self, event: StepsMeasured) -> None:
         generation = event.generation or 0
         if generation < self._generation or not event.samples:
             return
         if generation > self._generation:
+            if self._waits is not None and self._fault is not None:
+                # Its ranks ended before all had reported.
+                self._left = self._bad_number(self._fault, *self._waits)
             self._begin(generation, event)
         samples = sorted(event.samples, key=lambda sample: sample.step)
         for sample in samples:
@@ -139,10 +125,10 @@ class BadNumbers:
             if sample.grad_norm is not None:
                 self._numbered["grad_norm"].add(sample.rank)
             if "loss" in sample.not_finite and sample.rank in self._numbered["loss"]:
-                self._find(_fault(_not_finite("loss", sample), None))
+                self._find(fault_of(not_finite("loss", sample), None))
         if self._is_next(event):
             for sample in samples:
-                self._count(sample, event.world_size)
+                self._count(sample, event.node or "", event.world_size)
 
     def take_logged(self, event: NumbersLogged) -> None:
         if (event.generation or 0) != self._generation:
@@ -165,7 +151,7 @@ class BadNumbers:
     def _judge_logged(self, sample: LoggedSample, event: NumbersLogged) -> None:
         is_clean, readings = True, list[NumberReading]()
         for name in QUANTITIES:
-            reading = None if self._numbered[name] else _reading(name, sample)
+            reading = None if self._numbered[name] else reading_of(name, sample)
             if reading is None or (reading.value is None and sample.rank not in self._logged[name]):
                 continue
             run = self._logged_runs.setdefault((sample.rank, name), [])
@@ -232,24 +218,22 @@ class BadNumbers:
         self._positions[event.node or ""] = event.before + len(event.samples) + event.missed
         return True
 
-    def _count(self, sample: StepSample, world_size: int) -> None:
-        step = self._incomplete.setdefault(sample.step, _OpenStep())
+    def _count(self, sample: StepSample, node: str, world_size: int) -> None:
+        step = self._incomplete.setdefault(sample.step, OpenStep())
         step.reports += 1
         for name in QUANTITIES:
-            if (reading := _reading(name, sample)) is None:
+            if (reading := reading_of(name, sample)) is None:
                 continue
             if reading.value is None and sample.rank not in self._numbered[name]:
                 step.unknown[name] = reading
             else:
-                before = step.worst.get(name)
-                if before is None or _size(reading) > _size(before):
-                    step.worst[name] = reading
+                step.add(reading, node)
         if step.reports == world_size:
             self._complete(sample.step, self._incomplete.pop(sample.step))
         elif len(self._incomplete) > INCOMPLETE_MAX:
             del self._incomplete[min(self._incomplete)]
 
-    def _complete(self, number: int, step: _OpenStep) -> None:
+    def _complete(self, number: int, step: OpenStep) -> None:
         self._newest = max(self._newest, number)
         if self._count_numbered() > self._stored_numbered:
             # Not before all ranks have reported: one row instead of one for each node.
@@ -267,6 +251,8 @@ class BadNumbers:
                 self._runs[name].clear()
                 continue
             is_clean = False
+            suspect = msgspec.structs.replace(suspect, elsewhere=self._elsewhere(name, step))
+            self._compared(suspect)
             self._runs[name].append(suspect)
             if len(self._runs[name]) == self._steps_of_fault(name):
                 self._find(self._runs[name][0])
@@ -278,6 +264,20 @@ class BadNumbers:
                 self._levels[name].append((number, reading.value))
             self._add_clean(number)
 
+    def _elsewhere(self, name: Quantity, step: OpenStep) -> Literal["", "sound", "bad"]:
+        other = step.elsewhere.get(name)
+        if other is None:
+            return ""
+        return "sound" if self._suspect(other) is None else "bad"
+
+    def _compared(self, suspect: NumberFault) -> None:
+        """Note what other nodes reported of the step of a fault that was found before they had."""
+        fault = self._fault
+        if fault is None or fault == self._emitted_fault:
+            return
+        if (fault.step, fault.quantity) == (suspect.step, suspect.quantity):
+            self._fault = msgspec.structs.replace(fault, elsewhere=suspect.elsewhere)
+
     def _add_clean(self, number: int) -> None:
         self._clean.append(number)
         if len(self._clean) == self._clean.maxlen:
@@ -286,10 +286,10 @@ class BadNumbers:
     def _suspect(self, reading: NumberReading) -> NumberFault | None:
         level = self._level(reading.quantity)
         if reading.value is None:
-            return _fault(reading, level)
+            return fault_of(reading, level)
         if level is None or level <= 0 or reading.value < self._policy.jump_factor * level:
             return None
-        return _fault(reading, level)
+        return fault_of(reading, level)
 
     def _level(self, name: Quantity) -> float | None:
         readings = self._levels[name]
@@ -306,38 +306,58 @@ class BadNumbers:
             self._fault = msgspec.structs.replace(fault, level=self._level(fault.quantity))
             self.doubt(fault.step)
 
+    def overdue(self, now: datetime) -> tuple[BadNumber | StepsCertified, ...]:
+        """Return the finding of a fault that has waited long enough for the reports of other nodes."""
+        if self._waits is None or now - self._waits[1] < COMPARED_WITHIN:
+            return ()
+        return self.findings(self._waits[0], now)
+
     def findings(self, cause: str, now: datetime) -> tuple[BadNumber | StepsCertified, ...]:
         """Return the findings to emit: of faults only the earliest, and again if an earlier one is found later."""
-        found: list[BadNumber | StepsCertified] = []
-        common: dict[str, Any] = {
-            "at": now,
-            "source": SOURCE,
-            "job": self.job,
-            "generation": self._generation,
-            "cause": cause,
-        }
+        found: list[BadNumber | StepsCertified] = [] if self._left is None else [self._left]
         fault = self._fault
         if fault is not None and fault != self._emitted_fault:
-            found.append(
-                BadNumber(
-                    **common,
-                    **msgspec.structs.asdict(fault),
-                    id=derived_id(cause, "bad number"),
-                    certified=self._certified,
-                )
-            )
+            fault = self._fault = self._with_others(fault)
+        if fault is not None and fault != self._emitted_fault and not self._waits_for_others(fault, cause, now):
+            found.append(self._bad_number(fault, cause, now))
         is_news = self._certified is not None and self._emitted_certified != (self._generation, self._certified)
         if is_news and (self._emitted_at is None or now - self._emitted_at >= EMIT_EVERY):
             assert self._certified is not None
             found.append(
                 StepsCertified(
-                    **common,
+                    **self._common(cause, now),
                     id=derived_id(cause, "steps certified"),
                     step=self._certified,
                     newest_step=max(self._newest, self._certified),
                 )
             )
         return tuple(found)
+
+    def _bad_number(self, fault: NumberFault, cause: str, now: datetime) -> BadNumber:
+        return BadNumber(
+            **self._common(cause, now),
+            **msgspec.structs.asdict(fault),
+            id=derived_id(cause, "bad number"),
+            certified=self._certified,
+        )
+
+    def _common(self, cause: str, now: datetime) -> dict[str, Any]:
+        return {"at": now, "source": SOURCE, "job": self.job, "generation": self._generation, "cause": cause}
+
+    def _with_others(self, fault: NumberFault) -> NumberFault:
+        step = self._incomplete.get(fault.step)
+        if step is None or fault.told_by:
+            return fault
+        return msgspec.structs.replace(fault, elsewhere=self._elsewhere(fault.quantity, step))
+
+    def _waits_for_others(self, fault: NumberFault, cause: str, now: datetime) -> bool:
+        step = self._incomplete.get(fault.step)
+        reporting = len(self._numbered[fault.quantity])
+        if step is None or fault.told_by or step.readings.get(fault.quantity, 0) >= reporting:
+            return False
+        if self._waits is None:
+            self._waits = (cause, now)
+        return now - self._waits[1] < COMPARED_WITHIN
 
     def known(self) -> StoredNumbers:
         levels: dict[str, float] = {name: level for name in QUANTITIES if (level := self._level(name)) is not None}
@@ -359,34 +379,7 @@ class BadNumbers:
     def committed(self, finding: BadNumber | StepsCertified) -> None:
         if isinstance(finding, StepsCertified):
             self._emitted_certified, self._emitted_at = (self._generation, finding.step), finding.at
+        elif finding == self._left:
+            self._left = None
         else:
-            self._emitted_fault = self._fault
-
-
-def _reading(name: Quantity, sample: StepSample | LoggedSample) -> NumberReading | None:
-    if name in sample.not_finite:
-        return _not_finite(name, sample)
-    value = sample.loss if name == "loss" else sample.grad_norm
-    if value is None:
-        return None
-    return NumberReading(step=sample.step, quantity=name, rank=sample.rank, value=value)
-
-
-def _not_finite(name: Quantity, sample: StepSample | LoggedSample) -> NumberReading:
-    kind: Literal["nan", "inf"] = "nan" if sample.not_finite[name] == "nan" else "inf"
-    return NumberReading(step=sample.step, quantity=name, rank=sample.rank, value=None, not_finite=kind)
-
-
-def _fault(reading: NumberReading, level: float | None) -> NumberFault:
-    return NumberFault(
-        step=reading.step,
-        quantity=reading.quantity,
-        kind=reading.not_finite or "jump",
-        rank=reading.rank,
-        value=reading.value,
-        level=level,
-    )
-
-
-def _size(reading: NumberReading) -> float:
-    return float("inf") if reading.value is None else reading.value
+            self._emitted_fault, self._waits = self._fault, None

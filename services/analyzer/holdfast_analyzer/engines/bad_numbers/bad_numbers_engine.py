@@ -40,9 +40,13 @@ class BadNumbersEngine(Engine):
             numbers.take(event)
         elif isinstance(event, NumbersLogged):
             numbers.take_logged(event)
-        found = numbers.findings(event.id, now)
-        rows = (RowWrite(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
-        return Effect(rows=rows, events=found)
+        return _effect(job, numbers, numbers.findings(event.id, now))
+
+    def due(self, now: datetime, hearing_since: datetime | None) -> Effect:
+        whole = Effect()
+        for job, numbers in self._jobs.items():
+            whole = whole.together(_effect(job, numbers, numbers.overdue(now)))
+        return whole
 
     def committed(self, effect: Effect) -> None:
         for row in effect.rows:
@@ -60,3 +64,8 @@ class BadNumbersEngine(Engine):
     def forget(self, job: str) -> tuple[RowWrite, ...]:
         self._jobs.pop(job, None)
         return (RowWrite(table=KNOWN, key=job, row=None),) if job in self._stored else ()
+
+
+def _effect(job: str, numbers: BadNumbers, found: tuple[BadNumber | StepsCertified, ...]) -> Effect:
+    rows = (RowWrite(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
+    return Effect(rows=rows, events=found)

@@ -34,10 +34,12 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the incident that it opens, if none is open then; "": a new one."""
     until: datetime | None = None
     """When a job that hangs stops waiting for an answer; None: it trains."""
+    nodes: tuple[str, ...] = ()
+    """The nodes that leave, if the failure is held against none of them."""
 
     @property
     def leaving(self) -> tuple[str, ...]:
-        return leaving(self.failure)
+        return self.nodes or leaving(self.failure)
 
 
 class SharedFault(msgspec.Struct, frozen=True, kw_only=True):

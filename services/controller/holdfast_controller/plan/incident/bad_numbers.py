@@ -9,6 +9,7 @@ from holdfast.events import BadNumber, StepsCertified, Withheld
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident.bad_number_rungs import EXCHANGED_TOGETHER_MAX
 from holdfast_controller.plan.incident.incident import BadStep, Failure
 from holdfast_controller.plan.incident.recovery import handle_failure, handle_late_failure
 from holdfast_controller.plan.job import JobState
@@ -53,26 +54,41 @@ def steps_certified(draft: JobDraft, event: StepsCertified) -> None:
 
 
 def _failure(state: JobState, event: BadNumber) -> Failure:
-    node = None
-    if event.rank is not None and event.rank < state.spec.nnodes * state.spec.nproc_per_node:
-        member = state.members[event.rank // state.spec.nproc_per_node]
-        node = member.node if member else None
+    # What other nodes have as well was reduced, or came of spoiled weights: who reports it first shows nothing.
+    node = _node_of(state, event) if event.elsewhere == "sound" else None
+    few = len(state.nodes) <= EXCHANGED_TOGETHER_MAX
     return Failure(
         symptom=Symptom.JUMP if event.kind == "jump" else Symptom.NAN,
         generation=event.generation or 0,
         step=max(event.step, state.step),
         text=_describe(event),
         node=node,
-        rank=event.rank,
+        rank=event.rank if node else None,
         evidence=(event.id,),
-        bad_step=BadStep(generation=event.generation or 0, step=event.step, certified=event.certified),
+        bad_step=BadStep(
+            generation=event.generation or 0,
+            step=event.step,
+            certified=event.certified,
+            node=node,
+            members=tuple(state.nodes) if few else (),
+        ),
     )
+
+
+def _node_of(state: JobState, event: BadNumber) -> str | None:
+    if event.rank is None or event.rank >= state.spec.nnodes * state.spec.nproc_per_node:
+        return None
+    member = state.members[event.rank // state.spec.nproc_per_node]
+    return member.node if member else None
 
 
 def _describe(event: BadNumber) -> str:
     what = event.quantity.replace("_", " ")
-    owner = f" of rank {event.rank}" if event.rank is not None else ""
+    is_shared = event.elsewhere == "bad"
+    owner = f" of rank {event.rank}" if event.rank is not None and not is_shared else ""
     by = f" ({event.tag} at {event.logged_step} of a {event.told_by} log)" if event.told_by else ""
+    where = {"bad": " on several nodes", "sound": " and on no other node"}.get(event.elsewhere, "")
     if event.kind == "jump" and event.value is not None and event.level is not None:
-        return f"the {what}{owner} rose from a level of {event.level:g} to {event.value:g} at step {event.step}{by}"
-    return f"the {what}{owner} is {event.kind} at step {event.step}{by}"
+        change = f"rose from a level of {event.level:g} to {event.value:g}"
+        return f"the {what}{owner} {change} at step {event.step}{by}{where}"
+    return f"the {what}{owner} is {event.kind} at step {event.step}{by}{where}"

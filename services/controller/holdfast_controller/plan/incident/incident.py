@@ -124,6 +124,10 @@ class BadStep(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     certified: int | None = None
     """The newest step that was known to be clean then; None if none was."""
+    node: str | None = None
+    """The node whose ranks alone had them at this step."""
+    members: tuple[str, ...] = ()
+    """The job's nodes then, if they are few."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
-the same at a step that was clean before      -> exchange the node if the job cannot be replayed, and test it
+the same on one node alone, at two steps      -> exchange the node, and test it
+the same at a step that was clean before      -> likewise if a replay finds nothing; nobody alone: exchange all, or stop
 crash on a node that has an alert             -> evict it: a crash with a culprit
 a rank names its machine, and a witness too   -> evict it: its kernel, its devices, or all nodes that ran without it
 a rank alone names its machine, others are free -> it leaves, and is tested beside training; else all are tested
@@ -54,9 +55,9 @@ from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.doubt_records import leaving
 from holdfast_controller.plan.evidence.blame import blame, trait
+from holdfast_controller.plan.incident.bad_number_rungs import for_bad_numbers
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import (
-    BadStep,
     Failure,
     Incident,
     Proof,
@@ -72,6 +73,7 @@ from holdfast_controller.plan.incident.rung_choice import (
     LadderOptions,
     RungChoice,
     accused_leaves,
+    are_some_left,
     checks_for,
     group_leaves,
     unfit_leave,
@@ -109,7 +111,7 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
     if failure.symptom is Symptom.SERVICE_ELSEWHERE:
         return _for_service(incident, failure, policy)
     if failure.bad_step:
-        return _for_bad_numbers(incident, failure, failure.bad_step, options)
+        return for_bad_numbers(incident, failure, failure.bad_step, options)
     return _for_crash(incident, failure, options, policy)
 
 
@@ -178,33 +180,6 @@ def _for_service(incident: Incident, failure: Failure, policy: LadderPolicy) -> 
     return RungChoice(rung=Rung.STOP, reason=reason)
 
 
-def _for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, options: LadderOptions) -> RungChoice:
-    if bad_step.certified is None:
-        reason = f"{failure.text}; no step is certified as clean, so there is none to restore"
-        return RungChoice(rung=Rung.STOP, reason=reason)
-    if options.can_check and _are_some_left(options, incident.checked):
-        return RungChoice(rung=Rung.CHECKS, reason=failure.text, suite=suite_for(failure.symptom_name))
-    earlier = [known for known in incident.bad_steps if known.generation != bad_step.generation]
-    if options.can_roll_back and (earlier or options.code_failures):
-        why = "bad numbers again, no machine is known to be at fault, and the code is new"
-        return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
-    if earlier and options.can_replay and _are_some_left(options, incident.replayed):
-        return RungChoice(rung=Rung.REPLAY, reason=failure.text)
-    # A generation before had come past it.
-    was_clean = any(known.generation < bad_step.generation and known.step > bad_step.step for known in earlier)
-    if was_clean and failure.node in options.members and options.may_exchange and not failure.is_irreplaceable:
-        return accused_leaves(failure, f"as step {bad_step.step} was clean before, with the same data and code")
-    if any(known.step == bad_step.step for known in earlier):
-        why = f"bad numbers at the same step {bad_step.step} twice"
-        fault = (
-            "a machine may be at fault, as the step was clean before, and none is known to be"
-            if was_clean
-            else "data, code or settings are at fault, no machine"
-        )
-        return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}: {fault}")
-    return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
-
-
 def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
     node = failure.node
     if failure.symptom in FIRST_HAND_OF_NODE and node and options.alerts:
@@ -234,7 +209,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
         return group_leaves(failure, asks_first=True)
     if failure.may_be_outage and not _fails_alone(incident, failure, policy):
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
-    if failure.is_shared and options.awaits_tests and options.can_check and _are_some_left(options, incident.checked):
+    if failure.is_shared and options.awaits_tests and options.can_check and are_some_left(options, incident.checked):
         return checks_for(failure, options.hints)
     seen = incident.recurrences.get(trait(failure) or "")
     if seen and (failure.is_shared or _follows_the_job(incident, trait(failure), seen)):
@@ -251,7 +226,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
     restarts = incident.restarts + (options.code_failures if options.can_roll_back else 0)
     is_again = restarts >= policy.reattempts_before_checks
     is_due = is_again or failure.is_known_hang or failure.proof is Proof.CLAIMED or bool(options.hints)
-    if options.can_check and is_due and _are_some_left(options, incident.checked):
+    if options.can_check and is_due and are_some_left(options, incident.checked):
         return checks_for(failure, options.hints)
     if failure.symptom in FIRST_HAND_OF_NODE and node:
         same = sum(node in nodes for nodes in seen.by.values()) if seen else 0
@@ -261,7 +236,7 @@ def _for_crash(incident: Incident, failure: Failure, options: LadderOptions, pol
             reason = f"{failure.text}; {node} failed {times} times within one incident"
             was_killed = failure.error is not None and failure.error.is_kill
             return RungChoice(rung=Rung.EVICT, reason=reason, nodes=(node,), one_of=was_killed, is_accusation=True)
-    was_checked = not (options.can_check and _are_some_left(options, incident.checked))
+    was_checked = not (options.can_check and are_some_left(options, incident.checked))
     if failure.group and options.may_guess and not options.can_roll_back and was_checked and is_again:
         return group_leaves(failure)
     if options.can_roll_back and restarts > policy.reattempts_before_checks:
@@ -309,12 +284,6 @@ def _for_suspects(incident: Incident, failure: Failure, options: LadderOptions) 
     )
 
 
-def _are_some_left(options: LadderOptions, tried: frozenset[str]) -> bool:
-    """Return True if some members are not among those that were tried."""
-    # Usually no node has joined since: the identity check then saves comparing ten thousand nodes per failed rank.
-    return tried is not options.members and not options.members <= tried
-
-
 def _by_record(
     incident: Incident, failure: Failure, record: RecordFinding, options: LadderOptions
 ) -> RungChoice | None:
@@ -353,7 +322,7 @@ def _by_record(
             mechanism=RECORD,
             evidence=record.evidence,
         )
-    if record.calls_for_checks and options.can_check and _are_some_left(options, incident.checked):
+    if record.calls_for_checks and options.can_check and are_some_left(options, incident.checked):
         suite = suite_for(failure.symptom_name)
         return RungChoice(rung=Rung.CHECKS, reason=reason, suite=suite, mechanism=RECORD, evidence=record.evidence)
     return None
@@ -373,7 +342,7 @@ def _for_what_follows_the_job(
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     if len(seen.by) < policy.same_failures_max:
         return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
-    if options.can_replay and _are_some_left(options, incident.replayed):
+    if options.can_replay and are_some_left(options, incident.replayed):
         return RungChoice(rung=Rung.REPLAY, reason=failure.text)
     nodes = sorted(frozenset().union(*seen.by.values()))
     reason = (

@@ -12,7 +12,7 @@ from holdfast.events.parts.job import Grant
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code.updates import roll_back
 from holdfast_controller.plan.doubt import group_guesses
-from holdfast_controller.plan.doubt.doubt_records import SUSPECTS_TESTED_MIN, Convict, Replacement
+from holdfast_controller.plan.doubt.doubt_records import SUSPECTS_TESTED_MIN, Convict, Replacement, leaving
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.blame import explained_by, trait
 from holdfast_controller.plan.incident import breaker
@@ -109,6 +109,7 @@ def _ask_first(draft: JobDraft, failure: Failure, choice: RungChoice) -> None:
             claim=request.id,
             incident="",
             until=draft.now + timedelta(seconds=POOL_ANSWERS_S),
+            nodes=() if leaving(failure) else choice.nodes,
         )
     )
 
