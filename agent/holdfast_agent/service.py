@@ -187,7 +187,7 @@ class Agent:
             if not serving.done():
                 await self._leave(serving)
             if serving.done():
-                # What has failed meanwhile is told, and the node is left all the same.
+                # What has failed meanwhile is logged, and the node is left all the same.
                 serving.result()
             raise
         finally:
@@ -234,7 +234,7 @@ class Agent:
         return bus
 
     async def _leave(self, serving: asyncio.Task[None]) -> None:
-        """End the ranks within their grace, and give the bus a moment; without `serving` nothing is heard of them."""
+        """End the ranks within their grace, and give the bus a moment; without `serving` their ends are not noticed."""
         log.info("leaving")
         self._reconciler.learn(ShutdownRequested(id=uuid7()))
         ended = asyncio.create_task(self._zygote.ended.wait(), name="zygote's end")
@@ -263,7 +263,7 @@ class Agent:
             flushing.cancel()
 
     def _give_way(self) -> None:
-        """End what runs here, at once and without a word of departure: the node goes on under another agent."""
+        """End what runs here, at once and without publishing a departure: the node goes on under another agent."""
         self._zygote.end(End())
         self._vault.end()
 

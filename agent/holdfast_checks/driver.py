@@ -180,7 +180,7 @@ def _one(group: list[StageResult]) -> StageResult:
 
 
 def _results_of(task: StageTask, ended: WorkerExit) -> Sequence[StageResult]:
-    """Return a worker's results, or the result that its exit stands for."""
+    """Return a worker's results, or the result that follows from its exit."""
     stage = task.stage
     if ended.answered:
         return ended.results

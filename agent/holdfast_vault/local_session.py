@@ -211,7 +211,7 @@ class LocalSession:
 
     def _rank(self) -> tuple[Join, Shelf]:
         if self._joined is None:
-            raise WireError("a rank must say first who it is")
+            raise WireError("a rank must first send its name")
         return self._joined
 
     def _steps(self, at_most: int | None) -> Answer:

@@ -49,7 +49,7 @@ class RankLedgers:
                     if reader.snapshot().collective.in_flight:
                         return True
                 except (OSError, LedgerError) as error:
-                    log.warning("copies do not stand back for this rank any more", of=str(name), reason=str(error))
+                    log.warning("copies no longer yield to this rank", of=str(name), reason=str(error))
                     self._drop(name)
             return False
 

@@ -15,7 +15,7 @@ from strangers.verdicts import Plain, Row, Told
 BEGIN, END = "<!-- made by bench/compat.py: begin -->", "<!-- made by bench/compat.py: end -->"
 ORDER = tuple(case.name for case in CASES)
 LINE_CHARS_MAX = 120
-HEAD = ("script", "losses", "fault", "back s", "went on", "lost", "told", "by", "incident", "right")
+HEAD = ("script", "losses", "fault", "back s", "went on", "lost", "reported", "by", "incident", "right")
 
 
 def rows_of(row: Row) -> list[tuple[object, ...]]:

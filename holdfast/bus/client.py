@@ -142,12 +142,12 @@ def refusal(error: Exception | None) -> str:
 
 
 async def end_of_tls(host: str, port: int, context: ssl.SSLContext, within_s: float) -> Exception | None:
-    """Return the error with which the server ends a TLS connection on which this side says nothing."""
+    """Return the error with which the server ends a TLS connection on which this side sends nothing."""
     try:
         async with asyncio.timeout(within_s):
             reader, writer = await asyncio.open_connection(host, port)
             try:
-                await reader.readline()  # What the server says of itself, in plain text.
+                await reader.readline()  # The server's description of itself, in plain text.
                 await writer.start_tls(context, server_hostname=host)
                 await reader.read(1)
             finally:

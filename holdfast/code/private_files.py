@@ -23,7 +23,7 @@ class PrivateFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # A umask that closes all files says nothing about any of them.
+        # A umask that closes all files marks none of them as private.
         self._readers = (stat.S_IRGRP | stat.S_IROTH) & ~_umask()
         self._closed = {"": False}
         self._clusters = {"": ""}

@@ -88,7 +88,7 @@ class Unchanged:
             at += _EVENT.size
             name = os.fsdecode(data[at : at + length].rstrip(b"\0"))
             at += length
-            # Without a name it is about a file, or a directory itself, or says that news were lost.
+            # Without a name it is about a file, or a directory itself, or reports that events were lost.
             if not name or name in self._names[self._directories[watch]]:
                 return True
         return False

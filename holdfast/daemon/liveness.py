@@ -15,7 +15,7 @@ TICK_S = 0.5
 """Interval at which a process calls `tick`."""
 
 STALL_S = 2.0
-"""A tick later than this shows that the process stood still."""
+"""A tick later than this shows that the process was frozen."""
 
 
 class BusLiveness:

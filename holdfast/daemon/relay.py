@@ -77,7 +77,7 @@ class Relay:
         self._is_done.clear()
 
     async def until_published(self, limit_s: float) -> None:
-        """Wait until the bus has the messages of which `wake` told, or for this time."""
+        """Wait until the bus has the messages that `wake` announced, or for this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._is_done.wait()

@@ -186,7 +186,7 @@ class ClusterLayout:
             self.root.chmod(stat.S_IMODE(status.st_mode) & ~_WRITABLE_BY_OTHERS)
 
     def info(self) -> ClusterInfo:
-        """Read `cluster.json`, and believe its owner's servers. Raises NoCluster or EmbeddedError."""
+        """Read `cluster.json`, and trust its owner's servers. Raises NoCluster or EmbeddedError."""
         try:
             impostors.believe(self.cluster_file.stat().st_uid)
             return msgspec.json.decode(self.cluster_file.read_bytes(), type=ClusterInfo)

@@ -124,7 +124,7 @@ class ShardsBackedUp(Action, frozen=True, kw_only=True, omit_defaults=True):
     """All ranks of a node have this step sealed in the memory of another node as well.
 
     Published by the agent for the first such step of a generation and of a keeper: from then on the node may be lost.
-    `copies_measured` tells how copies go on.
+    `copies_measured` reports how copies go on.
     """
 
     step: Step

@@ -270,7 +270,7 @@ class IncidentClosed(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """`recovered`, or the outcome of the job."""
     attempts: Count
     symptom: str = ""
-    """Final symptom; later evidence may tell more than the first sign."""
+    """Final symptom; later evidence may show more than the first sign."""
     summary: str = ""
     lost_steps: Count = 0
     """Steps that were lost though they could have been restored before; see `steps_lost`."""

@@ -120,7 +120,7 @@ class FirstStep(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     completed_at: Moment
     is_numbered: bool = True
     """The step's number comes from the script or continues a restored checkpoint. False: steps count from 0 in every
-    generation, so that no number tells how far the job is."""
+    generation, so that no number shows how far the job is."""
     step_source: StepSource = ""
     step_source_name: str = ""
     """Name of the framework that counts the steps, or of what the script restored."""
@@ -171,7 +171,7 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     check: str
     state: Literal["alert", "cleared", "broken"]
     """`alert` each time the check raises it; `cleared` when it is over; `broken` when the check itself fails, which
-    tells nothing about the node's health."""
+    shows nothing about the node's health."""
     confidence: Literal["evict", "tolerate", "hint"]
     """Action that an alert asks for. `evict`: the node is at fault without doubt; `tolerate`: often passes by itself,
     so wait for a second one; `hint`: proves nothing."""
@@ -205,7 +205,7 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """The same for all results of one run of checks."""
     test: str
     status: Literal["passed", "failed", "broken", "skipped"]
-    """`failed` counts against the node, or against it or one of its `peers`; `broken` and `skipped` tell nothing about
+    """`failed` counts against the node, or against it or one of its `peers`; `broken` and `skipped` show nothing about
     health."""
     symptom: str = ""
     peers: tuple[Name, ...] = ()

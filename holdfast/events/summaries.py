@@ -217,7 +217,7 @@ def _(event: events.HangSuspected) -> str:
 
 
 def since_step(step: int) -> str:
-    """Return where a job stands that has completed this step last; -1: none yet."""
+    """Return how far a job is whose last completed step is this one; -1: none yet."""
     return f"after step {step}" if step >= 0 else "before the first step"
 
 

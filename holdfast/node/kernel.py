@@ -68,7 +68,7 @@ def set_process_name(name: str) -> None:
 
 
 def set_memory_map(prctl_mm_map: bytes) -> None:
-    """Tell the kernel where this process keeps what /proc shows of it; the layout is that of struct prctl_mm_map."""
+    """Set where the kernel finds what /proc shows of this process; the layout is that of struct prctl_mm_map."""
     if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, prctl_mm_map, len(prctl_mm_map), 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl(PR_SET_MM_MAP): {os.strerror(number)}")

@@ -101,11 +101,11 @@ class OrderKeys:
         return cls(parsed_keys(text))
 
     def read(self, kind: type[T], key: str, body: bytes) -> SignedOrder[T]:
-        """Return the order of this kind that stands under `key`.
+        """Return the order of this kind under `key`.
 
         Raises:
             NotSigned: the service that writes such orders did not sign it, or signed it for another key.
-            UnreadableOrder: it is signed and cannot be read, or is addressed to another than its key says.
+            UnreadableOrder: it is signed and cannot be read, or is addressed to another node than its key names.
         """
         from cryptography.exceptions import InvalidSignature
 

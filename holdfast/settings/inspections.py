@@ -82,7 +82,7 @@ class InspectionPolicy(Section, frozen=True, kw_only=True):
 
     switches: str = ""
     """Addresses that are asked and must answer, separated by commas; "": none is asked, and the kernel's neighbour
-    table tells whether the node's own traffic finds its default gateway."""
+    table shows whether the node's own traffic finds its default gateway."""
 
     mounts: str = ""
     """Mount points that must be present and answer, separated by commas, beside the network file systems that are

@@ -116,7 +116,7 @@ class Store(Outbox, Protocol):
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction; commit at the end of the block.
 
-        Raises StoreUnavailable: nothing was written, or the fate of the commit is unknown and the inbox tells.
+        Raises StoreUnavailable: nothing was written, or the outcome of the commit is unknown and the inbox shows it.
         """
         ...
 

@@ -127,7 +127,7 @@ class Symptom(StrEnum):
     FLOATING_POINT_EXCEPTION = "floating_point_exception", "code_data_adjustment"
     INTERRUPTED = "interrupted", "code_data_adjustment"
 
-    # These names tell that something ended, not why.
+    # These names show that something ended, not why.
     UNKNOWN = "unknown", ""
     KILLED_BY_SIGNAL = "killed_by_signal", ""
     INFRASTRUCTURE_ERROR = "infrastructure_error", ""

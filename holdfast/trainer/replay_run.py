@@ -105,7 +105,7 @@ class Recorder:
         if self._explicit or not is_counted:
             return
         if self._done == 0 and self._unsettled is None:
-            # Whether the script counts by itself is not known before its first word, or the optimizer's second step.
+            # Whether the script counts by itself is not known before its first report, or the optimizer's second step.
             self._unsettled = self._chain.hexdigest()
         else:
             self._close(self._next, self._chain.hexdigest())

@@ -70,7 +70,7 @@ def test_a_node_that_has_nothing_gets_the_steps_of_the_one_that_is_lost(node: Ma
 
 
 def test_a_rank_that_has_its_own_steps_waits_for_nobody(node: Make, capfd: pytest.CaptureFixture[str]) -> None:
-    waited_in_vain = "no order says who may have this rank's shards"
+    waited_in_vain = "no order names vaults with shards of this rank"
     one = node("a")
     with one.rank() as rank:
         rank.keep_only(None)

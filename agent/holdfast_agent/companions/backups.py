@@ -98,7 +98,7 @@ class Backups:
             if present is None or not self._is_placed(present):
                 self._take(order)
             elif not self._is_placed(order):
-                # The node's next job, or an old order that somebody brought back.
+                # The node's next job, or an old order that was published again.
                 self._next = order
             elif order.age >= present.age:
                 self._take(order)

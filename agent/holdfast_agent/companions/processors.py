@@ -17,7 +17,7 @@ _VENDORS = {"0x10de": ("0x03",), "0x1002": ("0x0380", "0x12")}
 def read_processors(machine: Machine, allowed: Collection[int] | None = None) -> Processors:
     """Return what the machine has. `allowed`: processors that may be used; None: those of this process.
 
-    Raises OSError or ValueError: it does not say.
+    Raises OSError or ValueError: the kernel does not report them.
     """
     of_node = {
         int(folder.name.removeprefix("node")): cpus_of((folder / "cpulist").read_text())

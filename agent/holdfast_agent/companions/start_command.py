@@ -60,7 +60,7 @@ def _processors(placement: Placement, machine: Machine) -> Processors | str:
     try:
         return read_processors(machine)
     except (OSError, ValueError) as error:
-        return f"/sys does not tell which processors are near its GPU: {error}"
+        return f"/sys does not list the processors near its GPU: {error}"
 
 
 def _bound(placement: Placement, environment: Mapping[str, str], machine: Processors | str) -> tuple[int, ...] | str:

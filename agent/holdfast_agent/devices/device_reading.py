@@ -15,7 +15,7 @@ RATES = ("busy_share", "tensor_share", "pcie_bytes_per_s", "link_sent_bytes_per_
 PORT_RATES = ("sent_bytes_per_s", "received_bytes_per_s")
 
 FULL = (1 << 32) - 1
-"""A 32-bit counter of a port stays at this value once it is full; it tells nothing any more."""
+"""A 32-bit counter of a port stays at this value once it is full; it counts no further."""
 
 
 class DeviceReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -162,7 +162,7 @@ class Directories:
                 own(user, folder)
             elif folder.stat().st_uid != os.geteuid():
                 # It was prepared for a user of the job's own, which cannot reach what ranks need. The agent writes into
-                # files of ranks, and believes their flight recorder, only if they are the folder's owner's.
+                # files of ranks, and uses their flight recorder, only if they are the folder's owner's.
                 os.chown(folder, os.geteuid(), os.getegid())
         if user is not None:
             self._give_files(job, user)

@@ -2,7 +2,7 @@
 
 Exit code 0: healthy. 1: a hint. 2: an alert with the check's `confidence`. 3 and others: unreadable. The first line of
 stdout, up to `|`, is the detail. Or all of stdout is JSON, {"detail": "...", "troubles": [{"device": "fan3", ...}]}
-with the fields of `Trouble`; then the exit code only tells whether the check could read.
+with the fields of `Trouble`; then the exit code only shows whether the check could read.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def order_seen(draft: PlanDraft, seen: OrderSeen) -> None:
 
 
 def _is_signed_later(draft: PlanDraft, seen: OrderSeen) -> bool:
-    """Return False for an order that was signed before the one which it supersedes: somebody brought it back."""
+    """Return False for an order that was signed before the one which it replaces: an old order was published again."""
     before = draft.state.durable.signed_at
     return before is None or seen.signed_at >= before
 

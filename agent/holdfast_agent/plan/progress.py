@@ -18,7 +18,7 @@ PROGRESS_EVERY_S = 0.9
 
 
 _CERTAIN = ("script", "framework", "restored", "", "optimizer")
-"""Sources of step numbers, the best first; "" stands for those that tell nothing of the start."""
+"""Sources of step numbers, the best first; "" stands for those that do not show the first step."""
 
 
 def observed(draft: PlanDraft, seen: Observed) -> None:

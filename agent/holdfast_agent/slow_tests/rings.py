@@ -68,7 +68,7 @@ class IterationBook:
 
 def profile(rank: int, ledger: Path, last: int, device: RankTrace | None = None) -> RankProfile:
     """Profile the last `last` iterations of a rank by its ring and its device's flight recorder. What cannot be read is
-    told in the profile's `unread`.
+    named in the profile's `unread`.
     """
     try:
         reader = RingReader(ring_path(ledger))

@@ -29,7 +29,7 @@ class StacksUnread(Exception):
 
 
 class StacksSkipped(StacksUnread):
-    """The stacks were not read for lack of time, rights or py-spy: this says nothing about the process."""
+    """The stacks were not read for lack of time, rights or py-spy: this shows nothing about the process."""
 
 
 class _Frame(msgspec.Struct, frozen=True):

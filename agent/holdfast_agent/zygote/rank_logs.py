@@ -23,7 +23,7 @@ FILES_MAX = 5
 TAIL_BYTES = 16_384
 STACKS_FACTOR = 8
 """Multiple of the tail's length that is held in memory: stacks at the end of a log are left out of a tail that is too
-long, and what stands before them takes their place."""
+long, and the lines before them take their place."""
 PIECE_BYTES_MAX = 8_192
 """A longer line is forwarded in pieces."""
 PIPE_BYTES = 1024 * 1024

@@ -55,7 +55,7 @@ class _Records:
             name: before.get(name) or _parts_in(folder, name) for name in sizes if name.startswith(_RECORD)
         }
         parts = [part for parts in self._read[step].values() for part in parts]
-        # A node that stood still may write its record after all that the others wrote was given up and removed.
+        # A node that was frozen may write its record after all that the others wrote was given up and removed.
         return {part.name: part for part in parts if sizes.get(part.name) == part.size}
 
 

@@ -88,7 +88,7 @@ class RankFailures:
 
 
 def last_lines(event: ProcessExited) -> str:
-    """Return the end of what a rank has told: its traceback, else the end of its output."""
+    """Return the end of a rank's output: its traceback, else the end of its output."""
     if event.exception is not None:
         return end_of_output(event.exception.traceback, LINES_MAX)
     return end_of_output(event.log_tail, TAIL_LINES_MAX)

@@ -1,4 +1,4 @@
-"""The meaning of torchrun's flags for a job: its nodes and ranks, its launch, and what is to be said at the start."""
+"""The meaning of torchrun's flags for a job: its nodes and ranks, its launch, and the lines to print at the start."""
 
 from __future__ import annotations
 

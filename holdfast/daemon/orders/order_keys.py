@@ -19,7 +19,7 @@ from holdfast.settings.load import variable_of
 PRIVATE_VARIABLE = variable_of("network.order_key")
 PUBLIC_VARIABLE = variable_of("network.order_keys")
 
-_CURE = "`holdfast credentials keys FOLDER` makes the keys of a cluster; docs/security.md says which process gets which"
+_CURE = "`holdfast credentials keys FOLDER` makes the keys of a cluster; docs/security.md has the key of each process"
 
 T = TypeVar("T", bound=Order)
 log = structlog.get_logger(__name__)

@@ -57,7 +57,7 @@ class Process:
         self._loop.add_reader(fd, look)
         try:
             if not await is_ready:
-                # It closed the pipe without a word: its death, or the time limit, ends the wait.
+                # It closed the pipe without a message: its death, or the time limit, ends the wait.
                 await asyncio.Event().wait()
         finally:
             if self._ready_fd is not None:  # Once collected, the number may already belong to someone else.

@@ -132,6 +132,6 @@ def sync(directory: Path) -> None:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Return True if no other user can put anything there: the server runs what the image says."""
+    """Return True if no other user can put anything there: the server runs what the image contains."""
     about = directory.lstat()
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & _WRITABLE_BY_OTHERS

@@ -1,6 +1,6 @@
 """Replacement of the keys of orders: services sign their orders again; orders under an old key are deleted.
 
-The supervisor has all private keys and yet signs no order: what stands on the bus under an old key may be forged.
+The supervisor has all private keys and yet signs no order: an order on the bus under an old key may be forged.
 """
 
 from __future__ import annotations

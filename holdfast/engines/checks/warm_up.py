@@ -168,7 +168,7 @@ def _end_at_fault(
     newcomers: Collection[str],
     broken_before: Sequence[Pair],
 ) -> SuspectNode | None:
-    """Return the end of a broken connection that is at fault; None if nothing tells the ends apart.
+    """Return the end of a broken connection that is at fault; None if no result tells the ends apart.
 
     It is the one that reaches no node, or reached another one as little before. Else the guess is the one that joined
     last, or the last of two nodes: without one of them the connection is not used. If it was the other one, the next

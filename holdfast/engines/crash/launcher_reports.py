@@ -106,7 +106,7 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
 
 
 def signal_of_first(text: str) -> int | None:
-    """Return the signal that ended the process of which torchrun's report in this text says that it failed first; None
+    """Return the signal that ended the process that failed first by torchrun's report in this text; None
     without such a report, or if that process ended by itself.
 
     torchrun compares whole seconds, and then names the lowest rank, though that one may only have lost its partner.
@@ -122,7 +122,7 @@ def signal_of_first(text: str) -> int | None:
 
 def stopped_by_launcher(ends: Sequence[RankEnd]) -> list[RankEnd]:
     """Return the ends that follow another rank's: the launcher sends SIGTERM, and SIGKILL to ranks that ignore it.
-    Without the launcher's word on the first, as in a report that is cut, the earliest time tells it."""
+    If the launcher does not name the first one, as in a report that is cut, the earliest time shows it."""
     named = [end for end in ends if end.is_first]
     known = named or sorted((end for end in ends if end.at is not None), key=lambda end: end.at or 0.0)[:1]
     first = next((end for end in known if end.code not in (ENDED_BY_LAUNCHER, _KILLED)), None)

@@ -39,7 +39,7 @@ _ALLOCATED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) is allocated by PyTo
 _GIB = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
 
 _WORKER_DIED = "dataloader"
-"""The rule of exceptions that tell of a worker's end; the worker's own exception has the reason."""
+"""The rule of exceptions that report a worker's end; the worker's own exception has the reason."""
 
 _LOST_CONNECTIONS = frozenset({"launcher_summary", "peer_lost", "connect_timeout"})
 """Rules of exceptions that do not show whose connection it was."""
@@ -53,7 +53,8 @@ _UNPICKLERS = frozenset({"serialization.py", "_weights_only_unpickler.py", "pick
 
 class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
     """A rule and the lines that prove it, the decisive one first; exit codes have none. `place`: the rule's position in
-    the order. `is_exception`: a Python exception matched. `has_passed`: a later line of the log tells so."""
+    the order. `is_exception`: a Python exception matched. `has_passed`: a later line of the log shows that the fault
+    passed."""
 
     rule: Rule
     place: int

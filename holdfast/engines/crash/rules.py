@@ -39,7 +39,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Exception types that match alone or, with patterns, are required in addition."""
     unless: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
-    """Regular expressions for later lines of the same log which tell that it passed: then it no longer counts alone."""
+    """Regular expressions for later lines of the same log which show that the fault passed: then it no longer counts
+    alone."""
     where: Literal["any", "line", "exception", "code"] = "any"
     """`code`: matches no line; the code names it for an exit code or a circumstance."""
     levels: Literal["loud", "nccl", "any"] = "loud"
@@ -137,7 +138,7 @@ class RuleBook:
         return next((one for one in self.compiled if one.finds_in_line(text, level)), None)
 
     def is_judged(self, text: str) -> bool:
-        """Return True if a rule knows a line, be it as one that it must not match, or at another level."""
+        """Return True if a rule knows a line, also as one that it must not match, or at another level."""
         return any(one.knows_line(text) for one in self.compiled)
 
     def of_exception(self, qualified: str, message: str, *, has_traceback: bool = True) -> CompiledRule | None:

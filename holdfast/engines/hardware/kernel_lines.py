@@ -51,7 +51,7 @@ _OF_A_PROCESS = tuple(
     )
 )
 """Lines in which the kernel repeats names that any user gives to a process, of 15 bytes, or to its file. Such a name
-may be the text of a fault of the machine. The lines themselves tell nothing of its health."""
+may be the text of a fault of the machine. The lines themselves show nothing about its health."""
 
 _COMPILED = tuple((rule, tuple(map(re.compile, rule.patterns))) for rule in RULES)
 

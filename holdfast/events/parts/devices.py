@@ -18,7 +18,7 @@ class DeviceActivity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     device: str
     """PCI address without the function, such as `0000:3b:00`."""
     rank: Count | None = None
-    """The rank with a process on it, if there is exactly one and the driver tells."""
+    """The rank with a process on it, if there is exactly one and the driver reports it."""
     busy_share: float | None = None
     """Share of the time in which a kernel ran, from 0 to 1. A kernel that only waits for other ranks counts."""
     tensor_share: float | None = None

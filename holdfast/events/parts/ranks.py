@@ -61,7 +61,7 @@ class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def headline(self) -> str:
-        """The first line of the message that says something: torch frames some messages with lines of `=`."""
+        """The first line of the message with content: torch frames some messages with lines of `=`."""
         lines = (line.strip() for line in self.message.splitlines())
         return next((line for line in lines if any(map(str.isalnum, line))), "")
 

@@ -50,7 +50,7 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     waits_in: str = ""
     """Function of the kernel in which it waits."""
     is_tracers_fault: bool = False
-    """Time or rights were lacking: `unread` tells nothing about the process."""
+    """Time or rights were lacking: `unread` shows nothing about the process."""
     cpu_share: float | None = None
     """CPU time that it used during the trace, in cores; None: not known."""
     waited_s: float | None = None

@@ -25,7 +25,7 @@ SetPolicy = Callable[[int], None]
 
 
 def nodes(machine: Machine) -> tuple[int, ...]:
-    """Return the NUMA nodes of the machine; none if it does not say."""
+    """Return the NUMA nodes of the machine; none if the kernel does not list them."""
     names = (folder.name.removeprefix("node") for folder in entries(machine.sys / "devices/system/node"))
     return tuple(sorted(int(name) for name in names if name.isdecimal()))
 

@@ -72,7 +72,8 @@ GROUP_UNKNOWN = 0xFFFF
 
 IS_P2P = 1
 ON_DEVICE = 2
-"""The operation runs on a stream of a device: "left" tells when the host went on, and nothing here when it ended."""
+"""The operation runs on a stream of a device: "left" is the time at which the host went on; the time of its end is not
+here."""
 NOT_REACHED, REACHED = 1, 2
 """Marks of a record."""
 

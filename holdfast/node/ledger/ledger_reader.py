@@ -1,4 +1,4 @@
-"""Reads a rank's ledger, as any process but the rank does; how it stays consistent is told in `ledger_file.py`."""
+"""Reads a rank's ledger, as any process but the rank does; `ledger_file.py` describes how it stays consistent."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     """Number of layers that a script should use in a replay (`trainer.replay().layers`); 0: as in training."""
 
     replay_suspects_max: Annotated[int, Within(1, 1_000_000)] = 2
-    """Machines that a replay may evict if it cannot tell which of them is at fault; more are only named."""
+    """Machines that a replay may evict if it cannot find which of them is at fault; more are only named."""
 
     slow_lasts_s: Annotated[float, Within(0.0, SETTLED_S_MAX)] = 600.0
     """Time that slowness of a machine lasts on average (GREYHOUND, section 3: 10 minutes of a machine that computes
@@ -79,7 +79,7 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
 
     slow_cost_max_s: Annotated[float, Within(0.1, SETTLED_S_MAX)] = 120.0
     """Limit of the price of a restart, beside steps to repeat, until a restart of the job shows it: before that its
-    start stands for it. A slow machine may cost as much before it is replaced."""
+    start is counted in its place. A slow machine may cost as much before it is replaced."""
 
     slow_suspects_max: Annotated[int, Within(0, 1_000_000)] = 4
     """Number of machines that may be replaced at once for slowness without proof which of them is slow, in a job of any

@@ -35,7 +35,7 @@ def hold_context(link: socket.socket, device: str, floor_bytes: int) -> None:
         _refuse(link, f"no context: {error}")
         return
     if free is None:
-        _refuse(link, "its device does not tell how much memory is free")
+        _refuse(link, "its device does not report how much memory is free")
         return
     if free >= floor_bytes:
         send(link, ContextMade(took_s=time.monotonic() - began, free_bytes=free, host_bytes=_host_bytes()))

@@ -113,7 +113,7 @@ class Checkpointer:
             keep: how many of the newest steps to keep, at least 1.
             keep_bytes: how many bytes they may take together; 0: any number. The newest is kept whatever it takes.
             mesh: recorded with each checkpoint, to explain a mismatch. Default: ``$HOLDFAST_MESH``.
-            on_saved: called on rank 0 when a checkpoint has become restorable. Default: tell Holdfast.
+            on_saved: called on rank 0 when a checkpoint has become restorable. Default: report it to Holdfast.
             storage: keeps the bytes instead of ``directory``.
         """
         if keep < 1:

@@ -16,7 +16,7 @@ class CheckpointError(RuntimeError):
 
 
 class DamagedCheckpoint(CheckpointError):
-    """The bytes are not what the manifest says: this step is set aside and an older one is taken."""
+    """The bytes differ from the manifest: this step is set aside and an older one is taken."""
 
 
 class CheckpointMismatch(CheckpointError):

@@ -356,7 +356,7 @@ def found_steps(by_rank: Sequence[Collection[SealedStep]], newest_made: Sequence
     if len(newest_first) < 2:
         return FoundSteps(newest=newest_first[0].step if newest_first else 0)
     newest = newest_first[0]
-    # What a rank made in an earlier generation says nothing: it may have been on another node since.
+    # What a rank made in an earlier generation shows nothing: it may have been on another node since.
     reached = [made for made in newest_made if made is not None and made.generation == newest.generation]
     whole = next((each for each in newest_first[1:] if all(each <= made for made in reached)), None)
     if whole is None:

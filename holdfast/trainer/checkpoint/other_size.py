@@ -2,8 +2,8 @@
 
 Their shards have other names, and other ranks. Where every rank has the same state (data parallelism without sharding),
 any rank's is the job's: each node offers what one of its ranks kept, and ranks on a node that has nothing get it from
-another one. State that differs between ranks (PerRank, PerShard, DTensors) cannot be told from one rank's part: it is
-restored from the disk, which has all parts.
+another one. State that differs between ranks (PerRank, PerShard, DTensors) cannot be recovered from one rank's part: it
+is restored from the disk, which has all parts.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from holdfast.trainer.report import checkpoint_saved
 class SavedCheckpoint:
     """A checkpoint that has just become restorable, and all the ``steps`` that now are.
 
-    ``took_s`` is the time that training stood still on rank 0.
+    ``took_s`` is the time in seconds for which training paused on rank 0.
     """
 
     step: int

@@ -146,7 +146,7 @@ def on_stream(stream: torch.Stream | None) -> Iterator[None]:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the free memory of a device; None: it does not say."""
+    """Return the free memory of a device, in bytes; None: it does not report it."""
     module = getattr(torch, device.type, None)
     for place in (torch.accelerator, module):
         ask = getattr(place, "get_memory_info", None) or getattr(place, "mem_get_info", None)

@@ -1,6 +1,6 @@
 """The plan of a step's copies: where each tensor lies in the shard, its slices, and when progress is reported.
 
-The shard is filled from its beginning, so that one number says how far it is: its node hashes behind it.
+The shard is filled from its beginning, so that one number shows how far it is: its node hashes behind it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from holdfast.trainer.device.guards import (
 from holdfast.trainer.vault_client.shard_layout import Leaf, ShardEntry, TensorPlace, describe, place
 
 SHADOW_BYTES_UNKNOWN = 256 << 20
-"""Memory for shadows on a device that does not say how much is free."""
+"""Memory for shadows on a device that does not report its free memory."""
 
 AskPlan = Callable[[], PartPlan]
 

@@ -37,7 +37,7 @@ class StepCopy:
         """The check of a step before, which an optimizer has come to the gate for since."""
 
     def at_gate(self) -> None:
-        """Called when the first optimizer comes to the gate."""
+        """Called when the first optimizer reaches the gate."""
         self.writes.at_gate()
         if self.check is not None:
             self.check.at_gate()

@@ -1,5 +1,5 @@
-"""The step at which each of the script's files was saved, for files that do not say it (a snapshot with its epoch only)
-or whose number counts something else.
+"""The step at which each of the script's files was saved, for files that do not contain it (a snapshot with its epoch
+only) or whose number counts something else.
 
 Notes lie in the job's directory, a file for each rank and a line for each save. A saved file is known by its inode and
 its time, which outlive the renaming that follows a careful save, and are the same on all nodes that share the file

@@ -112,7 +112,7 @@ def _as_oserror(part: str, file: SavedFile, tensors: Sequence[torch.Tensor]) -> 
 
 
 def _errno_now(part: str) -> int:
-    """Return why a write to this file fails: torch does not say."""
+    """Raise the error of a write to this file, which torch does not report."""
     try:
         with open(part, "ab") as probe:
             probe.write(bytes(1 << 16))

@@ -121,7 +121,8 @@ class WriteBehind:
             return True
 
     def settle(self, *, raises: bool = True) -> None:
-        """Wait until the disk has everything. Raises NotOnDisk if it refused, to the first who can be told."""
+        """Wait until the disk has everything. Raises NotOnDisk if the disk refused, in the first call that can
+        raise."""
         on_way = self.on_way
         if on_way is None or on_way.is_written_here or not self.is_own_process:
             return
@@ -174,7 +175,7 @@ class WriteBehind:
             self._journal.written()
             await_files(others)
         except OSError as error:
-            # It stays on its way, and the script waits for it, until it has been told.
+            # It stays on its way, and the script waits for it, until the error was raised.
             on_way.error = error
             tell(f"{[file.path for file in files]} did not reach the disk: {_reason(error)}. It stays in memory")
         else:

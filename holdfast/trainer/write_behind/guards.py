@@ -91,7 +91,7 @@ class Guards:
         with self._unguarded():
             waits = [use for use, path in uses_of(event, args) if _must_wait(use, path, on_way.awaited)]
         if waits:
-            # A script that could not be told that its save failed must not remove the one before.
+            # A script in which the failure of its save could not be raised must not remove the one before.
             self._engine.settle(raises=Use.CHANGES in waits)
 
     def _before_look(self, path: Any, **options: Any) -> None:

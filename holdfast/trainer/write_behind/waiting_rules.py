@@ -35,7 +35,7 @@ def must_wait_to_list(folder: str, on_way: Awaited) -> bool:
 
 
 def must_wait_to_change(path: str, on_way: Awaited, too_wide: Collection[str]) -> bool:
-    """Return True for a path whose state may say something about the files: beside them, above them, or in a directory
+    """Return True for a path whose state may show something about the files: beside them, above them, or in a directory
     beside theirs (`latest`, the checkpoint before this one).
 
     `too_wide` are directories with everything possible in them, such as the working directory: what lies deeper there

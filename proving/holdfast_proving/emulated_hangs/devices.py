@@ -1,4 +1,5 @@
-"""What devices of a job that stands do: a kernel that waits for other ranks keeps its device busy, and nothing else."""
+"""Activity of the devices of a job that hangs: a kernel that waits for other ranks keeps its device busy, and nothing
+else."""
 
 from __future__ import annotations
 

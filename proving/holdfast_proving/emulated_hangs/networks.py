@@ -1,4 +1,4 @@
-"""What the nodes of a job that stands know of their network: connections without an answer, or counters of RDMA ports.
+"""Evidence of the network on the nodes of a job that hangs: connections without an answer, or counters of RDMA ports.
 
 Half of the jobs speak TCP, half RDMA. A rank whose kernel has started sends the first part of its data to the next of
 the ring at once, whether that has started or not. Over RDMA a rank that has started also writes to the one before

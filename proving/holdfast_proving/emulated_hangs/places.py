@@ -1,4 +1,4 @@
-"""The stacks of hosts that stand somewhere in a training step, as py-spy shows them."""
+"""The stacks of hosts that wait somewhere in a training step, as py-spy shows them."""
 
 from __future__ import annotations
 

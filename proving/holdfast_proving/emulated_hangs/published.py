@@ -1,4 +1,4 @@
-"""Hangs that ByteRobust published: where each rank stood, by its place in the mesh.
+"""Hangs that ByteRobust published: where each rank hung, by its place in the mesh.
 
 Only stacks are seen, as the paper's tracer took them: no records of collectives.
 """

@@ -1,6 +1,6 @@
 """A job that runs until nothing can go on: hosts issue ahead of their devices, a collective ends when all are in it.
 
-Every operation waits for others only to come, so where a job comes to stand does not depend on the order in which its
+Every operation waits for others only to come, so the place where a job hangs does not depend on the order in which its
 ranks are looked at: no clock is needed, and who blocks where follows from the programs and the fault alone.
 """
 

@@ -75,7 +75,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Standing:
-    """A job that a fault has brought to a stand."""
+    """A job that a fault has made hang."""
 
     kind: str
     seed: int
@@ -233,7 +233,7 @@ _SCENES: dict[str, Callable[[random.Random, Layout, Sequence[int]], Scene | None
 
 
 def observe(standing: Standing, how: How) -> Seen:
-    """What is seen of a job that stands."""
+    """The evidence of a job that hangs."""
     kind, seed, scene, run = standing.kind, standing.seed, standing.scene, standing.run
     layout = scene.layout
     # Whoever looks, the same is lost.

@@ -179,7 +179,7 @@ class Evidence:
         begin_s = training.when(run, max(run.from_step + 1, step))
         self._agenda.at(begin_s, lambda: self._steps.follow(training, run, CERTIFY_STEPS))
 
-    # --- what the analyzer says -------------------------------------------------------------------
+    # --- findings of the analyzer -------------------------------------------------------------------
 
     def watch(self, event: Event) -> None:
         """Stop reports about what the analyzer has come to a conclusion about."""

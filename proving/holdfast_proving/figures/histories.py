@@ -187,7 +187,7 @@ def transom(seed: int = 1) -> Figure:
         inputs=f"{SOUND_DAYS:g} sound days on 64 machines; people need {PEOPLE_H:.1f} h on average: 2 h, and 60 h at "
         f"weekends. {FAILURES_PER_DAY:g} failures a day, chosen so that about 118 days come out: the paper has none.",
         why="The rate is fitted, so only the difference between the rows is a result. Checkpoints that block for 255 s "
-        "or 16 s are left out: the paper does not say how often it saves.",
+        "or 16 s are left out: the paper does not state how often it saves.",
     )
 
 

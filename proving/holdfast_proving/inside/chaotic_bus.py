@@ -27,7 +27,7 @@ AWAY_S = (1.0, 60.0)
 WATCHED_AGAIN_S = (1.0, 10.0)
 """An agent whose watch of its orders broke reads the newest one after this time."""
 UNHANDLED_S = 3.0
-"""What was not acknowledged comes again after this time."""
+"""Time after which a message that was not acknowledged is delivered again."""
 
 
 class ChaoticDelivery(Delivery):

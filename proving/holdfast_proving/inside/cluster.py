@@ -55,7 +55,7 @@ EVENTS_MAX = 5_000_000
 NOT_RECORDED = (*FOR_THE_ANALYZER, CopiesMeasured)
 HEARTBEAT_S = 1.0
 HEARD_AGAIN_WITHIN_S = 4.0
-"""Time in which machines are heard again one after another, once messages arrive again."""
+"""Time in which the heartbeats of machines return, one machine after another, once messages arrive again."""
 AFTER_SILENCE_S = 20.0
 READY_S = 30.0
 """Machines register before jobs are submitted."""

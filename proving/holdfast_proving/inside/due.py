@@ -43,7 +43,7 @@ def due_of_jobs(jobs: Iterable[JobState], now: datetime, policy: LadderPolicy) -
 
 
 def due_of_nodes(inventory: Inventory, now: datetime) -> datetime | None:
-    """Return the next end of a node's time on the blocklist, or the next time at which a lost one can be believed."""
+    """Return the next end of a node's time on the blocklist, or the next time at which a node can count as lost."""
     blocked = [node.blocked_until for node in inventory.nodes.values() if node.blocked_until]
     lost = [node.since + BELIEVED_AFTER for node in inventory.nodes.values() if node.state is NodeState.LOST]
     return _earliest([*blocked, *lost], now)

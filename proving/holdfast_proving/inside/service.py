@@ -38,7 +38,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class UnbrokenLiveness(BusLiveness):
-    """A process that never stood still, though its time is not ticked."""
+    """A process that was never frozen, though its time is not ticked."""
 
     def tick(self) -> None:
         """Do nothing: quiet half seconds are left out."""
@@ -80,7 +80,7 @@ class Service:
         at_once(self.shell.load())
 
     def sleep(self, until_s: float) -> None:
-        """Stand still: no message is handled and no time is looked at, until this process goes on and notices."""
+        """Freeze: no message is handled and no time is looked at, until this process goes on and notices."""
         self._asleep_until_s = until_s
         self._agenda.at(until_s, self._wake)
 

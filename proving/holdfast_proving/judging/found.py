@@ -1,6 +1,6 @@
 """Judges of findings: each fault is found in time, for what it is, and nothing is found where nothing is wrong.
 
-They judge the production analyzer. The findings of its model are what the scenario says.
+They judge the production analyzer. The findings of its model are those of the scenario.
 """
 
 from __future__ import annotations

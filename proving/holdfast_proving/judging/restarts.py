@@ -24,7 +24,7 @@ def needless(history: History) -> Iterator[Complaint]:
                 stop.is_spoiled
                 or stop.is_slow
                 or any(_is_or_was_wrong(history, member, stop.at_s) for member in stop.members)
-                # Judges of blame say whether the eviction was right.
+                # Judges of blame decide whether the eviction was right.
                 or any(job == stop.job and abs(at_s - stop.at_s) < SAME_DECISION_S for at_s, job in (*evicted, *asked))
             )
             if not has_reason:

@@ -195,7 +195,7 @@ WRONG: tuple[Policy, ...] = (
     ),
     Policy(
         name="compares_names_only",
-        about="takes one check's word on most machines for as many faults",
+        about="counts one check that fails on most machines as so many faults",
         patches=(Patch(shared_faults, "_seen_by_min", _for_names_only),),
     ),
     Policy(name="does_not_wait", about="evicts before others can report", settings=ladder_of(alerts_wait_s=0.0)),

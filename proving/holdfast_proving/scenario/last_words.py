@@ -68,4 +68,4 @@ LAST_WORDS: dict[str, LastWords] = {
 }
 
 ACCUSING = ("ecc",)
-"""Those in which a rank says that its machine is broken."""
+"""Those in which a rank reports that its machine is broken."""

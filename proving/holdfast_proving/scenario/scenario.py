@@ -139,7 +139,7 @@ class FaultKind(Section, frozen=True, kw_only=True):
     at_start: bool = False
     """Of a crash: it shows as soon as the ranks of its machine run, and not while they train."""
     same_step: bool = False
-    """A fault of code or data: it shows whenever the job comes to the same step."""
+    """A fault of code or data: it shows whenever the job reaches the same step."""
     version: str = ""
     """Version of its job's code that has this bug; it is there whenever that version runs."""
     slowdown: Annotated[float, Within(1.0, 100.0)] = 1.5

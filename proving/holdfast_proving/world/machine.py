@@ -138,7 +138,7 @@ class Machine:
         self.life += 1
 
     def shut_down(self) -> None:
-        """Have people shut the agent down, which stops the ranks and says so."""
+        """Have people shut the agent down, which stops the ranks and reports it."""
         self.learn(ShutdownRequested(id=self.fresh_id()))
 
     def _of_this_life(self, action: Callable[[], Any]) -> Callable[[], None]:

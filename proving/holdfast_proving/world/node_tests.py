@@ -1,4 +1,4 @@
-"""Stop-time checks on a simulated machine: they find what is there, as often as the scenario says."""
+"""Stop-time checks on a simulated machine: they find what is there, as often as the scenario sets."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Run(msgspec.Struct, eq=False):
     """Factor of each fault that slows it down."""
     was_slowed: bool = False
     still_since_s: float = 0.0
-    """When it stood still last: until `mark_s`."""
+    """Time of its last pause: until `mark_s`."""
 
     @property
     def nodes(self) -> tuple[str, ...]:

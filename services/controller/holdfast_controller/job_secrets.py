@@ -39,7 +39,7 @@ class SecretsApart:
         whole = {state.job: self.whole(state) for state in states}
         for job, state in whole.items():
             if job not in stored and not state.is_over and _of(state.spec) is not None:
-                # Both rows are written together: somebody has deleted this one.
+                # Both rows are written together, so this one was deleted by hand.
                 log.error("the secrets of a job are missing: what starts from now on gets *** for each", job=job)
         return whole
 

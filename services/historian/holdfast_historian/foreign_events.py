@@ -2,7 +2,7 @@
 
 The rule is that of `holdfast.daemon.jobs.job_nodes`. All of it is one transaction with the rows that are written, so
 that the order in which events arrive makes no difference: what came before the start of its generation is judged again
-with it. About a job of which nothing has begun, any node is believed until then.
+with it. About a job of which nothing has begun, events of any node are accepted until then.
 """
 
 from __future__ import annotations

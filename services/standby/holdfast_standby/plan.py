@@ -160,7 +160,7 @@ class InventoryPlanner:
         return draft.outcome()
 
     def is_silence(self, last: datetime, now: datetime) -> bool:
-        """Return True if nothing was heard for so long that a single node would count as lost."""
+        """Return True if no heartbeat has arrived for so long that a single node would count as lost."""
         return now - last > timedelta(seconds=self.timeouts.node_lost_s)
 
     def _with_living_instance(self, draft: InventoryDraft, node: Node, liveness: NodeLiveness, now: datetime) -> Node:
@@ -215,7 +215,7 @@ class InventoryPlanner:
             return  # a late message of an earlier life
         if node is not None and moment_of(event.instance) > draft.now + INSTANCE_AHEAD_MAX:
             started_at = f"{moment_of(event.instance):%Y-%m-%d %H:%M}"
-            _note(draft, node, f"an agent that started at {started_at} is not believed: check the node's clock")
+            _note(draft, node, f"an agent that started at {started_at} is not accepted: check the node's clock")
             return
         if node is None:
             fresh = Node(
@@ -280,7 +280,7 @@ class InventoryPlanner:
         if node is None or 0 < event.epoch < node.epoch or (node.job is not None and node.job != event.job):
             return  # a later grant has given it to another job, which may have released it since
         if not event.blocked_for_s:
-            # It left its job for its silence; what it does next is for its heartbeats to tell.
+            # It left its job because it was silent; its heartbeats will show what it does next.
             if node.state is NodeState.ACTIVE:
                 _give_back(draft, node, event.reason)
             return

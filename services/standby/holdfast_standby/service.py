@@ -69,7 +69,8 @@ class Standby(Decider):
             self._heard_again_at = min(self._heard_again_at, now)
 
     def _listening_since(self, now: datetime, hearing_since: datetime | None) -> datetime | None:
-        """Return since when a node's silence counts: after a silence of all nodes, since the first is heard again.
+        """Return since when a node's silence counts: after a silence of all nodes, since the first heartbeat arrived
+        again.
 
         What took all of them had one cause, and they come back one after another (ADR 5).
         """

@@ -36,7 +36,7 @@ def after_failure(failures: tuple[datetime, ...], now: datetime) -> tuple[dateti
 def failures_per_day(nodes: Iterable[Node], now: datetime) -> float:
     """Return the chance that one machine fails within a day, by the days before this one.
 
-    What fails today needs the pool, and says nothing yet about other days.
+    What fails today needs the pool, and is no evidence yet about other days.
     """
     failures, machine_days = USUAL_PER_DAY * USUAL_MACHINE_DAYS, USUAL_MACHINE_DAYS
     for node in nodes:

@@ -49,7 +49,7 @@ def test_an_instance_of_the_far_future_is_not_believed() -> None:
     for forged in (started(NOW + timedelta(days=30)), "ffffffff-ffff-7fff-bfff-ffffffffffff"):
         believed = node(registered(standby(own), forged, NOW))
         assert (believed.instance, believed.state) == (own, NodeState.STANDBY)
-        assert believed.reason.endswith("is not believed: check the node's clock")
+        assert believed.reason.endswith("is not accepted: check the node's clock")
     later = started(NOW + timedelta(hours=1))
     assert node(registered(standby(own), later, NOW)).instance == later
 

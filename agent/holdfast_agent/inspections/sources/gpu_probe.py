@@ -1,6 +1,6 @@
 """`python -m holdfast_agent.inspections.sources.gpu_probe`: answers each line on stdin with one line of NVML data.
 
-`holdfast_agent.devices.answering` says why it is a process.
+`holdfast_agent.devices.answering` has the reason why it is a process.
 """
 
 from __future__ import annotations

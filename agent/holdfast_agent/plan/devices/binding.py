@@ -12,7 +12,7 @@ from holdfast_agent.plan.devices.visible_gpus import visible_gpus
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
-    """"": the driver does not say."""
+    """"": the driver does not report it."""
     numa_node: int
 
 

@@ -56,7 +56,7 @@ def why_none(used: DeviceUsed, kind: str, room_bytes: int, host_bytes_each: int)
     if used.changed:
         return f"its script sets {', '.join(used.changed)} itself, which has no effect once there is a context"
     if used.free_bytes is None:
-        return "the device does not tell how much memory is free"
+        return "the device does not report how much memory is free"
     if used.free_bytes < room_bytes:
         return (
             f"{_mib(used.free_bytes)} of {used.device} are free, and a context is made ahead from "

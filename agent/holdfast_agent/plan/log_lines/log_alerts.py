@@ -41,7 +41,7 @@ class _Pending:
 class LogAlerts:
     """The alerts of the ranks of one generation on a node. `now` is a monotonic clock in seconds.
 
-    The interval of a kind never shrinks again: what has been said is known until the ranks are started again.
+    The interval of a kind never shrinks again: what was reported is known until the ranks are started again.
     """
 
     def __init__(self) -> None:

@@ -122,7 +122,7 @@ class Spares:
                         ContextReady(
                             fence=spare.wanted.fence,
                             rank=spare.wanted.rank,
-                            # It runs as the job's user: no number of it is believed.
+                            # It runs as the job's user, so its numbers are not trusted.
                             took_s=report.took_s if 0 <= report.took_s <= READY_WITHIN_S else READY_WITHIN_S,
                             free_bytes=report.free_bytes,
                             host_bytes=report.host_bytes,

@@ -87,7 +87,7 @@ class _Search:
                 log.info("a vault has nothing", vault=vault.node, reason=str(error))
                 shards = ()
             except WireError as error:
-                log.info("a vault does not say what it has", vault=vault.node, reason=str(error))
+                log.info("a vault does not report what it has", vault=vault.node, reason=str(error))
             with self._changed:
                 if shards is not None:
                     self._answers[vault] = shards

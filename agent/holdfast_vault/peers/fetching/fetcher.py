@@ -47,7 +47,7 @@ class Fetcher:
         """Return a rank's steps that are here or can be fetched, newest first; fetch the newest (`at_most`) ahead."""
         assignment = self._assignments.wait_for(job_of(name), generation, ASSIGNMENT_WAIT_S)
         if assignment is None:
-            log.warning("no order says who may have this rank's shards", of=str(name), generation=generation)
+            log.warning("no order names vaults with shards of this rank", of=str(name), generation=generation)
             shelf = self._shelves.of(name)
             # A copy of which replicas have parts needs an order that names them.
             return [sealed for sealed in shelf.steps() if shelf.has_whole(sealed)]
@@ -85,7 +85,7 @@ class Fetcher:
     def _sources(self, name: ShardName, sealed: SealedStep) -> tuple[Assignment, Sequence[VaultAddress]]:
         assignment = self._assignments.of_job(job_of(name))
         if assignment is None:
-            raise NotFetched("no order says who may have it")
+            raise NotFetched("no order names the vaults that may have it")
         last = self._found
         sources = last[1].holders(name).get(sealed, ()) if last is not None and last[0] == assignment else ()
         return assignment, sources or self._search(assignment).holders(name).get(sealed, ())

@@ -42,7 +42,7 @@ from controller.node_history where node = $1 order by at desc
 def show(node: str, directory: Path, database_url: str | None, as_json: bool) -> None:
     """Show NODE's history over incidents and jobs: failures, checks, evictions, and the chance of a lasting fault.
 
-    `show` may be left out. COUNTS says whether an entry is held against the node. No is for silence, failures
+    `show` may be left out. COUNTS shows whether an entry is held against the node. No is for silence, failures
     with another explanation, results of checks. The chance is as of the last entry, and halves its distance to that of
     any node in `[record] half_life_days`. Its rack is named if more nodes of it have failed than chance explains.
     """
@@ -80,7 +80,7 @@ def show(node: str, directory: Path, database_url: str | None, as_json: bool) ->
 
 
 def _suspicion_of(rack: str, records: list[NodeRecord]) -> str:
-    """Return what the records of all nodes say of a rack, under the settings of this command; "" if nothing."""
+    """Return what the records of all nodes show about a rack, under the settings of this command; "" if nothing."""
     policy = own_settings().record
     found = suspect_racks(records, datetime.now(UTC), policy)
     return next((it.in_words(policy) for it in found if it.rack == rack), "")

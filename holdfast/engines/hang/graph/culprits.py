@@ -149,7 +149,7 @@ def joined_candidates(graph: WaitGraph, index: int, waiting: Set[int], places: P
             operation=index,
             because=(index,),
             confidence=0.5,
-            words=(f"no dump tells the members of the group; {ranks_in_words(unplaced)} mention none of its kind",),
+            words=(f"no dump lists the members of the group; {ranks_in_words(unplaced)} mention none of its kind",),
         )
     return _not_moving(graph, (index,))
 

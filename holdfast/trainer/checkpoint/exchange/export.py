@@ -1,6 +1,6 @@
 """Export of a checkpoint for programs other than Holdfast: the names of its values, and plain DCP.
 
-State marked `PerShard` or `PerRank` is not merged, because nothing in it says how: a shard's tensors may be slices of
+State marked `PerShard` or `PerRank` is not merged, because nothing in it shows how: a shard's tensors may be slices of
 one, or stages of a pipeline that each count their layers from zero. It is exported under the keys that it has here,
 which no two shards share; or one shard alone, under the names that it had in the script.
 """
@@ -215,7 +215,7 @@ class _FromContents(DefaultSavePlanner):
 
 
 def _size_of(nbytes: int) -> dict[str, Any]:
-    """Return the fields of a `WriteItem` that tell its size; older releases of torch have no such field."""
+    """Return the fields of a `WriteItem` that have its size; older releases of torch have no such field."""
     known: Any = getattr(dcp_planner, "BytesIOWriteData", None)
     return {} if known is None else {"bytes_io_data": known(nbytes)}
 

@@ -1,7 +1,7 @@
 """Limits of the numbers in a checkpoint's manifest and indexes: they decide what a reader allocates and reads.
 
-A number may be wrong because the disk is, or because somebody wrote it; `decode_manifest` has compared the checksum
-before, which shows the first only. Nothing here needs torch.
+A number may be wrong because the disk damaged it, or because somebody wrote it on purpose; `decode_manifest` has
+compared the checksum before, which shows the first only. Nothing here needs torch.
 """
 
 from __future__ import annotations

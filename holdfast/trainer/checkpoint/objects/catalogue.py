@@ -1,6 +1,6 @@
 """The catalogue of a job's checkpoints in an object store as one value, and the changes to it.
 
-Objects can be neither renamed nor locked, so what counts is not where they lie but what the newest catalogue says; see
+Objects can be neither renamed nor locked, so what counts is not where they lie but what the newest catalogue lists; see
 `holdfast.trainer.checkpoint.objects.journal` for how one becomes the newest. Every change here leaves a catalogue in
 which it is done already as it is: who does not know whether a change arrived asks for it again.
 """

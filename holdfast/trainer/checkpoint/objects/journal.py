@@ -25,7 +25,7 @@ from holdfast.trainer.checkpoint.objects.catalogue import FORMAT, Catalogue
 from holdfast.trainer.checkpoint.storage.workplace import Owner
 
 KEPT = 64
-"""Older catalogues are removed. A writer that stood still until its next number is free again changes nothing:
+"""Older catalogues are removed. A writer that was frozen until its next number is free again changes nothing:
 that number is not the highest, and after every change the writer looks whether it counts."""
 
 ATTEMPTS_MAX = 1000

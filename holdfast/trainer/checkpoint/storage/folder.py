@@ -60,7 +60,7 @@ class StepState(StrEnum):
 
 
 class FoundCheckpoint(NamedTuple):
-    """A checkpoint, or what is left of one. `state` is what its place says of it; nothing was read."""
+    """A checkpoint, or what is left of one. `state` follows from its place; no file was read."""
 
     step: int
     state: StepState
@@ -169,7 +169,7 @@ def _opened(path: Path) -> io.FileIO:
 
 def _unreadable(path: Path, error: OSError, *, missing_is_damage: bool) -> CheckpointError:
     # A stale mount, a missing right, or a failing disk of one node must not make a job discard whole checkpoints. EIO
-    # is what a file server that is gone gives as well, and it tells nothing of what the others would read.
+    # is what a file server that is gone gives as well, and it shows nothing about what the others would read.
     if missing_is_damage and isinstance(error, FileNotFoundError):
         return DamagedCheckpoint(f"{path}: {error.strerror}")
     if isinstance(error, FileNotFoundError):

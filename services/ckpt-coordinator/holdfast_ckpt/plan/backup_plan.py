@@ -13,7 +13,7 @@ keep each other's backups: the loss of two machines is then fatal half as often.
 If all machines are in a single group (pure data parallelism, or pure ZeRO), none is outside of it: the backup goes
 to the neighbour, as in the paper, and only the disk covers the loss of the whole group.
 
-A rack is lost at once, too. Where nodes say which rack they are in, those whose keeper is in their own rack exchange
+A rack is lost at once, too. Where nodes report their rack, those whose keeper is in their own rack exchange
 keepers with others, as long as no parallel group is shared again.
 """
 

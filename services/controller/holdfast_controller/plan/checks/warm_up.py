@@ -29,7 +29,7 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Starting, WarmUpProgress
 
 HELD_MAX = 64
-"""Ends of ranks that are held at most; of more the first ones tell as much."""
+"""Ends of ranks that are held at most; further ones would show nothing more."""
 
 
 def result(draft: JobDraft, event: DiagnosticResult) -> None:

@@ -42,7 +42,7 @@ def apply_pending(draft: JobDraft, restart_reason: str) -> None:
     if state.incident is None:
         draft.cause = event.id
     else:
-        # An error of the old code says nothing about the new code.
+        # An error of the old code is no evidence against the new code.
         forgiven = msgspec.structs.replace(state.incident, user_error=None)
         state = state.update(incident=forgiven)
     generation = state.next_generation

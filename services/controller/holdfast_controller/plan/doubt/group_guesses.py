@@ -69,7 +69,8 @@ def suspects_tested(draft: JobDraft, event: SuspectsTested) -> None:
 
 
 def _refutes(draft: JobDraft, failure: Failure, guess: GroupGuess) -> bool:
-    """Return True if the failure shows that a guess was wrong. One of long ago says nothing of another hang."""
+    """Return True if the failure shows that a guess was wrong. A guess of long ago is no evidence about another
+    hang."""
     state = draft.state
     if failure.generation <= guess.generation or guess.nodes.keys() & state.nodes.as_set:
         return False
