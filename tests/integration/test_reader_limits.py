@@ -124,6 +124,14 @@ async def test_a_reader_stores_nothing(urls: dict[str, str]) -> None:
             await reader.execute("select lo_from_bytea(0, 'x')")
 
 
+async def test_messages_that_nobody_reads_take_no_room(urls: dict[str, str]) -> None:
+    async with connected(urls["reader"]) as listener, connected(urls["reader"]) as sender:
+        await listener.execute("listen heap; begin; select 1")
+        await sender.execute("set default_transaction_read_only = off")
+        with pytest.raises(asyncpg.PostgresError, match="too many notifications"):
+            await sender.execute("select pg_notify('heap', repeat('x', 7000) || g) from generate_series(1, 1000) g")
+
+
 LOCKS_AND_LOG = (
     "pg_advisory_lock(1)",
     "pg_try_advisory_lock_shared(1, 2)",

@@ -47,6 +47,9 @@ recovery_init_sync_method = 'syncfs'
 wal_compression = 'pglz'
 max_wal_size = '1GB'
 
+# No service uses NOTIFY, and every role may: this is the least, where 8 GB of the disk are the default.
+max_notify_queue_pages = 64
+
 log_destination = 'stderr'
 logging_collector = off
 log_line_prefix = '%m [%p] %q%u@%d '
