@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+import weakref
+from typing import Any, ClassVar, NamedTuple
 
 from holdfast.trainer.hooks.holding import wait_if_held
 from holdfast.trainer.known_imports import note_imports
@@ -30,6 +31,8 @@ class _Now:
     before_first: Any = None
     """Handle of the hook on the first step."""
     weights: str | None = None
+    watched: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+    """Optimizers that have a hook on loads of their state."""
 
 
 def begin() -> None:
@@ -77,6 +80,7 @@ def _on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         return
     if ledger.steps_done == 0 and binding.unsettled_ns is None:
         _note_start(optimizer)
+        _watch_loads(optimizer)
         note_imports()
     if binding.explicit or binding.framework:
         return
@@ -89,7 +93,25 @@ def _on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         ledger.complete_step(at_ns=moment)
     if taken.has_changed:
         _note_change(optimizer)
+        _watch_loads(optimizer)
     wait_if_held()
+
+
+@harmless
+def _watch_loads(optimizer: Any) -> None:
+    if optimizer not in _Now.watched:
+        _Now.watched.add(optimizer)
+        optimizer.register_load_state_dict_post_hook(_on_load)
+
+
+@harmless
+def _on_load(optimizer: Any) -> None:
+    """An older state that is loaded while it trains counts from there: steps that were thrown away, or the best
+    state.
+    """
+    counts = binding.is_begun and not (binding.explicit or binding.framework)
+    if counts and binding.ledger is not None and optimizer is _Now.counted.optimizer:
+        _note_change(optimizer)
 
 
 @harmless
@@ -106,8 +128,8 @@ def _note_start(optimizer: Any) -> None:
 
 @harmless
 def _note_change(optimizer: Any) -> None:
-    """Another optimizer counts from now on. If its own count does not go on from that of the one before, it shows
-    nothing to later generations.
+    """Another optimizer counts from now on, or the same one from another state. If its own count does not go on from
+    the one before, it shows nothing to later generations.
     """
     if not binding.start.goes_on(count_of(optimizer), binding.steps_completed()):
         mark(COUNTS_BEGIN_AGAIN)

@@ -164,6 +164,42 @@ def test_the_best_state_is_loaded_again_while_it_trains(job: Job) -> None:
 
 
 @pytest.mark.parametrize("kind", [ADAM, SGD])
+def test_steps_that_warm_up_are_thrown_away_before_the_load(job: Job, kind: type[torch.optim.Optimizer]) -> None:
+    """As modded-nanogpt does, for its kernels."""
+    path = job.path / "ck.pt"
+    for generation in range(2):
+        job.begin()
+        network = model()
+        optimizer = kind(network.parameters(), lr=0.01)  # type: ignore[call-arg]
+        first = copy.deepcopy((network.state_dict(), optimizer.state_dict()))
+        train(network, optimizer, 10)
+        network.load_state_dict(first[0])
+        optimizer.load_state_dict(first[1])
+        if generation:
+            restore(job, path, network, optimizer)
+        train(network, optimizer, 25)
+        save(job, path, network, optimizer)
+    assert not job.shown().is_known
+
+
+def test_an_optimizer_that_loads_the_state_that_it_has_goes_on(job: Job) -> None:
+    path = job.path / "ck.pt"
+    job.begin()
+    network = model()
+    optimizer = ADAM(network.parameters())
+    for _ in range(2):
+        train(network, optimizer, 20)
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    job.begin()
+    network = model()
+    optimizer = ADAM(network.parameters())
+    restore(job, path, network, optimizer)
+    train(network, optimizer, 2)
+    assert job.shown() == Shown(40, 41, True)
+
+
+@pytest.mark.parametrize("kind", [ADAM, SGD])
 def test_it_is_unknown_which_folds_are_done(job: Job, kind: type[torch.optim.Optimizer]) -> None:
     """Each fold begins with the same weights, and the script remembers those that are done in a file of its own."""
     job.begin()
