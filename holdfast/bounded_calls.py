@@ -4,6 +4,7 @@ caller does not wait for.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 WRITER_WITHIN_S = 1.0
 """Time for a writer of a named pipe to appear."""
+TEXT_BYTES_MAX = 16 << 20
+"""Longest text of a file that a person named: devices have no end."""
 
 
 class NoWriter(OSError):
@@ -58,6 +61,9 @@ def open_file(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of such a file. Raises OSError as `open_file`, or UnicodeDecodeError."""
+    """Return the text of such a file. Raises OSError as `open_file` or if it has no end, or UnicodeDecodeError."""
     with open_file(path) as file:
-        return file.read().decode()
+        found = file.read(TEXT_BYTES_MAX + 1)
+    if len(found) > TEXT_BYTES_MAX:
+        raise OSError(errno.EFBIG, f"it is longer than {TEXT_BYTES_MAX >> 20} MiB", os.fspath(path))
+    return found.decode()

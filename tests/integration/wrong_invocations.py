@@ -133,6 +133,7 @@ WRONG = {
     "symbolic links": [
         f"{command} --dir loop" for command in ("down", "status", "doctor", "config", "logs x", "sql x")
     ],
+    "is longer than": ["config --config /dev/zero", "run --env-file /dev/zero t.py"],
     "has a NUL byte": ["run --env-file zero t.py"],
     "is not UTF-8": [
         *("up --config latin.toml --dir c", "config --config latin.toml", "config --config binary"),
