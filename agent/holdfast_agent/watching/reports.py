@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -24,6 +25,7 @@ from holdfast.events import (
 from holdfast.events.parts.ranks import RankReplay
 from holdfast.events.parts.scalars import Count, Step
 from holdfast.fresh_ids import uuid7
+from holdfast.node.ranks_file import open_ranks_file
 from holdfast.orders.node import NodeOrder
 from holdfast.trainer.report import (
     CHECKPOINT_RESTORED,
@@ -105,10 +107,11 @@ class ReportFile:
         try:
             if self._path.stat().st_size <= self.offset:
                 return []
-            with self._path.open("rb") as file:
+            # A rank may hold a lease on its file (F_SETLEASE): to open it in another way would wait for 45 s.
+            with os.fdopen(open_ranks_file(self._path), "rb") as file:
                 file.seek(self.offset)
                 data = file.read(READ_BYTES_MAX)
-        except FileNotFoundError:
+        except (FileNotFoundError, BlockingIOError):
             return []
         if len(data) == READ_BYTES_MAX and b"\n" not in data:
             # No report is that long. It would be read again at each call, and nothing after it would be reached.

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +43,34 @@ def test_a_file_without_lines_is_passed_over(tmp_path: Path) -> None:
         file.write(b'\n{"kind":"steps_kept","at_ns":1,"rank":7,"generation":1}\n')
     reports = ReportFile(path, 0)
     assert [report.rank for _ in range(5) for report in reports.read()] == [7]
+
+
+def test_a_rank_that_holds_a_lease_on_its_file_does_not_hold_up_its_agent(tmp_path: Path) -> None:
+    path = tmp_path / "job.jsonl"
+    path.write_bytes(b'{"kind":"steps_kept","at_ns":1,"rank":7,"generation":1}\n')
+    reports = ReportFile(path, 0)
+    with leased(path):
+        began = time.monotonic()
+        assert reports.read() == []
+        assert time.monotonic() - began < 20, "the kernel takes a lease away after 45 s"
+    assert [report.rank for report in reports.read()] == [7]
+
+
+@contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """A process that has a lease on a file, and gives it up to nobody who asks."""
+    code = (
+        "import fcntl, os, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); file = os.open(sys.argv[1], 0); "
+        "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK); "
+        "print('has it', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        if not holder.stdout.readline():
+            pytest.skip("this file system has no leases")
+        yield
+        holder.communicate()
 
 
 @pytest.mark.parametrize("changes", [{"generation": 1 << 60}, {"step": -7}, {"bytes": 1 << 60}, {"path": "x" * 5000}])
