@@ -128,11 +128,12 @@ WRONG = {
         *("run --job-dir t.py/x t.py", "run --job-dir /proc/x t.py", "run --job-dir loop/x t.py"),
     ],
     "lies on a disk that all of its nodes reach": [
-        *("run --job-dir s3://bucket/x t.py", "run --job-dir file:///x t.py"),
+        *("run --job-dir s3://bucket/x t.py", "run --job-dir file:///x t.py", "run --job-dir gs:// t.py"),
     ],
     "symbolic links": [
         f"{command} --dir loop" for command in ("down", "status", "doctor", "config", "logs x", "sql x")
     ],
+    "is a device": ["classify /dev/zero"],
     "is longer than": ["config --config /dev/zero", "run --env-file /dev/zero t.py"],
     "has a NUL byte": ["run --env-file zero t.py"],
     "is not UTF-8": [

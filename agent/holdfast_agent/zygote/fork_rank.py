@@ -187,7 +187,11 @@ def _covered(plan: RankPlan, cover: Cover) -> RankPlan:
 def _execute(plan: RankPlan) -> NoReturn:
     arguments = (*(("-m",) if plan.is_module else ()), plan.script, *plan.args)
     python, *command = start_program(plan, "holdfast.trainer.rank", arguments)
-    os.execve(python, (python, *command), plan.environment | userfaultfd.pass_right_on())
+    try:
+        os.execve(python, (python, *command), plan.environment | userfaultfd.pass_right_on())
+    except OSError as error:
+        sys.stderr.write(f"holdfast: {python} cannot be started ({error.strerror}): name another with --python\n")
+        os._exit(EXIT_SETUP_FAILED)
 
 
 def _reseed() -> None:

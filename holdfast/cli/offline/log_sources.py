@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -59,6 +60,8 @@ def sources(paths: list[str]) -> list[Source]:
             if not inside:
                 raise UnreadableLog(f"{given} has no logs: files that end in .out, .err, .log or .txt, or .gz after it")
             found += [named(str(file), file) for file in inside]
+        elif path.is_block_device() or (path.is_char_device() and not os.path.samefile(path, os.devnull)):
+            raise UnreadableLog(f"{given} is a device, which may have no end")
         elif path.exists():
             found.append(named(given, path))
         else:

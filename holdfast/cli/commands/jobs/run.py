@@ -33,7 +33,7 @@ from holdfast.events.parts.job import JobSpec
 from holdfast.fresh_ids import new_job_name
 from holdfast.node.rank_variables import MEMORY_CHECKPOINTS, SCRIPT_LINK
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 """The start of a URL as a path; it has lost a slash."""
 
 
