@@ -95,14 +95,17 @@ class Check:
 
 
 class Writes:
-    """Counts of writes to one step's gated tensors: whether any came before an optimizer reached the gate.
+    """Counts of writes to one step's gated tensors: whether any came before an optimizer reached the gate, or their
+    memory was taken away from under the copies.
 
     torch counts the writes to a tensor when they are queued, so a write that is counted after the copies have ended is
     in none of them. It does not count those to `tensor.data`, nor those of fused optimizers.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, tensors: Sequence[torch.Tensor], parts: Sequence[torch.Tensor] = ()) -> None:
+        """`parts` are the views by which they are copied: they stay with a storage that is resized."""
+        self._tensors, self._parts = tensors, parts
+        self._places = _places(parts)
         self._before = _counts(tensors)
         self._at_gate: list[int] | None = None
 
@@ -116,8 +119,13 @@ class Writes:
         now = _counts(self._tensors)
         # In this order, for an optimizer may come between the two lines.
         found = self._before != (now if self._at_gate is None else self._at_gate)
-        self._tensors = ()
+        found |= self._places != _places(self._parts)
+        self._tensors = self._parts = ()
         return found
+
+
+def _places(parts: Sequence[torch.Tensor]) -> list[int]:
+    return [it.data_ptr() for it in parts]
 
 
 def _counts(tensors: Sequence[torch.Tensor]) -> list[int]:

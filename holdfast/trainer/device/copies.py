@@ -264,13 +264,13 @@ class DeviceCopies:
         if shadow is not None:
             shadow.take(tensors)
         copy.earlier, self._last_check = self._last_check, None
-        if is_checked(self._kept, self._check_every):
+        if plan.copies and is_checked(self._kept, self._check_every):
             copy.checked = [*plan.of(Guard.AWAITED), *plan.of(Guard.GATED)]
             parts = [tensors[index] for index in copy.checked]
             copy.check = Check([*parts, shadow.memory] if shadow is not None else parts)
             self._last_check = copy.check
-        copy.writes = Writes([tensors[index] for index in plan.of(Guard.GATED)])
         copy.parts = [_part(it, tensors, shadow) for it in plan.copies]
+        copy.writes = Writes([tensors[index] for index in plan.of(Guard.GATED)], copy.parts)
         while len(self._events) < len(plan.marks):
             self._events.append(torch.Event(training.device))
         copy.events = self._events[: len(plan.marks)]

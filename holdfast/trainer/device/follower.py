@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,9 @@ from holdfast.trainer.device import FillRefused
 from holdfast.trainer.device.step_copy import StepCopy
 
 WRITTEN_TO = "something other than an optimizer changed an optimizer's tensors while they were copied"
+
+FEW = 4
+"""Two steps among so many that something wrote to, and all are copied aside from then on."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
@@ -39,8 +43,8 @@ class Follower:
     def __init__(self, stream: torch.Stream, on_copied: Callable[[], None]) -> None:
         """`on_copied` is called when no copy of a step is under way any more, before the step is sealed."""
         self.outcome = Outcome()
-        self._was_written_to = False
-        """True if others than optimizers wrote to the step before."""
+        self._written_to: deque[bool] = deque(maxlen=FEW)
+        """For each of the last steps: others than optimizers wrote to it."""
         self._stream = stream
         self._on_copied = on_copied
         self._steps: queue.SimpleQueue[StepCopy | None] = queue.SimpleQueue()
@@ -145,12 +149,13 @@ class Follower:
 
     def _why_not(self, step: StepCopy) -> str:
         """Return why a step must not be sealed; "": it may."""
-        was_written_to, self._was_written_to = self._was_written_to, step.writes.were_made()
+        was_written_to = any(self._written_to)
+        self._written_to.append(step.writes.were_made())
         if step.earlier is not None and step.earlier.changed():
             self.outcome.has_late_writer = True
             return "something other than an optimizer changes an optimizer's tensors between steps"
-        if self._was_written_to:
-            # Once in a while it costs a step. In each step none would be left.
+        if self._written_to[-1]:
+            # Once in a while it costs a step. In each step none would be left, in every second one only half.
             self.outcome.has_late_writer |= was_written_to
             return WRITTEN_TO
         if step.check is None:

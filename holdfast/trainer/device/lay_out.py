@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.optim import Optimizer
 
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
 from holdfast.trainer.device import Unfit, gate
@@ -58,7 +59,8 @@ class LayoutKey(NamedTuple):
     """Equal for the same tensors at the same places, protected in the same way."""
 
     places: tuple[TensorPlace, ...]
-    optimizers: tuple[int, ...]
+    optimizers: tuple[tuple[int, ...], ...]
+    """Of each, which it is, and how many parameters and states it has: it may give some up, or take others over."""
     shadows_all: bool
 
 
@@ -85,7 +87,11 @@ def key_of(leaves: Sequence[Leaf], shadows_all: bool, small_bytes: int) -> Layou
         else:
             address = leaf.tensor.data_ptr() if leaf.tensor.nbytes >= small_bytes else number
         places.append(place(leaf, address))
-    return LayoutKey(tuple(places), tuple(map(id, gate.seen())), shadows_all)
+    return LayoutKey(tuple(places), tuple(map(_has, gate.seen())), shadows_all)
+
+
+def _has(optimizer: Optimizer) -> tuple[int, ...]:
+    return id(optimizer), len(optimizer.state), *(len(group["params"]) for group in optimizer.param_groups)
 
 
 def lay_out(

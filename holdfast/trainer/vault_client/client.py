@@ -167,7 +167,10 @@ class VaultClient:
         for memory, tensor in small:
             addresses[memory] = base + at if tensor.nbytes else 0
             aside = view(self._aside[at : at + tensor.nbytes], tensor.dtype, tuple(tensor.shape))
-            aside.copy_(tensor.detach())
+            try:
+                aside.copy_(tensor.detach())
+            except NotImplementedError as error:
+                raise MemoryRefused(f"torch copies no tensor of {tensor.dtype}: {error}") from error
             at += aligned(tensor.nbytes)
         places = tuple(place(leaf, addresses[leaf.memory]) for leaf in leaves)
         if places != self._places:

@@ -82,7 +82,8 @@ _PLAIN = frozenset({int, float, bool, str, type(None)})
 def take_apart(state: dict[str, Any]) -> tuple[list[Leaf], bytes]:
     """Return the tensors of a nested state, and everything else as bytes.
 
-    Raises NotKeepable if there is a DTensor where only whole values are kept.
+    Raises NotKeepable if there is a DTensor where only whole values are kept, or a tensor whose elements do not lie in
+    memory as numbers one by one.
     """
     tensors: list[Leaf] = []
     objects: list[StateObject] = []
@@ -101,15 +102,40 @@ def take_apart(state: dict[str, Any]) -> tuple[list[Leaf], bytes]:
 
 
 def _leaf(path: KeyPath, tensor: torch.Tensor, spread: Spread | None) -> Leaf:
+    if what := _unlike_others(tensor):
+        raise NotKeepable(f"{'.'.join(map(str, path))} is {what}: such a tensor is not kept, take it out of the state")
     where = tensor.data_ptr() if tensor.nbytes else 0
     memory = where, tensor.device, tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
     return Leaf(path, tensor, memory, spread)
 
 
+def _unlike_others(tensor: torch.Tensor) -> str:
+    """Return what kind of tensor it is if its elements do not lie in memory as numbers one by one; "": they do."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return "a parameter that has no shape yet"
+    if tensor.is_meta:
+        return "a tensor without data (device meta)"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return f"a tensor of layout {'nested' if tensor.is_nested else str(tensor.layout).removeprefix('torch.')}"
+    if tensor.is_quantized:
+        return "a quantized tensor"
+    dtype = _name_of(tensor.dtype)
+    if dtype not in ITEM_BYTES and dtype not in PACKED_ITEM_BYTES:
+        return f"a tensor of {dtype}"
+    try:
+        has_memory = tensor.data_ptr() != 0 or not tensor.nbytes
+    except RuntimeError:
+        has_memory = False
+    return "" if has_memory else f"a {type(tensor).__name__}, which has no memory of its own"
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def place(leaf: Leaf, address: int) -> TensorPlace:
     tensor = leaf.tensor
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return TensorPlace(leaf.path, dtype, tuple(tensor.shape), tensor.nbytes, address, leaf.spread)
+    return TensorPlace(leaf.path, _name_of(tensor.dtype), tuple(tensor.shape), tensor.nbytes, address, leaf.spread)
 
 
 def lay(

@@ -306,6 +306,52 @@ def load_often(job: Job, step: int) -> None:
     load_once(job, LOADED_AT)
 
 
+def load_every_second(job: Job, step: int) -> None:
+    """Load other weights during each second step's copies."""
+    if step % 2 == 0:
+        load_once(job, LOADED_AT)
+
+
+def leave_optimizer(job: Job, step: int) -> None:
+    """Take parameters away from the optimizer; after the next step they are changed by hand, as torch does not count."""
+    group = job.optimizer.param_groups[0]
+    if step == LOADED_AT:
+        group["params"] = group["params"][::2]
+    if step > LOADED_AT:
+        for parameter in list(job.model.parameters())[1::2]:
+            parameter.data.mul_(0.9)
+
+
+def take_memory_away(job: Job, step: int) -> None:
+    """Give memory back that is just being copied, and bring the values back elsewhere, as torch does not count."""
+    if step != LOADED_AT:
+        return
+    for parameter in job.model.parameters():
+        values, storage = parameter.detach().clone(), parameter.untyped_storage()
+        nbytes = storage.nbytes()
+        storage.resize_(0)
+        used = torch.full_like(values, -7.0)
+        storage.resize_(nbytes)
+        parameter.data.copy_(values)
+        del used
+
+
+def kept_without_elements(directory: Path) -> tuple[int, bool]:
+    """Keep a state whose only tensor on the device has no elements; return the last step that was sealed, and whether
+    copies still go beside training.
+    """
+    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
+    client = VaultClient(directory, name_of(), 1, copies=copies)
+    state = {"none": torch.zeros(0, 5, device="sim"), "step": 1}
+    client.save(1, state)
+    assert copies.wait_sealed(60)
+    leaves, _ = take_apart(state)
+    found = copies.sealed, copies.takes(leaves)
+    client.close()
+    copies.close()
+    return found
+
+
 def busy(directory: Path, world_size: int) -> tuple[int, int, int, int]:
     """Keep three steps at once over a slow link; return how many were skipped, waited, and the last that was kept and
     that was sealed.

@@ -114,6 +114,29 @@ def test_weights_that_are_loaded_in_each_step_are_copied_aside(accelerators: Acc
     assert not often.torn and often.sealed == [1, 4, 5, 6] and often.laid == [1, 4]
 
 
+def test_weights_that_are_loaded_in_every_second_step_are_copied_aside(
+    accelerators: Accelerators, directory: Path
+) -> None:
+    result = accelerators.call(kept, directory, steps=7, disturb=kept_steps.load_every_second)
+    assert not result.torn and result.sealed == [1, 3, 5, 6, 7] and result.laid == [1, 5]
+
+
+def test_a_parameter_that_leaves_its_optimizer_is_not_gated_any_more(
+    accelerators: Accelerators, directory: Path
+) -> None:
+    result = accelerators.call(kept, directory, steps=6, disturb=kept_steps.leave_optimizer)
+    assert not result.torn and len(result.sealed) == 6 and result.laid == [1, 4]
+
+
+def test_a_step_whose_memory_is_taken_away_is_not_sealed(accelerators: Accelerators, directory: Path) -> None:
+    result = accelerators.call(kept, directory, steps=5, disturb=kept_steps.take_memory_away)
+    assert not result.torn and result.sealed == [1, 2, 4, 5]
+
+
+def test_a_state_without_elements_is_kept(accelerators: Accelerators, directory: Path) -> None:
+    assert accelerators.call(kept_steps.kept_without_elements, directory) == (1, True)
+
+
 def test_a_rank_that_is_alone_skips_steps_and_one_of_several_waits(accelerators: Accelerators, directory: Path) -> None:
     skipped, waited, kept_last, sealed = accelerators.call(kept_steps.busy, directory, 1)
     assert (skipped, waited) == (2, 0) and kept_last == sealed == 2
