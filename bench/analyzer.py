@@ -42,7 +42,7 @@ from holdfast.topology import Mesh
 from holdfast_proving.emulated_hangs.places import STUCK, WAITS, thread
 from holdfast_proving.emulated_hangs.programs import megatron
 from holdfast_proving.emulated_hangs.running import Faults, Run
-from holdfast_proving.emulated_hangs.scenes import Scene, Standing, observe
+from holdfast_proving.emulated_hangs.scenes import HungJob, Scene, observe
 
 STACKS = ((9_600, 1.0), (100_000, 5.0))
 GRAPH = (32_768, 5.0)
@@ -76,9 +76,9 @@ def write_dumps(file: Path, ranks: int) -> bytes:
     layout = megatron(8, ranks // 64, 8, 8, microbatches=2, steps=1, ranks_per_node=8)
     faulty = ranks // 2 + 3
     run = Run(layout, Faults(host_stops={faulty: len(layout.programs[faulty]) // 2}))
-    run.until_it_stands()
+    run.until_it_hangs()
     chance = random.Random(1)
-    seen = observe(Standing("deadlock in user code", 1, Scene(chance, layout, run.faults, {faulty}), run), "strangers")
+    seen = observe(HungJob("deadlock in user code", 1, Scene(chance, layout, run.faults, {faulty}), run), "strangers")
     members = {str(number): str(ranks) for number, ranks in enumerate(layout.members)}
     whole = members["0"].encode()
     members["0"] = WHOLE.decode()

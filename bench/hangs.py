@@ -32,7 +32,7 @@ import machine
 from report import final_line, median, percentile, rounded, table, tell
 
 from holdfast.engines.hang.hang_verdict import judge_hang
-from holdfast_proving.emulated_hangs.scenes import HOW, KINDS, How, Seen, observe, stand
+from holdfast_proving.emulated_hangs.scenes import HOW, KINDS, How, Seen, hung_job, observe
 
 WORLDS = (256,) * 16 + (512,) * 6 + (1024,) * 2 + (2048,)
 AIM_ALONE = 0.978
@@ -57,10 +57,10 @@ def main() -> None:
         while done < count:
             seed += 1
             kind = kinds[seed % len(kinds)]
-            standing = stand(kind, seed, worlds[seed // len(kinds) % len(worlds)])
-            if standing is None:
+            hung = hung_job(kind, seed, worlds[seed // len(kinds) % len(worlds)])
+            if hung is None:
                 continue
-            seen = {how: _counted(observe(standing, how), took, show=args.show, how=how) for how in HOW}
+            seen = {how: _counted(observe(hung, how), took, show=args.show, how=how) for how in HOW}
             for how, counts in seen.items():
                 found[how, kind].update(counts)
             done += 1

@@ -75,9 +75,9 @@ def await_partner(task: StageTask, partner: int) -> Store:
     began = give_up = time.monotonic()
     while not own.check(missing):
         now = time.monotonic()
-        if (stands := _standing(store, partner)) != seen or ticks == 0:
-            seen = stands
-            give_up = now + task.limits_s[int(stands.partition(".")[0] or 0)] + LATE_S
+        if (progress := _progress_of(store, partner)) != seen or ticks == 0:
+            seen = progress
+            give_up = now + task.limits_s[int(progress.partition(".")[0] or 0)] + LATE_S
         if now >= min(give_up, began + task.wait_s):
             raise PartnerAbsent
         if context.worker == 0 and now >= began + ticks * TICK_S:
@@ -87,12 +87,12 @@ def await_partner(task: StageTask, partner: int) -> Store:
     return own
 
 
-def share_progress(store: Store, context: WorkerContext, standing: str) -> None:
+def share_progress(store: Store, context: WorkerContext, progress: str) -> None:
     """Publish the number of this node's stage for its partners, with a counter while it waits there."""
-    store.set(f"at/{context.node_rank}", standing)
+    store.set(f"at/{context.node_rank}", progress)
 
 
-def _standing(store: Store, node_rank: int) -> str:
+def _progress_of(store: Store, node_rank: int) -> str:
     key = f"at/{node_rank}"
     return store.get(key).decode() if store.check([key]) else ""
 

@@ -17,7 +17,7 @@ from holdfast_vault.local_server import LocalServer
 from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.peers.trust import PeerTrust
 from holdfast_vault.succession.succession_records import Inheritance
-from holdfast_vault.succession.successor import FLAG, Listening, stand_by, succeed
+from holdfast_vault.succession.successor import FLAG, Listening, fork_successor, succeed
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -47,7 +47,7 @@ def main() -> None:
             peers.close()
             peers = None
         listening, inheritance = Listening(local, peers), Inheritance()
-    handover, inheritance = stand_by(listening, inheritance, lambda: _close(ready))
+    handover, inheritance = fork_successor(listening, inheritance, lambda: _close(ready))
     stop = _stop_signals()
     # Ask the kernel to name this process to those who connect, instead of the one that is gone.
     listening.local.listen(BACKLOG)

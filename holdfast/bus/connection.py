@@ -136,10 +136,10 @@ class Connection:
             try:
                 return await attach(link)
             except StreamMissing as missing:
-                pause.tell(missing)
+                pause.log_reason(missing)
                 await self.mend(link)
             except BusUnavailable as error:
-                pause.tell(error)
+                pause.log_reason(error)
             await pause.wait()
 
     async def mend(self, link: Link) -> None:
@@ -193,7 +193,7 @@ class Connection:
                     await link.close()
                 if not isinstance(error, BusUnavailable) and not (forgive and isinstance(error, BusError)):
                     raise
-                pause.tell(error)
+                pause.log_reason(error)
             else:
                 return link
             await pause.wait()
@@ -206,7 +206,7 @@ class _Backoff:
         self._pause_s = RETRY_MIN_S
         self._warned = ""
 
-    def tell(self, reason: Exception) -> None:
+    def log_reason(self, reason: Exception) -> None:
         if str(reason) != self._warned:
             self._warned = str(reason)
             log.warning("waiting for NATS", reason=self._warned)

@@ -78,11 +78,11 @@ class Inflow:
         self._backlog_max = backlog_max
         self._arrived: asyncio.Queue[Msg | _Drained | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         self.subscription: Subscription | None = None
 
     def take(self, message: Msg) -> None:
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         if is_control(message):
             # A full consumer waits for a sign that its messages are taken: given when this one's turn comes.
             stalled = (message.headers or {}).get("Nats-Consumer-Stalled")
@@ -118,10 +118,10 @@ class Inflow:
                 message = await self._arrived.get()
             else:
                 try:
-                    async with asyncio.timeout_at(self._heard_at + silence_s):
+                    async with asyncio.timeout_at(self._received_at + silence_s):
                         message = await self._arrived.get()
                 except TimeoutError:
-                    if self._loop.time() < self._heard_at + silence_s:
+                    if self._loop.time() < self._received_at + silence_s:
                         continue
                     raise
             if isinstance(message, _Drained):

@@ -33,6 +33,8 @@ log = structlog.get_logger()
 
 
 class Daemon(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a daemon, as its `serve` function receives it."""
+
     name: str
     settings: Settings
     flags: argparse.Namespace

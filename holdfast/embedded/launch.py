@@ -20,7 +20,7 @@ from holdfast.embedded.services import ClusterPlan
 from holdfast.embedded.supervisor import Supervisor
 from holdfast.node.kernel import die_with_parent
 
-Tell = Callable[[str], None]
+ShowLine = Callable[[str], None]
 
 
 class _Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,13 +35,13 @@ def run_foreground(
     layout: ClusterLayout,
     plan: ClusterPlan,
     options: ClusterOptions,
-    tell: Tell,
+    show_line: ShowLine,
     on_ready: Callable[[ClusterInfo], None],
 ) -> None:
     """Run a cluster here until a signal to end or a Stop request; a second signal forces it. Raises EmbeddedError."""
     fork_server = start_fork_server()
     try:
-        asyncio.run(_supervise(layout, plan, options, tell, on_ready, fork_server))
+        asyncio.run(_supervise(layout, plan, options, show_line, on_ready, fork_server))
     except BaseExceptionGroup as group:
         ours, other = group.split(EmbeddedError)
         if ours is None or other is not None:
@@ -49,7 +49,9 @@ def run_foreground(
         raise _first(ours) from group
 
 
-def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, tell: Tell, *, wait: bool) -> int:
+def run_detached(
+    layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptions, show_line: ShowLine, *, wait: bool
+) -> int:
     """Run a cluster in a separate process, which outlives this one and its terminal, unless it is `for_one_run`. Return
     its pid. With `wait`, returns when all of it is ready; without, as soon as it holds the directory. Raises
     StartFailed if it exits before. Call it while this process has one thread.
@@ -75,7 +77,7 @@ def run_detached(layout: ClusterLayout, plan: ClusterPlan, options: ClusterOptio
                     os.waitpid(pid, 0)
                     raise StartFailed(progress.error)
                 if progress.line is not None:
-                    tell(progress.line)
+                    show_line(progress.line)
                 if progress.ready or not wait:
                     return pid
     except KeyboardInterrupt:
@@ -131,11 +133,11 @@ async def _supervise(
     layout: ClusterLayout,
     plan: ClusterPlan,
     options: ClusterOptions,
-    tell: Tell,
+    show_line: ShowLine,
     on_ready: Callable[[ClusterInfo], None],
     fork_server: ForkServerLink | None,
 ) -> None:
-    supervisor = Supervisor(layout, plan, options, tell, fork_server)
+    supervisor = Supervisor(layout, plan, options, show_line, fork_server)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup passes an ignored signal on: it stays ignored.

@@ -188,7 +188,7 @@ class ClusterLayout:
     def info(self) -> ClusterInfo:
         """Read `cluster.json`, and trust its owner's servers. Raises NoCluster or EmbeddedError."""
         try:
-            impostors.believe(self.cluster_file.stat().st_uid)
+            impostors.trust(self.cluster_file.stat().st_uid)
             return msgspec.json.decode(self.cluster_file.read_bytes(), type=ClusterInfo)
         except FileNotFoundError:
             raise NoCluster(

@@ -44,14 +44,14 @@ class Supervisor:
         layout: ClusterLayout,
         plan: ClusterPlan,
         options: ClusterOptions,
-        tell: Callable[[str], None],
+        show_line: Callable[[str], None],
         fork_server: ForkServerLink | None,
     ) -> None:
         self._layout = layout
         self._file = InfoFile(layout, self._report)
         self._plan = plan
         self._options = options
-        self._tell = tell
+        self._show_line = show_line
         self._fork_server = fork_server
         self._servers: dict[str, Child] = {}
         self._services: dict[str, Child] = {}
@@ -102,7 +102,7 @@ class Supervisor:
                     self._info = msgspec.structs.replace(self._info, pid=None, children={})
                     self._file.write(self._info)
                 if self._failure is not None:
-                    self._report(f"{NOT_STARTED}{self._failure}", tell=False)
+                    self._report(f"{NOT_STARTED}{self._failure}", show_line=False)
                     raise self._failure
 
     @contextlib.contextmanager
@@ -374,12 +374,12 @@ class Supervisor:
     def _all(self) -> list[Child]:
         return [*self._nodes.values(), *self._services.values(), *self._servers.values()]
 
-    def _report(self, line: str, *, tell: bool = True) -> None:
+    def _report(self, line: str, *, show_line: bool = True) -> None:
         if self._log is not None:
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
             self._log.write(f"{at} {line}\n".encode())
-        if tell:
-            self._tell(line)
+        if show_line:
+            self._show_line(line)
 
 
 async def _stop(children: dict[str, Child]) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from holdfast.events.base import Finding
 from holdfast.events.parts.devices import IdleDevice
-from holdfast.events.parts.ranks import HangSuspect, StandingPlace, Suspect
+from holdfast.events.parts.ranks import CodePlace, HangSuspect, Suspect
 from holdfast.events.parts.samples import FlaggedGroup, GroupPace, RankPace, SlowCause, StackRound
 from holdfast.events.parts.scalars import Count, Id, Integer, Moment, Name, Step, StepSeconds
 
@@ -260,7 +260,7 @@ class JobTraced(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """From 0 to 1."""
     summary: str = ""
     evidence: tuple[str, ...] = ()
-    places: tuple[StandingPlace, ...] = ()
+    places: tuple[CodePlace, ...] = ()
     """Places in the code where the processes are, the most crowded first."""
     working: tuple[Count, ...] = ()
     """Suspected ranks whose processes compute, read or write."""

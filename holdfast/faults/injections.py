@@ -13,6 +13,8 @@ from holdfast.faults.registry import AnyStep
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A fault that was injected, with the steps that undo it."""
+
     id: str
     fault: str
     at: datetime

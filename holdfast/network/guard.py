@@ -18,21 +18,21 @@ def require_private(settings: Settings) -> None:
     a file of `[network]` cannot be used.
     """
     require_files(settings.network)
-    believe_settings(settings.network)
+    trust_settings(settings.network)
     if settings.nats_url:
         require_private_bus(settings.nats_url, settings.network, addresses_of)
 
 
-def believe_settings(network: NetworkPolicy) -> None:
+def trust_settings(network: NetworkPolicy) -> None:
     """Send passwords to servers of any user on loopback, if the settings allow plain text."""
     if network.plain_text:
-        impostors.believe(impostors.EVERYONE)
+        impostors.trust(impostors.EVERYONE)
 
 
 def private_address(address: Address, network: NetworkPolicy) -> Address:
     """Return the address of Postgres to connect to. Raises AddressRefused if it may not be used, now or later."""
 
-    believe_settings(network)
+    trust_settings(network)
 
     def read() -> str:
         return private_database(current(address), network, addresses_of)

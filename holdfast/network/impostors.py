@@ -21,7 +21,7 @@ _NOBODY = 65534
 """The user of our Postgres under root; and of any process outside a user namespace."""
 
 EVERYONE = -1
-_believed: set[int] = set()
+_trusted: set[int] = set()
 """Users besides root and one's own whose servers this process sends passwords to."""
 
 Place = tuple[str, int]
@@ -39,11 +39,11 @@ class _Socket(NamedTuple):
     uid: int
 
 
-def believe(uid: int) -> None:
+def trust(uid: int) -> None:
     """Send passwords to servers of this user, or of EVERYONE, from now on: this process uses its cluster, or its
     settings allow plain text.
     """
-    _believed.add(uid)
+    _trusted.add(uid)
 
 
 def refuse_listener(place: Place) -> None:
@@ -66,7 +66,7 @@ def refuse_peer(own: Place, peer: Place) -> None:
 
 def _refuse(uid: int, place: Place) -> None:
     # A connection that is not accepted yet has uid 0, and is the listener's.
-    if uid > _SYSTEM_MAX and uid not in (_NOBODY, os.geteuid()) and not _believed & {uid, EVERYONE}:
+    if uid > _SYSTEM_MAX and uid not in (_NOBODY, os.geteuid()) and not _trusted & {uid, EVERYONE}:
         raise Impostor(
             f"user {uid} of this machine has {place[0]}:{place[1]}, where a server of this cluster should be: no "
             "password was sent. End that process, and start the server again; if it is the server, allow that with "

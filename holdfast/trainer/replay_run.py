@@ -121,7 +121,7 @@ class Recorder:
     def ended(self) -> None:
         if self._unsettled is not None:
             self._note(self._next, self._unsettled)
-        self._tell()
+        self._report_once()
 
     @property
     def _next(self) -> int:
@@ -130,7 +130,7 @@ class Recorder:
     def _close(self, step: int, digest: str) -> None:
         self._note(step, digest)
         if self._done >= self._settings.steps((self._first or 0) - 1):
-            self._tell()
+            self._report_once()
             _meet_the_others()
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
@@ -162,7 +162,7 @@ class Recorder:
             self._is_bad = True
         self._chain.update(local.contiguous().reshape(-1).view(torch.uint8).cpu().numpy())
 
-    def _tell(self) -> None:
+    def _report_once(self) -> None:
         if self._is_reported:
             return
         self._is_reported = True

@@ -139,7 +139,7 @@ async def test_secrets_lie_apart_outlive_a_restart_and_go_with_the_end_of_the_jo
     async with started(server) as running:
         state = running.controller.jobs["job"]
         assert state == resized.state
-        (order,) = running.controller.standing_orders()
+        (order,) = running.controller.orders_in_force()
         assert order.placement is not None
         assert (order.placement.job.env, order.placement.job.token) == (SPEC.env, TOKEN)
         over = changed(state, phase=Ended(outcome=JobOutcome.COMPLETED, exit_code=0, at=NOW))

@@ -195,7 +195,7 @@ class SimCluster:
 
     def _make_standby(self) -> Standby:
         standby = Standby(self.timeouts, PoolPolicy())
-        standby.last_heard = self.heard
+        standby.last_heartbeats = self.heard
         return standby
 
     def bus_outage(self, loses_s: float = 0.0) -> None:
@@ -279,7 +279,7 @@ class SimCluster:
             and self.world.seconds % EVERY_S < TICK_S
         ):
             signer, now = SIGNER["controller"], self.world.now
-            await repair_orders(self.bus, lambda: truths(decider.standing_orders(), signer, now))  # type: ignore[arg-type]
+            await repair_orders(self.bus, lambda: truths(decider.orders_in_force(), signer, now))  # type: ignore[arg-type]
         for job, state in decider.jobs.items():
             waits_for = state.incident.failed_step if state.incident else -1
             assert waits_for <= LAST_STEP, f"{job} waits for step {waits_for}, which only a replaced generation made"

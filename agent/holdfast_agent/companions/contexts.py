@@ -59,7 +59,7 @@ class Contexts:
         self._order: NodeOrder | None = None
         self._command: StartRanks | None = None
         self._asked: dict[int, _Asked] = {}
-        self._told: dict[int, str] = {}
+        self._reported: dict[int, str] = {}
         self._barred = ""
         self._has_asked = False
         self._decided: set[int] = set()
@@ -71,7 +71,7 @@ class Contexts:
             self._command = None
             return command
         if self._order is None or self._order.job != order.job:
-            self._told, self._barred, self._has_asked = {}, "", False
+            self._reported, self._barred, self._has_asked = {}, "", False
         self._order, self._command, self._had_contexts, self._decided = order, command, False, set()
         if not self._has_asked or self._barred:
             return command
@@ -91,8 +91,8 @@ class Contexts:
         kind = context_kind(plan)
         reason = self._barred or why_none(used, kind, self._room_bytes, self._host_bytes() // len(command.ranks))
         if reason:
-            if self._told.get(rank) != reason:
-                self._told[rank] = reason
+            if self._reported.get(rank) != reason:
+                self._reported[rank] = reason
                 self._publish(self._event(order, rank, used.device, is_ready=False, reason=reason))
             return
         self._has_asked = True

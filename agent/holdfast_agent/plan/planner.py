@@ -24,6 +24,7 @@ from holdfast_agent.plan.plan_draft import PlanDraft
 
 
 def plan(state: AgentState, seen: inputs.Input, now: datetime, timeouts: Timeouts) -> Plan:
+    """Return the next state of the agent, its actions and the events to publish, for one input."""
     draft = PlanDraft(state, seen.id, now, timeouts)
     match seen:
         case inputs.OrderSeen():

@@ -58,6 +58,7 @@ def zygote_found(draft: PlanDraft, seen: ZygoteFound) -> None:
 
 
 def zygote_lost(draft: PlanDraft, seen: ZygoteLost) -> None:
+    """Report ranks that ended with their zygote as lost, or as stopped if that was ordered."""
     stopping, crew = draft.state.stop is not None, draft.state.crew
     draft.update(zygote_ready=False)
     if stopping:
@@ -70,6 +71,7 @@ def zygote_lost(draft: PlanDraft, seen: ZygoteLost) -> None:
 
 
 def ranks_run(draft: PlanDraft, seen: RanksRun) -> None:
+    """Note the pids of ranks that were forked, and publish that they run. An input of another generation is ignored."""
     crew = draft.state.crew
     if crew is None or crew.order.fence != seen.fence or crew.forked:
         return
@@ -80,6 +82,7 @@ def ranks_run(draft: PlanDraft, seen: RanksRun) -> None:
 
 
 def start_failed(draft: PlanDraft, seen: StartFailed) -> None:
+    """Publish that the ranks of an order are lost, because they could not be started."""
     crew = draft.state.crew
     if crew is None or crew.order.fence != seen.fence or crew.forked:
         return

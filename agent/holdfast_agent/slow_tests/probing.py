@@ -73,7 +73,7 @@ class Probing:
         self._server = TransferServer(address)
         self._holds: dict[int, Hold] = {}
         self._holds_for = ""
-        self._stands_since: float | None = None
+        self._held_since: float | None = None
         self._testing: asyncio.Task[None] | None = None
 
     async def follow(self, orders: AsyncIterator[tuple[SlowOrder, Crew]]) -> None:
@@ -145,8 +145,8 @@ class Probing:
         self._server.keep_open(self._left_s(tests.until) + STAGES_APART_S)
         self._hold(tests, crew, unread)
         held = await self._await_held(tests)
-        if held and self._stands_since is None:
-            self._stands_since = time.monotonic()
+        if held and self._held_since is None:
+            self._held_since = time.monotonic()
         turns = await self._multiply(tests, held, unread)
         turns_s = {rank: [product.took_s for product in of_rank] for rank, of_rank in sorted(turns.items())}
         transfers = await self._transfer(tests, node_rank, unread)
@@ -161,7 +161,7 @@ class Probing:
             transfers=tuple(transfers),
             unread=tuple(unread),
             took_s=time.monotonic() - began,
-            held_s=0.0 if self._stands_since is None else time.monotonic() - self._stands_since,
+            held_s=0.0 if self._held_since is None else time.monotonic() - self._held_since,
         )
         self._publish(event)
         # Ranks stay held until all nodes have tested: a rank that resumes early disturbs the others.
@@ -241,7 +241,7 @@ class Probing:
             hold.end()
             hold.close()
         self._holds.clear()
-        self._stands_since = None
+        self._held_since = None
 
     def _left_s(self, moment: datetime) -> float:
         return max(0.0, (moment - self._now()).total_seconds())

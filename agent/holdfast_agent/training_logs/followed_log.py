@@ -61,13 +61,13 @@ class FollowedLog:
             return []
         self._read_to += len(data)
         readings = self._readings.take(self._parser.feed(data))
-        self._tell_damage()
+        self._report_damage()
         return readings
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _tell_damage(self) -> None:
+    def _report_damage(self) -> None:
         if self._parser.has_given_up:
             log.error("a training log is unreadable and is ignored", file=self.found.path, kind=self.kind)
         elif self._parser.damaged and not self._damaged:

@@ -28,6 +28,8 @@ SETTLED_BYTES = 8 << 20
 
 
 class SealedContents(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of a sealed segment."""
+
     sealed: SealedStep
     index: bytes
     objects: bytes

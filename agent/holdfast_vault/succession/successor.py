@@ -42,7 +42,9 @@ class Listening(NamedTuple):
     """None: it may not serve others at its address."""
 
 
-def stand_by(listening: Listening, inheritance: Inheritance, leave: Callable[[], None]) -> tuple[Handover, Inheritance]:
+def fork_successor(
+    listening: Listening, inheritance: Inheritance, leave: Callable[[], None]
+) -> tuple[Handover, Inheritance]:
     """Fork a successor. Return at once in the vault; in the successor, when it is the vault, with what it inherits.
 
     The successor first calls `leave`, which closes what is the vault's alone.

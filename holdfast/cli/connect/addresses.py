@@ -20,7 +20,7 @@ from holdfast.embedded.control import is_running
 from holdfast.embedded.errors import EmbeddedError, NoCluster
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.embedded.servers import credentials
-from holdfast.network.guard import addresses_of, believe_settings
+from holdfast.network.guard import addresses_of, trust_settings
 from holdfast.network.trust import AddressRefused, private_database, require_private_bus
 from holdfast.settings import load
 
@@ -79,7 +79,7 @@ def reader_access(directory: Path) -> ReaderAccess:
         if named := settings.network.reader_config:
             settings, _ = load.load({}, file=named)
             found = {"nats_url": settings.nats_url, "database_url": settings.database_url}
-        believe_settings(settings.network)
+        trust_settings(settings.network)
         access = ReaderAccess(
             nats_url=found["nats_url"],
             database_url=private_database(found["database_url"], settings.network, addresses_of),

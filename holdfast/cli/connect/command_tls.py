@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.connect.settings import own_settings
-from holdfast.network.guard import addresses_of, believe_settings
+from holdfast.network.guard import addresses_of, trust_settings
 from holdfast.network.trust import AddressRefused, private_database
 from holdfast.settings.network import NetworkPolicy
 
@@ -13,7 +13,7 @@ from holdfast.settings.network import NetworkPolicy
 def network_policy() -> NetworkPolicy:
     """Return section `[network]` of this command's settings. Raises ClickException if they are refused."""
     network = own_settings().network
-    believe_settings(network)
+    trust_settings(network)
     return network
 
 

@@ -203,9 +203,9 @@ def _lost_before(facts: Facts) -> Iterator[Finding]:
 
 def _consumers(facts: Facts) -> Iterator[Finding]:
     for consumer in facts.bus.consumers if facts.bus else ():
-        stands_still = consumer.waiting > 0 and not consumer.has_moved and consumer.idle_s > IDLE_S_MAX
-        if stands_still or consumer.waiting > WAITING_MAX:
-            since = f", and none was handled for {consumer.idle_s:.0f} s" if stands_still else ""
+        is_stuck = consumer.waiting > 0 and not consumer.has_moved and consumer.idle_s > IDLE_S_MAX
+        if is_stuck or consumer.waiting > WAITING_MAX:
+            since = f", and none was handled for {consumer.idle_s:.0f} s" if is_stuck else ""
             yield Finding(
                 kind="consumer",
                 about=consumer.service,

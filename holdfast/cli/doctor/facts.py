@@ -107,6 +107,8 @@ class ForeignEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts from the database."""
+
     ahead_s: float
     """Its clock, compared with that of this machine."""
     outboxes: tuple[Outbox, ...] = ()
@@ -153,6 +155,8 @@ class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts from the bus."""
+
     ahead_s: float
     """Its clock, compared with that of this machine."""
     streams: tuple[Stream, ...] = ()
@@ -197,6 +201,8 @@ class CertificateFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All facts; a `..._problem` is why a part could not be read."""
+
     at: datetime
     database: DatabaseFacts | None = None
     database_problem: str = ""

@@ -20,6 +20,8 @@ where c.granted_at is null
 
 
 class OpenClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim that was not granted in full yet."""
+
     job: str
     wanted: int
     """Number of nodes that it waits for."""

@@ -62,6 +62,8 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one screen of `holdfast top` is drawn from."""
+
     at: datetime
     overview: Overview
     details: Details = Details()

@@ -116,6 +116,7 @@ _WARNING = re.compile(r"\b[A-Z][A-Za-z]*Warning: |^\s*warnings?\.warn\(|\b[Ww]ar
 
 
 def dissect(raw: str, number: int) -> LogLine:
+    """Return a raw line of a log in its parts: rank, time, level and text. `number`: its place in the file, from 1."""
     text = raw[: LINE_CHARS_MAX + END_CHARS + len(GAP)].rstrip()
     if "[" in text and ("\x1b" in text or "033[" in text or "x1b[" in text):
         text = _ANSI.sub("", text)
@@ -151,6 +152,7 @@ def dissect(raw: str, number: int) -> LogLine:
 
 
 def cut(raw: bytes) -> str:
+    """Decode a line; of a longer one than the limit, keep the beginning and the end."""
     if len(raw) > LINE_CHARS_MAX + END_CHARS:
         raw = raw[:LINE_CHARS_MAX] + GAP + raw[-END_CHARS:]
     return raw.decode(errors="replace")

@@ -51,6 +51,7 @@ NOTHING = "Nothing here proves a cause. Give the logs of all ranks with their ex
 
 
 def unknown(summary: str, evidence: tuple[EvidenceLine, ...] = (), others: tuple[CascadeRank, ...] = ()) -> Diagnosis:
+    """Return the diagnosis of a crash that no rule explains."""
     return Diagnosis(
         symptom=Symptom.UNKNOWN,
         table_one=None,

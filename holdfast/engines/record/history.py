@@ -13,6 +13,8 @@ TEXT_MAX = 300
 
 
 class MarkKind(StrEnum):
+    """The kind of a mark: what happened on the node, or what was found out about it."""
+
     CRASH = "crash"
     """A rank ended there first, and nothing explains it."""
     KILLED = "killed"
@@ -106,6 +108,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The record of one node."""
+
     node: str
     marks: tuple[Mark, ...] = ()
     """The newest, oldest first."""

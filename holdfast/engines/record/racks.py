@@ -23,6 +23,8 @@ FAILED_MIN = 3
 
 
 class RackFinding(NamedTuple):
+    """A rack whose nodes fail more often than chance explains."""
+
     rack: str
     failed: int
     """Number of its nodes that failed."""

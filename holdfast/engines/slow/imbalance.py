@@ -43,11 +43,11 @@ class StageWork:
             stage = self.stage_of[rank]
             if len(self.ranks[stage]) > 1:
                 usual_s = self.stage_s[stage]
-                of_whom = f"the median of stage {stage} ({usual_s:.3g} s)"
+                compared_with = f"the median of stage {stage} ({usual_s:.3g} s)"
             else:
                 usual_s = self.works[rank].healthy_s
-                of_whom = f"before ({usual_s:.3g} s)"
-            found[rank] = (work_s / usual_s if usual_s > 0 else 1.0, of_whom)
+                compared_with = f"before ({usual_s:.3g} s)"
+            found[rank] = (work_s / usual_s if usual_s > 0 else 1.0, compared_with)
         return found
 
     def healthy_s(self, stage: int) -> float:

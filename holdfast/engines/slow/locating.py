@@ -59,7 +59,7 @@ def _slow_groups(groups: Sequence[GroupTime], topology: Topology, slower_by: flo
             continue
         usual_s = statistics.median_low([group.transfer_s for group in cluster])
         for group in cluster:
-            reference_s, of_whom = (
+            reference_s, compared_with = (
                 (usual_s, "the median of its peers") if len(cluster) > 1 else (group.healthy_s, "before")
             )
             ratio = group.transfer_s / reference_s if reference_s > 0 else 0.0
@@ -71,7 +71,7 @@ def _slow_groups(groups: Sequence[GroupTime], topology: Topology, slower_by: flo
                     kind=group.kind,
                     ratio=ratio,
                     reason=f"{group.operation} of group {group.group} takes {group.transfer_s:.3g} s, {ratio:.2f} "
-                    f"times {of_whom} ({reference_s:.3g} s)",
+                    f"times {compared_with} ({reference_s:.3g} s)",
                 )
     return tuple(sorted(worst.values(), key=lambda found: -found.ratio))
 
@@ -82,9 +82,9 @@ def _slow_ranks(stages: StageWork, slower_by: float) -> tuple[Suspicion, ...]:
             cause="computation",
             ranks=(rank,),
             ratio=ratio,
-            reason=f"rank {rank} works {stages.work_s[rank]:.3g} s an iteration, {ratio:.2f} times {of_whom}",
+            reason=f"rank {rank} works {stages.work_s[rank]:.3g} s an iteration, {ratio:.2f} times {compared_with}",
         )
-        for rank, (ratio, of_whom) in stages.ratios().items()
+        for rank, (ratio, compared_with) in stages.ratios().items()
         if ratio > 1.0 + slower_by
     ]
     return tuple(sorted(found, key=lambda suspicion: -suspicion.ratio))

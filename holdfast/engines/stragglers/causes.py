@@ -258,6 +258,7 @@ class CauseDescriber:
 
 
 def named(worker: SlowWorker) -> str:
+    """Return a worker as text: data-parallel rank, stage and ranks."""
     ranks = ""
     if worker.ranks:
         first, last = worker.ranks[0], worker.ranks[-1]

@@ -27,6 +27,8 @@ class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vote(ranks: tuple[int, ...], seen: RankScores, thresholds: Thresholds) -> AnomalyVote:
+    """Return the verdict on one window: a rank is anomalous if two of three detectors score it above their
+    thresholds."""
     excess = {name: getattr(seen, name) / getattr(thresholds, name) for name in ("lof", "profile", "clusters")}
     votes = np.sum([values > 1.0 for values in excess.values()], axis=0)
     strange = [place for place in range(len(ranks)) if votes[place] >= VOTES_MIN]

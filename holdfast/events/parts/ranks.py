@@ -102,7 +102,7 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A signal has stopped its process (state T), or one that it has started."""
 
 
-class StandingPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CodePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Processes of one kind at the same place in the code."""
 
     kind: str

@@ -36,7 +36,7 @@ from holdfast.trainer.device.checks import EVERY, INTERVAL_VARIABLE, Check, Writ
 from holdfast.trainer.device.copy_plan import SHADOW, Copy
 from holdfast.trainer.device.fill_link import FillLink
 from holdfast.trainer.device.follower import Follower
-from holdfast.trainer.device.guards import SIZES, CopySizes, Guard, WhenBusy, is_said, when_busy
+from holdfast.trainer.device.guards import SIZES, CopySizes, Guard, WhenBusy, is_logged_now, when_busy
 from holdfast.trainer.device.landings import Landings
 from holdfast.trainer.device.lay_out import AskPlan, Laid, Shadow, key_of, lay_out
 from holdfast.trainer.device.ring import Ring
@@ -209,11 +209,11 @@ class DeviceCopies:
             return
         if self._when_busy is WhenBusy.SKIP:
             self.skipped += 1
-            if is_said(self.skipped):
+            if is_logged_now(self.skipped):
                 log.warning("step %d is skipped: the one before is not sealed yet (%d times)", step, self.skipped)
             raise StepSkipped(f"step {step}")
         self.waited += 1
-        if is_said(self.waited):
+        if is_logged_now(self.waited):
             log.warning("step %d waits: the one before is not sealed yet (%d times)", step, self.waited)
         follower.wait_idle()
 

@@ -32,6 +32,8 @@ class Mark(NamedTuple):
 
 
 class CopyPlan(NamedTuple):
+    """The copies of one step. All offsets and sizes are in bytes."""
+
     guards: tuple[Guard, ...]
     offsets: tuple[int, ...]
     """Offset of each source in the shard."""

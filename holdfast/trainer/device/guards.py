@@ -116,6 +116,6 @@ def when_busy(world_size: int) -> WhenBusy:
     return WhenBusy.SKIP if world_size == 1 else WhenBusy.WAIT
 
 
-def is_said(count: int) -> bool:
+def is_logged_now(count: int) -> bool:
     """Return True if something that happens again is logged this time: 1, 2, 4, 8, ..."""
     return count & (count - 1) == 0

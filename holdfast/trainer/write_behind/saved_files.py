@@ -33,6 +33,8 @@ class FileRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a script saved, as it lies in memory until it is on the disk."""
+
     path: str
     """Absolute, without links."""
     kind: Kind

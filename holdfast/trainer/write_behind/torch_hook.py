@@ -26,7 +26,7 @@ class TorchSaves:
     def __init__(self, engine: WriteBehind, guards: Guards) -> None:
         self._engine = engine
         self._guards = guards
-        self._told = ""
+        self._reported = ""
 
     def patch(self, torch: ModuleType) -> None:
         """Have `torch.save` go through the vault; modules that have taken it by name before keep torch's own."""
@@ -80,9 +80,9 @@ class TorchSaves:
         return False
 
     def _tell(self, text: str) -> None:
-        if text != self._told:
+        if text != self._reported:
             log.warning("%s", text)
-            self._told = text
+            self._reported = text
 
 
 def _options(

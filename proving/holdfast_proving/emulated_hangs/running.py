@@ -61,7 +61,7 @@ class Rank:
     p2p_sequence: dict[int, int] = field(default_factory=dict)
     counts: dict[tuple[int, ...], int] = field(default_factory=lambda: defaultdict(int))
 
-    def standing(self) -> tuple[int, ...]:
+    def position(self) -> tuple[int, ...]:
         return (self.host, self.device, len(self.started), *map(len, self.queues.values()))
 
 
@@ -77,7 +77,7 @@ class Run:
         self._crossing: dict[int, bool] = {}
         self._cut_into: set[int] = set()
 
-    def until_it_stands(self) -> None:
+    def until_it_hangs(self) -> None:
         todo = list(range(len(self.ranks)))
         while todo:
             todo += self._advance(todo.pop())
@@ -93,7 +93,7 @@ class Run:
         device_end = self.faults.device_stops.get(number, NEVER)
         woken: list[int] = []
         while True:
-            before = rank.standing()
+            before = rank.position()
             while rank.host < host_end:
                 op = program[rank.host]
                 if op.is_sync and rank.device < rank.host:
@@ -116,7 +116,7 @@ class Run:
                     queue and queue[0] < device_end and self._arrive(number, rank, queue[0], program[queue[0]], woken)
                 ):
                     queue.pop(0)
-            if before == rank.standing():
+            if before == rank.position():
                 return woken
 
     def _issue(self, number: int, rank: Rank, index: int, op: Op) -> None:

@@ -37,7 +37,7 @@ HOW: Final[tuple[How, ...]] = get_args(How)
 _IN_THE_MIDDLE: Final = 0.25
 """Of the cuts: communication takes about so much of a step."""
 
-Tells = Literal["nothing", "starts", "marks"]
+KernelRecord = Literal["nothing", "starts", "marks"]
 """What shows how far devices have come: nothing, the starts of kernels, or marks before them."""
 
 
@@ -74,7 +74,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Standing:
+class HungJob:
     """A job that a fault has made hang."""
 
     kind: str
@@ -85,38 +85,38 @@ class Standing:
 
 def emulate(kind: str, seed: int, world: int, how: How = "strangers") -> Seen | None:
     """One hang among `world` ranks and what is seen of it; None: this fault does not stop this job."""
-    standing = stand(kind, seed, world)
-    return None if standing is None else observe(standing, how)
+    hung = hung_job(kind, seed, world)
+    return None if hung is None else observe(hung, how)
 
 
-def stand(kind: str, seed: int, world: int) -> Standing | None:
+def hung_job(kind: str, seed: int, world: int) -> HungJob | None:
     """One hang among `world` ranks; None: this fault does not stop this job."""
     chance = random.Random(f"{kind} {seed} {world}")
-    return stand_in(kind, seed, chance, _layout(chance, world, kind))
+    return hung_in(kind, seed, chance, _layout(chance, world, kind))
 
 
-def stand_in(
+def hung_in(
     kind: str, seed: int, chance: random.Random, layout: Layout, where: Sequence[int] | None = None
-) -> Standing | None:
+) -> HungJob | None:
     """One hang of a given job with its cause in the ranks `where` (default: any); None: this fault does not stop it."""
     scene = _SCENES[kind](chance, layout, range(layout.ranks) if where is None else where)
     if scene is None:
         return None
     run = Run(layout, scene.faults)
-    run.until_it_stands()
+    run.until_it_hangs()
     others = (rank for number, rank in enumerate(run.ranks) if number not in scene.ranks)
     if all(rank.host == len(rank.program) for rank in others):
         return None
-    return Standing(kind, seed, scene, run)
+    return HungJob(kind, seed, scene, run)
 
 
-def stand_late(chance: random.Random, layout: Layout, where: Sequence[int]) -> Standing:
+def hang_late(chance: random.Random, layout: Layout, where: Sequence[int]) -> HungJob:
     """A moment of a job that goes on: all wait for one of the ranks `where`, which is late and still computes."""
     scene = _host_stops(chance, layout, where, lambda op: op.place in ("forward", "backward") and not op.is_sync, "")
     assert scene is not None, "every program computes"
     run = Run(layout, scene.faults)
-    run.until_it_stands()
-    return Standing("late", chance.getrandbits(32), scene, run)
+    run.until_it_hangs()
+    return HungJob("late", chance.getrandbits(32), scene, run)
 
 
 def _layout(chance: random.Random, world: int, kind: str) -> Layout:
@@ -232,17 +232,17 @@ _SCENES: dict[str, Callable[[random.Random, Layout, Sequence[int]], Scene | None
 )
 
 
-def observe(standing: Standing, how: How) -> Seen:
+def observe(hung: HungJob, how: How) -> Seen:
     """The evidence of a job that hangs."""
-    kind, seed, scene, run = standing.kind, standing.seed, standing.scene, standing.run
+    kind, seed, scene, run = hung.kind, hung.seed, hung.scene, hung.run
     layout = scene.layout
     # Whoever looks, the same is lost.
     chance = random.Random()
     chance.setstate(scene.chance.getstate())
-    tells: Tells = "starts" if chance.random() < 0.3 else "nothing"
+    kernels: KernelRecord = "starts" if chance.random() < 0.3 else "nothing"
     if how != "strangers":
-        marks: Tells = "marks" if how == "launched" else "nothing"
-        tells = marks if layout.runs_in_launch_order else "starts"
+        marks: KernelRecord = "marks" if how == "launched" else "nothing"
+        kernels = marks if layout.runs_in_launch_order else "starts"
     depth = chance.choice((0, 0, 20, 60))
     # What gets lost on the way, of ranks that have nothing to do with it.
     lost = chance.choice((0.0, 0.0, 0.0, 0.01))
@@ -255,7 +255,7 @@ def observe(standing: Standing, how: How) -> Seen:
     for rank in range(layout.ranks):
         node = str(layout.node(rank))
         if rank not in scene.hidden and (rank in scene.ranks or chance.random() >= lost):
-            traces.append(_trace(rank, node, scene, run, groups, tells, depth))
+            traces.append(_trace(rank, node, scene, run, groups, kernels, depth))
         if rank not in scene.unheard:
             is_lost = rank not in scene.ranks and chance.random() < lost
             stacks += _stacks(rank, node, scene, run, is_lost)
@@ -274,7 +274,7 @@ def observe(standing: Standing, how: How) -> Seen:
 
 
 def _trace(
-    rank: int, node: str, scene: Scene, run: Run, groups: list[ProcessGroup], tells: Tells, depth: int
+    rank: int, node: str, scene: Scene, run: Run, groups: list[ProcessGroup], kernels: KernelRecord, depth: int
 ) -> RankTrace:
     state = run.ranks[rank]
     records: list[CollectiveRecord] = []
@@ -299,7 +299,7 @@ def _trace(
                 group=group.name,
                 sequence=state.p2p_sequence.get(index, key[1]),
                 operation=op.name,
-                state="completed" if ended else "started" if _has_started(state, index, tells) else "scheduled",
+                state="completed" if ended else "started" if _has_started(state, index, kernels) else "scheduled",
                 is_p2p=op.is_p2p,
                 peer=(key[3] if op.name == "send" else key[2]) if op.is_p2p else None,
                 input_sizes=((elements,),),
@@ -318,11 +318,11 @@ def _trace(
     )
 
 
-def _has_started(rank: Rank, index: int, tells: Tells) -> bool:
+def _has_started(rank: Rank, index: int, kernels: KernelRecord) -> bool:
     """Whether it shows that the device has come to an operation: a mark lies on the main stream, before it."""
-    if tells == "marks":
+    if kernels == "marks":
         return index in rank.started or index < rank.device
-    return tells == "starts" and index in rank.started
+    return kernels == "starts" and index in rank.started
 
 
 def _stacks(rank: int, node: str, scene: Scene, run: Run, is_lost: bool) -> list[ProcessStacks]:

@@ -168,7 +168,7 @@ class SlowAnswers:
         left_s = seconds_of(tests.held_by) - self._agenda.seconds
         is_held = left_s >= 0.0
         took_s = tests.compute_s + 0.1 if is_held else 0.0
-        training.stand_still(run, max(took_s, left_s) if late else took_s)
+        training.pause_training(run, max(took_s, left_s) if late else took_s)
         slow = self._slowness(run) if HIDDEN not in self.forms(run) else Slowness({})
         waited = self.waited_shares(run)
 
@@ -208,7 +208,7 @@ class SlowAnswers:
         if not run.is_stepping or tests.passes_at is None:
             return
         over_s = seconds_of(tests.passes_at) + len(tests.passes) * tests.pass_s
-        training.stand_still(run, max(0.0, over_s - self._agenda.seconds))
+        training.pause_training(run, max(0.0, over_s - self._agenda.seconds))
         slow = self._slowness(run) if HIDDEN not in self.forms(run) else Slowness({})
 
         def sent() -> None:

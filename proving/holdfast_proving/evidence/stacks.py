@@ -21,7 +21,7 @@ from holdfast.ids import named_id
 from holdfast.orders.trace import TraceOrder
 from holdfast_proving.emulated_hangs.places import COMPUTES, thread
 from holdfast_proving.emulated_hangs.published import PUBLISHED, as_published
-from holdfast_proving.emulated_hangs.scenes import Seen, Standing, observe, stand_in, stand_late
+from holdfast_proving.emulated_hangs.scenes import HungJob, Seen, hang_late, hung_in, observe
 from holdfast_proving.evidence.layouts import fresh, layout_of
 from holdfast_proving.scenario.scenario import JobPlan
 from holdfast_proving.truth.faults import Fault
@@ -43,10 +43,10 @@ def hang_in(plan: JobPlan, fault: Fault, where: range | None, chance: Random) ->
     # Not every place of a program stops the others.
     for _ in range(TRIES):
         seed = chance.getrandbits(32)
-        standing = stand_in(kind, seed, Random(seed), fresh(layout_of(plan)), where)
-        if standing is not None:
-            return observe(standing, "launched")
-    stopped = stand_in("process stopped", 1, Random(1), fresh(layout_of(plan)), where)
+        hung = hung_in(kind, seed, Random(seed), fresh(layout_of(plan)), where)
+        if hung is not None:
+            return observe(hung, "launched")
+    stopped = hung_in("process stopped", 1, Random(1), fresh(layout_of(plan)), where)
     assert stopped is not None, "a stopped process stops every job"
     seen = observe(stopped, "launched")
     if not fault.culprit:
@@ -59,10 +59,10 @@ def writing_in(plan: JobPlan, chance: Random) -> Seen:
     """Return what is seen of a job whose ranks wait for one that writes a checkpoint."""
     for _ in range(TRIES):
         seed = chance.getrandbits(32)
-        standing = stand_in("storage hangs", seed, Random(seed), fresh(layout_of(plan)))
-        if standing is None:
+        hung = hung_in("storage hangs", seed, Random(seed), fresh(layout_of(plan)))
+        if hung is None:
             continue
-        seen = observe(standing, "launched")
+        seen = observe(hung, "launched")
         stacks = [
             msgspec.structs.replace(process, io_bytes_per_s=WRITTEN_BYTES_PER_S)
             if process.rank in seen.ranks
@@ -73,9 +73,9 @@ def writing_in(plan: JobPlan, chance: Random) -> Seen:
     raise AssertionError("no program of this job writes checkpoints")
 
 
-def late_in(plan: JobPlan, where: range, chance: Random) -> Standing:
+def late_in(plan: JobPlan, where: range, chance: Random) -> HungJob:
     """Return a moment of a job whose ranks wait for one of `where`, which still works."""
-    return stand_late(chance, fresh(layout_of(plan)), where)
+    return hang_late(chance, fresh(layout_of(plan)), where)
 
 
 def at_work(plan: JobPlan) -> list[ProcessStacks]:

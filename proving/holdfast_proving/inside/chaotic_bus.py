@@ -87,9 +87,9 @@ class ChaoticBus(ProvingBus):
     def tell(self, event: Event) -> None:
         self._note(event)
         self._told[event.id] = event
-        self._publish_told(event)
+        self._publish_event(event)
 
-    def _publish_told(self, event: Event) -> None:
+    def _publish_event(self, event: Event) -> None:
         if self.connected_since is None:
             self._waiting.append(event)
             return
@@ -165,7 +165,7 @@ class ChaoticBus(ProvingBus):
         self.connected_since = self._agenda.now()
         waiting, self._waiting = self._waiting, []
         for event in waiting:
-            self._publish_told(event)
+            self._publish_event(event)
         for listener in self.on_return:
             listener()
         self._expect_outage()

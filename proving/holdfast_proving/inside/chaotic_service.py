@@ -100,7 +100,7 @@ class ChaoticService(Service):
         assert isinstance(decider, Controller) and signer is not None
         if self._is_up and self._chaotic_bus.connected_since is not None:
             bus = self._chaotic_bus
-            at_once(repair_orders(bus, lambda: truths(decider.standing_orders(), signer, now)))  # type: ignore[arg-type]
+            at_once(repair_orders(bus, lambda: truths(decider.orders_in_force(), signer, now)))  # type: ignore[arg-type]
         if self._agenda.seconds < until_s:
             self._agenda.after(EVERY_S, lambda: self._repair_orders(until_s))
 

@@ -61,7 +61,7 @@ READY_S = 30.0
 """Machines register before jobs are submitted."""
 
 
-class Heard(MutableMapping[str, datetime]):
+class SimulatedHeartbeats(MutableMapping[str, datetime]):
     """The last heartbeat of each machine: now, while it is on."""
 
     def __init__(self, machines: dict[str, Machine], agenda: Agenda) -> None:
@@ -84,10 +84,10 @@ class Heard(MutableMapping[str, datetime]):
             return EPOCH + timedelta(seconds=last_s)
         if machine.is_on:
             return self._agenda.now()
-        return EPOCH + timedelta(seconds=machine.heard_s)
+        return EPOCH + timedelta(seconds=machine.heartbeat_s)
 
     def __setitem__(self, name: str, at: datetime) -> None:
-        raise NotImplementedError("machines are heard, not noted")
+        raise NotImplementedError("heartbeats follow from the machines; they are not noted")
 
     def __delitem__(self, name: str) -> None:
         self._forgotten.add(name)
@@ -207,7 +207,7 @@ class Cluster:
         )
         controller = Controller(rules, settings.retention)
         standby = Standby(settings.timeouts, settings.pool, settings.retention)
-        self.heard = standby.last_heard = Heard(self.machines, self.agenda)
+        self.heartbeats = standby.last_heartbeats = SimulatedHeartbeats(self.machines, self.agenda)
         kind = ChaoticService if self.scenario.chaos else Service
         return (
             kind(
@@ -231,7 +231,7 @@ class Cluster:
     def _hold_messages(self, fault: Fault) -> None:
         """Hold up what machines send, heartbeats too; the standby service looks at the time as often as it does."""
         since_s, until_s = fault.since_s, fault.since_s + fault.lasts_s
-        self.heard.hold(since_s, until_s)
+        self.heartbeats.hold(since_s, until_s)
         self.bus.held_until_s = until_s
         if fault.kind.form == ASLEEP:
             for service in (self.standby, self.controller, self.coordinator):

@@ -29,7 +29,7 @@ JUDGES = (
     returns.missed_twice,
     returns.slow_again,
     returns.needless_tests,
-    returns.tests_for_words,
+    returns.tests_for_accusations,
     groups.kept_groups,
     groups.unreplaced_groups,
     warnings.certain,

@@ -147,7 +147,7 @@ def needless_tests(history: History) -> Iterator[Complaint]:
             yield Complaint(wrong=wrong, at_s=at_s, job=event.job or "", node=culprit, text=text)
 
 
-def tests_for_words(history: History) -> Iterator[Complaint]:
+def tests_for_accusations(history: History) -> Iterator[Complaint]:
     """Complain about jobs that stood for tests of all machines, though a rank had just named its own, for the first
     time, and two others were free."""
     for at_s, event in history.of(ChecksStarted):

@@ -11,15 +11,15 @@ from holdfast_standby.service import Standby
 from holdfast_standby.state import Node, NodeLiveness
 
 
-def _loses_while(heard_share: float | None) -> Change:
+def _loses_while(share: float | None) -> Change:
     """Count a silent node as lost while another one was heard within this share of the limit; None: in any case."""
 
     def make(original: Function, insight: Insight) -> Function:
         def silent_s(planner: InventoryPlanner, node: Node, liveness: NodeLiveness, now: datetime) -> float | None:
             limit = timedelta(seconds=planner.timeouts.node_lost_s)
             silence = now - max(liveness.last.get(node.id, node.since), node.since)
-            is_heard = heard_share is None or any(now - at <= limit * heard_share for at in liveness.last.values())
-            return silence.total_seconds() if silence > limit and is_heard else None
+            is_alive = share is None or any(now - at <= limit * share for at in liveness.last.values())
+            return silence.total_seconds() if silence > limit and is_alive else None
 
         return silent_s
 

@@ -250,9 +250,9 @@ class Checkpoints:
         step = training.step(run) + max(1, order.every if order else 1) if coming is None else coming
         at_s = training.when(run, step) + training.plan.copy_s
         delay_s = self._machines[machine].noise.uniform(0.0, REPORTED_WITHIN_S)
-        self._agenda.at(at_s + delay_s, partial(self._tell_copy, run, machine, coming))
+        self._agenda.at(at_s + delay_s, partial(self._publish_copy, run, machine, coming))
 
-    def _tell_copy(self, run: Run, machine: str, coming: int | None) -> None:
+    def _publish_copy(self, run: Run, machine: str, coming: int | None) -> None:
         here = self.memory.of(machine)
         order = here.order
         if not run.is_stepping or machine not in run.up or order is None or order.generation != run.generation:

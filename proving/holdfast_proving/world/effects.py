@@ -112,7 +112,7 @@ class Effects:
             assert training.run is not None
             if kind.effect == "pause":
                 self._analysis.pause(training, training.run, fault)
-                training.stand_still(training.run, fault.lasts_s)
+                training.pause_training(training.run, fault.lasts_s)
             self._expose(live, training, training.run)
 
     def _end(self, live: Live, how: str) -> None:

@@ -94,7 +94,7 @@ class Machine:
             rack=rack,
         )
         self.is_on = False
-        self.heard_s = 0.0
+        self.heartbeat_s = 0.0
         self.agent: AgentState | None = None
         self._disk = Durable()
         self.life = 0
@@ -134,7 +134,7 @@ class Machine:
         # What it has sent by now is elsewhere.
         self._lose_ranks()
         self._disk = self.disk_after_loss(self._disk)
-        self.is_on, self.heard_s, self.agent = False, self.agenda.seconds, None
+        self.is_on, self.heartbeat_s, self.agent = False, self.agenda.seconds, None
         self.life += 1
 
     def shut_down(self) -> None:

@@ -253,7 +253,7 @@ class Training:
             run.slowed_by[fault] = factor
             run.was_slowed = True
 
-    def stand_still(self, run: Run, seconds: float) -> None:
+    def pause_training(self, run: Run, seconds: float) -> None:
         """Make no step for a while; the one under way is begun again."""
         run.was_slowed, run.still_since_s = True, self.agenda.seconds
         run.mark_step = self.step(run)

@@ -13,6 +13,7 @@ from holdfast_analyzer.service import Analyzer
 
 
 async def serve(this: Daemon) -> None:
+    """Run the analyzer until it is stopped."""
     signer = signer_of(this, "analyzer")
     bus = await connect(this.nats_url, "analyzer", network=this.settings.network)
     store = await PostgresStore.connect(this.database_url, "analyzer", application_name="holdfast-analyzer")

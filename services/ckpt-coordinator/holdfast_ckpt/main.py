@@ -17,6 +17,7 @@ from holdfast_ckpt.service import Coordinator
 
 
 async def serve(this: Daemon) -> None:
+    """Run the checkpoint coordinator until it is stopped."""
     signer = signer_of(this, "ckpt")
     coordinator = Coordinator(this.settings.checkpoint)
     bus = await connect(this.nats_url, "ckpt-coordinator", network=this.settings.network)

@@ -26,6 +26,7 @@ from holdfast_controller.stray_orders import end_stray_orders
 
 
 async def serve(this: Daemon) -> None:
+    """Run the controller until it is stopped."""
     signer = signer_of(this, "controller")
     bus = await connect(this.nats_url, "controller", network=this.settings.network)
     shelf = await PostgresShelf.connect(this.database_url)
@@ -48,11 +49,11 @@ async def serve(this: Daemon) -> None:
         await librarian.load()
 
         def in_force() -> dict[str, Correction]:
-            return truths(controller.standing_orders(), signer, system_now)
+            return truths(controller.orders_in_force(), signer, system_now)
 
         async def repair() -> None:
             await repair_orders(bus, in_force)
-            await repair_orders(bus, lambda: hints(controller.standing_code(), signer, system_now), JOBS_BUCKET)
+            await repair_orders(bus, lambda: hints(controller.code_in_force(), signer, system_now), JOBS_BUCKET)
 
         async def count_forgotten() -> None:
             on_bus = await newest_generations(bus, controller.members(), signer)

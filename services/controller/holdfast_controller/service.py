@@ -38,7 +38,7 @@ from holdfast_controller.plan.incident.incident import Incident
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.loss.forgotten_orders import generations_max
 from holdfast_controller.plan.members import concerns
-from holdfast_controller.plan.orders import code_wanted, standing_orders
+from holdfast_controller.plan.orders import code_wanted, orders_in_force
 from holdfast_controller.plan.phase import Ended
 from holdfast_controller.plan.planner import SUBSCRIPTIONS, Planner
 from holdfast_controller.plan.record.record_upkeep import is_outdated, last_at, released
@@ -183,16 +183,16 @@ class Controller(Decider):
     def has_job(self, name: str) -> bool:
         return name in self.jobs
 
-    def standing_orders(self) -> list[NodeOrder]:
+    def orders_in_force(self) -> list[NodeOrder]:
         """Return the order in force for every node. If two jobs seem to hold a node, the later grant counts."""
         epochs: dict[str, int] = {}
         for state in self._live():
             for member in filter(None, state.members):
                 epochs[member.node] = max(member.epoch, epochs.get(member.node, 0))
-        orders = (order for state in self._live() for order in standing_orders(state))
+        orders = (order for state in self._live() for order in orders_in_force(state))
         return [order for order in orders if order.epoch == epochs[order.node]]
 
-    def standing_code(self) -> list[CodeOrder]:
+    def code_in_force(self) -> list[CodeOrder]:
         """Return what the nodes of each job should fetch ahead."""
         return [order for order in map(code_wanted, self._live()) if order.versions]
 

@@ -18,6 +18,8 @@ from holdfast_controller.plan.phase import Ended
 
 
 class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An incident as people read it; open ones are written again with each change."""
+
     id: str
     job: str
     opened_at: datetime
@@ -32,6 +34,8 @@ class IncidentRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a job's code as people read it."""
+
     job: str
     about: CodeVersion
 

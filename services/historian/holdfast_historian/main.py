@@ -41,6 +41,7 @@ async def run(
 
 
 async def serve(this: Daemon) -> None:
+    """Run the historian until it is stopped."""
     bus = await connect(this.nats_url, "historian", network=this.settings.network)
     try:
         policy = PartitionPolicy(keep_days=this.settings.history.keep_days or None)

@@ -45,6 +45,8 @@ log = structlog.get_logger()
 
 
 class Received(msgspec.Struct, frozen=True):
+    """A row, with the delivery to acknowledge once the row is committed."""
+
     row: EventRow
     delivery: Delivery
 

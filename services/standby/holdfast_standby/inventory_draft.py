@@ -27,6 +27,8 @@ class InventoryChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InventoryDraft:
+    """A decision of the standby service under construction."""
+
     def __init__(self, inventory: Inventory, cause: str | None, now: datetime) -> None:
         self.nodes = dict(inventory.nodes)
         self.claims = dict(inventory.claims)

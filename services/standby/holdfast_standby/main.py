@@ -15,11 +15,12 @@ from holdfast_standby.service import Standby
 
 
 async def serve(this: Daemon) -> None:
+    """Run the standby service until it is stopped."""
     bus = await connect(this.nats_url, "standby", network=this.settings.network)
     store = await PostgresStore.connect(this.database_url, "standby", application_name="holdfast-standby")
     standby = Standby(this.settings.timeouts, this.settings.pool, this.settings.retention)
     heartbeats = Heartbeats(bus, system_now, standby.node)
-    standby.last_heard, standby.only_heard = heartbeats.last, heartbeats.only
+    standby.last_heartbeats, standby.only_instance = heartbeats.last, heartbeats.only
     try:
         async with asyncio.TaskGroup() as group:
             shell = ServiceShell(standby, bus, store)

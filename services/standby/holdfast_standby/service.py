@@ -32,10 +32,10 @@ class Standby(Decider):
     def __init__(self, timeouts: Timeouts, pool: PoolPolicy, retention: RetentionPolicy | None = None) -> None:
         self.planner = InventoryPlanner(timeouts, pool, retention)
         self.inventory = Inventory()
-        self.last_heard: MutableMapping[str, datetime] = {}
-        self.only_heard: MutableMapping[str, tuple[str, datetime]] = {}
+        self.last_heartbeats: MutableMapping[str, datetime] = {}
+        self.only_instance: MutableMapping[str, tuple[str, datetime]] = {}
         self._is_all_silent = False
-        self._heard_again_at: datetime | None = None
+        self._silence_ended_at: datetime | None = None
 
     def node(self, name: str) -> Node | None:
         return self.inventory.nodes.get(name)
@@ -50,7 +50,7 @@ class Standby(Decider):
     def on_request(self, request: AnyRequest, now: datetime) -> Effect:
         if not isinstance(request, ReleaseNode):
             return super().on_request(request, now)
-        outcome = self.planner.release(self.inventory, request, NodeLiveness(last=dict(self.last_heard)), now)
+        outcome = self.planner.release(self.inventory, request, NodeLiveness(last=dict(self.last_heartbeats)), now)
         if outcome.refusal:
             return Effect(answer=Answer(accepted=False, message=outcome.refusal))
         return msgspec.structs.replace(self._effect(outcome), answer=Answer(accepted=True, message=outcome.note))
@@ -58,15 +58,15 @@ class Standby(Decider):
     def on_time(self, now: datetime, hearing_since: datetime | None) -> Effect:
         self._count_from_now(now)
         since = self._listening_since(now, hearing_since)
-        liveness = NodeLiveness(last=dict(self.last_heard), listening_since=since, only=dict(self.only_heard))
+        liveness = NodeLiveness(last=dict(self.last_heartbeats), listening_since=since, only=dict(self.only_instance))
         return self._effect(self.planner.time(self.inventory, liveness, now))
 
     def _count_from_now(self, now: datetime) -> None:
         """Take times that lie in the future, as this clock has been put back since, for the present."""
-        self.last_heard.update({node: now for node, at in self.last_heard.items() if at > now})
-        self.only_heard.update({node: (who, now) for node, (who, at) in self.only_heard.items() if at > now})
-        if self._heard_again_at is not None:
-            self._heard_again_at = min(self._heard_again_at, now)
+        self.last_heartbeats.update({node: now for node, at in self.last_heartbeats.items() if at > now})
+        self.only_instance.update({node: (who, now) for node, (who, at) in self.only_instance.items() if at > now})
+        if self._silence_ended_at is not None:
+            self._silence_ended_at = min(self._silence_ended_at, now)
 
     def _listening_since(self, now: datetime, hearing_since: datetime | None) -> datetime | None:
         """Return since when a node's silence counts: after a silence of all nodes, since the first heartbeat arrived
@@ -74,13 +74,13 @@ class Standby(Decider):
 
         What took all of them had one cause, and they come back one after another (ADR 5).
         """
-        newest = max(self.last_heard.values(), default=now)
+        newest = max(self.last_heartbeats.values(), default=now)
         was_silent, self._is_all_silent = self._is_all_silent, self.planner.is_silence(newest, now)
         if was_silent and not self._is_all_silent:
-            self._heard_again_at = newest
-        if hearing_since is None or self._heard_again_at is None:
+            self._silence_ended_at = newest
+        if hearing_since is None or self._silence_ended_at is None:
             return hearing_since
-        return max(hearing_since, self._heard_again_at)
+        return max(hearing_since, self._silence_ended_at)
 
     def adopt(self, effect: Effect) -> None:
         nodes, claims = dict(self.inventory.nodes), dict(self.inventory.claims)
@@ -89,8 +89,8 @@ class Standby(Decider):
             if row.row is None:
                 kept.pop(row.key, None)
                 if row.table is NODES:
-                    self.last_heard.pop(row.key, None)
-                    self.only_heard.pop(row.key, None)
+                    self.last_heartbeats.pop(row.key, None)
+                    self.only_instance.pop(row.key, None)
             else:
                 kept[row.key] = row.row
         self.inventory = Inventory(nodes=nodes, claims=claims)

@@ -20,6 +20,9 @@ from holdfast.events.parts.job import NodeFacts
 
 
 class NodeState(StrEnum):
+    """The state of a node in the inventory. `CHECKED`: its own inspections passed; `STANDBY`: free and warm; `ACTIVE`:
+    held by a job; `EVICTED`: on the blocklist."""
+
     REGISTERED = "registered"
     CHECKED = "checked"
     STANDBY = "standby"
@@ -46,6 +49,8 @@ class ImpossibleTransition(AssertionError):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the inventory."""
+
     id: str
     state: NodeState
     since: datetime

@@ -69,7 +69,7 @@ def refused(name: str, order: tuple[int, int], newest: tuple[int, int]) -> Order
 def test_a_job_that_lost_a_node_does_not_supersede_the_order_of_its_new_job() -> None:
     there = controller(job("lost", 1, 3), job("holds", 2, 4))
     assert not there.on_event(refused("lost", (1, 3), (2, 4)), NOW).orders
-    assert [order.fence for order in there.standing_orders()] == [(2, 4)]
+    assert [order.fence for order in there.orders_in_force()] == [(2, 4)]
 
 
 def test_the_job_that_holds_the_node_supersedes_a_forged_order() -> None:

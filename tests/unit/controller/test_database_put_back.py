@@ -34,7 +34,7 @@ def test_the_job_starts_again_at_once_under_a_number_that_it_cannot_have_had(sce
     went_back(scene, "a")
     generation = scene.state.generation
     assert isinstance(scene.state.phase, Starting) and generation > AGE_S
-    assert {order.fence for order in scene.controller.standing_orders()} == {(1, generation)}
+    assert {order.fence for order in scene.controller.orders_in_force()} == {(1, generation)}
     (opened,) = scene.of(IncidentOpened)
     assert (opened.node, opened.reason) == (None, "the database went back to generation 1, and a had obeyed 4")
     went_back(scene, "b")

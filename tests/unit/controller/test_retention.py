@@ -108,13 +108,13 @@ def test_a_deleted_node_is_unknown_until_it_registers() -> None:
     lost = Node(id="a", state=NodeState.LOST, since=NOW, instance=uuid7(), facts=FACTS, epoch=4)
     standby = Standby(Timeouts(), PoolPolicy(), RetentionPolicy(lost_nodes_days=8))
     standby.load({NODES.name: {"a": lost}, CLAIMS.name: {}})
-    standby.last_heard["a"] = NOW
+    standby.last_heartbeats["a"] = NOW
     assert pass_time(standby, NOW + 7.9 * DAY).is_nothing
     effect = pass_time(standby, NOW + 8 * DAY)
     assert effect.rows == (RowWrite(table=NODES, key="a", row=None),)
     assert [(event.node, event.reason) for event in effect.events] == [("a", "it was lost for 8 days")]  # type: ignore[attr-defined]
     assert standby.node("a") is None
-    assert "a" not in standby.last_heard
+    assert "a" not in standby.last_heartbeats
     back = NodeRegistered(id=uuid7(), at=NOW, source="agent/a", node="a", instance=uuid7(), facts=FACTS, epoch=4)
     standby.adopt(standby.on_event(back, NOW + 9 * DAY))
     assert standby.inventory.nodes["a"].epoch == 4

@@ -10,9 +10,9 @@ from tests.scenes.failing_job import FailingJob
 
 def test_an_order_asks_for_a_warm_up_for_as_long_as_it_stands() -> None:
     scene = FailingJob(rules=Rules(warm_up=WarmUpPolicy()))
-    given = {order.node: order.placement for order in scene.controller.standing_orders()}
+    given = {order.node: order.placement for order in scene.controller.orders_in_force()}
     assert all(placement and placement.warm_up and placement.warm_up.tests_devices for placement in given.values())
     scene.train()
     assert isinstance(scene.state.phase, Running)
     # One that differed would be repaired on the bus: as if somebody had written the first one there.
-    assert {order.node: order.placement for order in scene.controller.standing_orders()} == given
+    assert {order.node: order.placement for order in scene.controller.orders_in_force()} == given

@@ -10,7 +10,7 @@ from holdfast.engines.hang.idle_devices import idle_devices
 from holdfast.engines.hang.stacks.process_state import StateReader
 from holdfast.events import Event, Eviction, HangFound
 from holdfast_analyzer.engines.hang import hang_answers
-from holdfast_proving.emulated_hangs.scenes import Seen, observe, stand
+from holdfast_proving.emulated_hangs.scenes import Seen, hung_job, observe
 from holdfast_proving.inside.cluster import Cluster
 from holdfast_proving.scenario.load import read_scenario
 
@@ -19,8 +19,8 @@ OTHERS = ("collective skipped", "size mismatch", "link cut", "machine dead", "st
 
 
 def hangs(kind: str) -> Iterator[Seen]:
-    found = (stand(kind, seed, 32) for seed in range(4))
-    return (observe(standing, "launched") for standing in found if standing is not None)
+    found = (hung_job(kind, seed, 32) for seed in range(4))
+    return (observe(hung, "launched") for hung in found if hung is not None)
 
 
 def nodes_of(seen: Seen, *, excused: bool = True) -> set[str]:

@@ -22,7 +22,7 @@ YEAR = timedelta(days=365)
 def test_a_node_that_dies_while_the_clock_of_the_service_is_ahead_is_lost() -> None:
     standby = three_nodes()
     ahead = YEAR.total_seconds()
-    standby.last_heard.update(dict.fromkeys("abc", at(ahead)))
+    standby.last_heartbeats.update(dict.fromkeys("abc", at(ahead)))
     # It changed its state then, too.
     nodes = dict(standby.inventory.nodes)
     nodes["a"] = msgspec.structs.replace(nodes["a"], since=NOW + YEAR)
@@ -30,7 +30,7 @@ def test_a_node_that_dies_while_the_clock_of_the_service_is_ahead_is_lost() -> N
     assert lost_at(standby, ahead) == []
     lost = []
     for second in range(1, 12):
-        standby.last_heard.update(dict.fromkeys("bc", at(second)))
+        standby.last_heartbeats.update(dict.fromkeys("bc", at(second)))
         lost += lost_at(standby, second + 0.1)
     assert lost == ["a"]
 

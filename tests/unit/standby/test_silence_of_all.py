@@ -36,28 +36,28 @@ def three_nodes() -> Standby:
 def test_nodes_that_fall_silent_within_a_heartbeat_are_not_lost_one_after_the_other() -> None:
     """The bus stands still, and this service has not noticed yet."""
     standby = three_nodes()
-    standby.last_heard.update(a=at(0), b=at(0.4), c=at(0.9))
+    standby.last_heartbeats.update(a=at(0), b=at(0.4), c=at(0.9))
     for tenth in range(55, 75):
         assert lost_at(standby, tenth / 10) == []
 
 
 def test_a_node_is_lost_while_others_are_heard() -> None:
     standby = three_nodes()
-    standby.last_heard.update(a=at(0), b=at(5.2), c=at(0.9))
+    standby.last_heartbeats.update(a=at(0), b=at(5.2), c=at(0.9))
     assert lost_at(standby, 5.9) == []
     assert lost_at(standby, 6.1) == ["a"]
 
 
 def test_a_node_that_is_heard_later_than_the_first_is_not_lost() -> None:
     standby = three_nodes()
-    standby.last_heard.update(dict.fromkeys("abc", at(0)))
+    standby.last_heartbeats.update(dict.fromkeys("abc", at(0)))
     assert lost_at(standby, 1) == []
     # All are silent for a minute, as without power.
     assert lost_at(standby, 60) == []
-    standby.last_heard["a"] = at(61)
+    standby.last_heartbeats["a"] = at(61)
     assert lost_at(standby, 61.5) == []
-    standby.last_heard["a"] = standby.last_heard["b"] = at(68)
+    standby.last_heartbeats["a"] = standby.last_heartbeats["b"] = at(68)
     assert lost_at(standby, 68.5) == []
     # The third gets three times the limit.
-    standby.last_heard["a"] = standby.last_heard["b"] = at(80)
+    standby.last_heartbeats["a"] = standby.last_heartbeats["b"] = at(80)
     assert lost_at(standby, 80.5) == ["c"]

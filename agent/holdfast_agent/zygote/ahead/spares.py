@@ -139,7 +139,7 @@ class Spares:
             if not is_stopped(spare.pid) and hand_over(spare.warm, slot, plans):
                 return spare.warm.forked
             self._kill(spare)
-            self._tell(spare, "it is stopped, or takes no plan")
+            self._report_gone(spare, "it is stopped, or takes no plan")
         return None
 
     def _fit(self, slot: RankSlot) -> Spare | None:
@@ -191,16 +191,16 @@ class Spares:
                 self._forget(spare)
                 reason = _how_it_ended(spare)
                 close(spare.warm)
-                self._tell(spare, reason)
+                self._report_gone(spare, reason)
                 return True
         return False
 
     def _end(self, spare: Spare, reason: str) -> None:
         self._forget(spare)
         self._kill(spare)
-        self._tell(spare, reason)
+        self._report_gone(spare, reason)
 
-    def _tell(self, spare: Spare, reason: str) -> None:
+    def _report_gone(self, spare: Spare, reason: str) -> None:
         log.info("a spare is gone", rank=spare.wanted.rank, pid=spare.pid, reason=reason)
         self._report(ContextGone(fence=spare.wanted.fence, rank=spare.wanted.rank, reason=reason))
 

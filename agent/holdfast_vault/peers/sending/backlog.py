@@ -15,6 +15,8 @@ WAITING_MAX = 2
 
 
 class WaitingCopy(NamedTuple):
+    """A step that waits to be copied to another node."""
+
     name: ShardName
     sealed: SealedStep
 

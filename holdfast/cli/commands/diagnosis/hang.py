@@ -15,7 +15,7 @@ from holdfast.cli.follow.awaited_finding import find
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import cell, json_text, render
 from holdfast.events import JobTraced
-from holdfast.events.parts.ranks import HangSuspect, StandingPlace
+from holdfast.events.parts.ranks import CodePlace, HangSuspect
 from holdfast.fresh_ids import uuid7
 from holdfast.ids import derived_id
 from holdfast.requests import TraceJob
@@ -118,7 +118,7 @@ def _ranks_and_nodes(suspect: HangSuspect) -> str:
     return f"{one_of} {_ranks(suspect.ranks)}{where}"
 
 
-def _location(place: StandingPlace) -> str:
+def _location(place: CodePlace) -> str:
     if place.waits_for:
         return place.waits_for
     return " < ".join(map(_short, _own_frames(place.stack)[:_FRAMES_SHOWN])) or "no stack"

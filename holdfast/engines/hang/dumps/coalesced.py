@@ -58,6 +58,7 @@ def issued_operations(entries: Sequence[FlightRecord], messages_done: Mapping[st
 
 
 def state_of(entry: FlightRecord) -> RecordState:
+    """Return how far the operation of a record is: scheduled, started or completed."""
     if entry.state == "completed" or entry.retired or entry.time_discovered_completed_ns:
         return "completed"
     return "started" if entry.state == "started" or entry.time_discovered_started_ns else "scheduled"

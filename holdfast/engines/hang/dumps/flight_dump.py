@@ -26,6 +26,7 @@ _PEERS: Final = re.compile(r"(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")
 
 
 def trace_of(dump: FlightDump, rank: int) -> RankTrace:
+    """Convert a rank's dump to the trace that the analysis reads."""
     groups = {
         (group.name or key): ProcessGroup(name=group.name or key, description=group.desc, ranks=group.members())
         for key, group in dump.pg_config.items()

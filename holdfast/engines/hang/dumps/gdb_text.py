@@ -26,6 +26,7 @@ _SURE = re.compile(r"#\d+ +(?:0x[0-9a-f]+ in \S|Frame 0x)|\) (?:at|from) \S+$")
 
 
 def is_gdb_text(text: str) -> bool:
+    """Return True if a text has a stack as gdb or pstack print it."""
     return any(
         _SURE.search(line) and (_FRAME.match(line) or _PYTHON.match(line)) for line in _lines(text) if "#" in line[:80]
     )

@@ -35,6 +35,7 @@ class _Thread(msgspec.Struct):
 
 
 def is_py_spy_threads(document: Any) -> bool:
+    """Return True if a decoded JSON document is a list of threads as `py-spy dump --json` prints them."""
     return (
         isinstance(document, list)
         and bool(document)

@@ -46,6 +46,7 @@ def outdated_ranks(traces: Sequence[RankTrace], progress: Progress) -> list[int]
 
 
 def marked_unread(traces: Sequence[RankTrace], ranks: Sequence[int]) -> list[RankTrace]:
+    """Return the traces; those of `ranks` are emptied, and marked as unread because they are older than the others."""
     gone = set(ranks)
     return [
         msgspec.structs.replace(trace, groups=(), records=(), entered={}, completed={}, unread="older than the others")

@@ -187,6 +187,7 @@ _NATIVE_FILE = re.compile(
 
 
 def activity_of(stack: Stack) -> Activity:
+    """Return what a process does by its stack: it waits for other ranks or a device, or works by itself."""
     if any(_NATIVE_OTHERS.search(symbol) for symbol in stack.native):
         named = next((found for call in stack.calls if (found := _waits_in(call))), "a collective")
         return Activity("others", named, is_p2p=named in _P2P | _P2P_OF_LIBRARIES)

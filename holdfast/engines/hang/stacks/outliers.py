@@ -110,10 +110,10 @@ def _in_small_groups(place: Ints, sizes: Ints) -> Flags:
 def _whole_replicas(place: Ints, number: Ints, mesh: Mesh) -> tuple[Flags, Flags]:
     """Return the replicas that are ahead and behind, if at least half of the replicas are in one place as a whole. A
     replica that has finished its own work waits for the others with all its ranks in the same collective."""
-    nobody = np.zeros(len(place), bool)
+    none = np.zeros(len(place), bool)
     shared = [dim for dim in mesh.names if dim in REPLICAS and mesh.size(dim) > 1]
     if not shared or all(dim in REPLICAS or mesh.size(dim) == 1 for dim in mesh.names):
-        return nobody, nobody
+        return none, none
     known = number >= 0
     _, replica = np.unique(np.where(known, _index(number, mesh, shared), -1), return_inverse=True)
     count = int(replica.max()) + 1
@@ -122,6 +122,6 @@ def _whole_replicas(place: Ints, number: Ints, mesh: Mesh) -> tuple[Flags, Flags
     np.maximum.at(most, replica[known], place[known])
     whole = least[least == most]
     if len(whole) * 2 < len(np.unique(replica[known])) or len(np.unique(whole)) != 1:
-        return nobody, nobody
+        return none, none
     ahead = known & (place == whole[0])
     return ahead, known & ~ahead

@@ -81,6 +81,8 @@ class StackBlame(msgspec.Struct, frozen=True, kw_only=True):
 def blame(
     ranks: ComparedProcesses, children: Sequence[ComparedProcesses], mesh: Mesh | None, node_of: NodeOf
 ) -> StackBlame:
+    """Return the ranks that the stacks blame for a hang. `children`: processes that ranks started; `node_of`: a rank's
+    node."""
     if not ranks.members:
         return StackBlame(notes=("no process looks like a rank",))
     return _Blamer(ranks, children, mesh, node_of).blame()
@@ -111,8 +113,8 @@ class _Blamer:
             if self._members[index].state.activity.doing != "own"
             and places[self._members[index].state.place] >= max(2, _SHARED_LEAST * len(self._readable))
         ]
-        self._mostly_stands = len(set(standing) | set(self._waiting)) >= _STAND_MOST * len(self._readable) > 0
-        self._stand_still = len(self._waiting) >= _WAIT_MOST * len(self._readable) and bool(self._waiting)
+        self._most_are_held = len(set(standing) | set(self._waiting)) >= _STAND_MOST * len(self._readable) > 0
+        self._all_wait = len(self._waiting) >= _WAIT_MOST * len(self._readable) and bool(self._waiting)
 
     def blame(self) -> StackBlame:
         weak = [
@@ -127,13 +129,13 @@ class _Blamer:
             return StackBlame(blamed=tuple(self._each_machine(unclear)), shared=cover.groups, notes=cover.notes)
         if found := self._weakly(weak, cover):
             return StackBlame(blamed=found, shared=cover.groups, notes=cover.notes)
-        return StackBlame(shared=cover.groups, notes=(*cover.notes, self._why_nobody()))
+        return StackBlame(shared=cover.groups, notes=(*cover.notes, self._why_none()))
 
     def _weakly(self, weak: list[int], cover: GroupCover) -> tuple[Blamed, ...]:
         """Blame, by ranks that wait elsewhere than most, the groups or machines that they share."""
-        if not self._stand_still:
+        if not self._all_wait:
             is_clear = len(self._ranks.like_most) >= _STAND_MOST * len(self._readable)
-            if is_clear and self._mostly_stands and weak and len(cover.groups) + len(cover.alone) == 1:
+            if is_clear and self._most_are_held and weak and len(cover.groups) + len(cover.alone) == 1:
                 return tuple(self._groups(weak, cover, 0.6))
             return ()
         if weak and len(weak) * 2 <= len(self._readable):
@@ -143,9 +145,9 @@ class _Blamer:
     def _strong(self) -> dict[int, tuple[str, float]]:
         """Return ranks that certainly block others: the reason and the confidence of each."""
         found = {index: (reason, 0.95) for index, reason in self._stopped.items()}
-        if not self._stand_still and not self._mostly_stands:
+        if not self._all_wait and not self._most_are_held:
             return found if len(found) * 2 <= len(self._members) else {}
-        sure = 1.0 if self._stand_still else 0.7
+        sure = 1.0 if self._all_wait else 0.7
         for index in self._readable:
             if index not in self._ranks.like_most and index not in found and (why := _own_reason(self._members[index])):
                 found[index] = (why, 0.85 * sure)
@@ -162,7 +164,7 @@ class _Blamer:
             and self._members[index].state.activity.doing == "unclear"
             and self._has_calls(index)
         ]
-        if not (self._mostly_stands or self._stand_still) or not indexes or len(self._machines(indexes)) > 1:
+        if not (self._most_are_held or self._all_wait) or not indexes or len(self._machines(indexes)) > 1:
             return {}
         is_alone = all(index in self._ranks.outliers for index in indexes)
         if len(self._ranks.outliers - set(indexes) - set(self._stopped)) > 0:
@@ -171,7 +173,7 @@ class _Blamer:
         others_wait = len(self._waiting) + len(indexes) >= len(self._readable)
         if not is_alone and not (len(indexes) == 1 and others_wait):
             return {}
-        sure = (0.7 if is_alone else 0.6) * (1.0 if self._stand_still else 0.7)
+        sure = (0.7 if is_alone else 0.6) * (1.0 if self._all_wait else 0.7)
         return dict.fromkeys(indexes, ("is in none of the waits of the others", sure))
 
     def _each_machine(self, strong: dict[int, tuple[str, float]]) -> list[Blamed]:
@@ -224,7 +226,7 @@ class _Blamer:
     def _silent(self) -> tuple[Blamed, ...]:
         """Blame ranks that have no stack where nearly all others hang."""
         members = [member for index, member in enumerate(self._members) if index not in self._stopped]
-        if not self._mostly_stands or any(member.rank is None for member in members):
+        if not self._most_are_held or any(member.rank is None for member in members):
             return ()
         unread = {member.rank: member.process.unread for member in members if not member.process.threads}
         read = {member.rank for member in self._members} - set(unread)
@@ -317,10 +319,10 @@ class _Blamer:
         firsts = [(self._members[members[0]], members) for members in most_first]
         return [line_of(first.process, first.state, self._named(members)) for first, members in firsts]
 
-    def _why_nobody(self) -> str:
+    def _why_none(self) -> str:
         if not self._readable:
             return "no stack of a rank could be read"
-        if self._stand_still:
+        if self._all_wait:
             return f"{self._most_wait()}, and no stack shows a cause: the stacks blame no rank"
         doing = Counter(self._members[index].state.activity.what for index in self._readable)
         what, count = doing.most_common(1)[0]

@@ -77,6 +77,7 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def catalogue() -> dict[int, Xid]:
+    """Return every known Xid by its number, read once from `catalogue.csv`."""
     text = (resources.files("holdfast.engines.hardware.xid") / "catalogue.csv").read_text()
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return {xid.xid: xid for xid in (msgspec.convert(row, Xid, strict=False) for row in rows)}

@@ -53,8 +53,8 @@ def _beside(times_s: Floats, anchors_s: Floats) -> Floats:
     usual_s = np.nanmedian(apart_s, axis=1, keepdims=True)
     strays_s = np.nanmedian(np.abs(apart_s - usual_s), axis=1)
     for anchor in np.argsort(strays_s, kind="stable")[::-1]:
-        says: NDArray[np.bool_] = missing & ~np.isnan(anchors_s[anchor])
-        times_s = np.where(says, anchors_s[anchor] + usual_s[anchor], times_s)
+        is_known: NDArray[np.bool_] = missing & ~np.isnan(anchors_s[anchor])
+        times_s = np.where(is_known, anchors_s[anchor] + usual_s[anchor], times_s)
     return times_s
 
 

@@ -81,6 +81,7 @@ def adapt(pace: Pace, node: str, load: Load, now: datetime, least: int) -> Pace:
 
 
 def reason(before: int, after: int, report: CopiesMeasured) -> str:
+    """Return why the distance of copies changes, as a sentence. `before` and `after` are in steps."""
     if after < before:
         why = f"there was room for {ROOM_FOR.total_seconds():.0f} s"
     elif report.skipped:

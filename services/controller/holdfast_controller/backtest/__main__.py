@@ -52,7 +52,7 @@ async def _backtest(
         jobs = await record.jobs(name, since)
         tested = []
         for number, job in enumerate(jobs, start=1):
-            _tell({"job": job.name, "number": number, "jobs": len(jobs)})
+            _report_progress({"job": job.name, "number": number, "jobs": len(jobs)})
             read = await record.read(job, datetime.now(UTC) + timedelta(seconds=1))
             tested.append(_tested(job, read, was, other))
     finally:
@@ -104,7 +104,7 @@ def _shown(event: Event) -> dict[str, object]:
     return {"id": event.id, "type": event.type, "node": event.node, "what": summary(event) or ""}
 
 
-def _tell(progress: object) -> None:
+def _report_progress(progress: object) -> None:
     sys.stderr.buffer.write(msgspec.json.encode(progress) + b"\n")
     sys.stderr.flush()
 

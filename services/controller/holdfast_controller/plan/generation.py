@@ -29,6 +29,7 @@ STEP_RECORD_S = 10.0
 
 
 def ranks_started(draft: JobDraft, event: RanksStarted) -> None:
+    """Note that the ranks of a node run; once all run, wait for their first step."""
     phase = draft.state.phase
     if not _is_present(draft, event) or not isinstance(phase, Starting):
         return
@@ -128,6 +129,7 @@ def note_finished(draft: JobDraft, event: RanksFinished) -> bool:
 
 
 def ranks_stopped(draft: JobDraft, event: RanksStopped) -> None:
+    """End a stopping job once its ranks have stopped on all nodes."""
     state = draft.state
     if not isinstance(state.phase, Stopping) or event.node not in state.nodes:
         return

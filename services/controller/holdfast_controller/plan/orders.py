@@ -12,7 +12,7 @@ from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import Checking, ReplayProgress, Running, Starting, Stopping
 
 
-def standing_orders(state: JobState, node: str | None = None) -> list[NodeOrder]:
+def orders_in_force(state: JobState, node: str | None = None) -> list[NodeOrder]:
     """Return the orders in force for the job's nodes, or for one; none while the job claims nodes and the others still
     run."""
     members = [(rank, member) for rank, member in _members(state) if node in (None, member.node)]

@@ -35,6 +35,8 @@ NO_NODES = GrowingSet()
 
 
 class JobOutcome(StrEnum):
+    """The way in which a job ended."""
+
     COMPLETED = "completed"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -53,6 +55,8 @@ class Awaited(StrEnum):
 
 
 class Deadline(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition that is waited for, and the time at which the wait ends."""
+
     awaited: Awaited
     since: datetime
     until: datetime
@@ -63,6 +67,8 @@ class Deadline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChecksProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of stop-time checks."""
+
     suite: str
     began_at: datetime
     failure: Failure
@@ -195,6 +201,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome that a stopping job will have."""
+
     outcome: JobOutcome
     reason: str
     exit_code: int
@@ -211,6 +219,8 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag="ended"):
+    """The job is over."""
+
     outcome: JobOutcome
     exit_code: int
     at: datetime

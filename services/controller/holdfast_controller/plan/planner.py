@@ -123,6 +123,8 @@ def _node_changed(draft: JobDraft, event: NodeStateChanged) -> None:
 
 
 class JobKind(NamedTuple):
+    """The handlers for one kind of job: training, a run of checks, a test of suspects."""
+
     events: Mapping[type[Event], Handler]
     deadlines: Mapping[type[JobPhase], Callable[[JobDraft, DeadlinePassed], None]]
     """Handlers of a passed deadline, by phase."""

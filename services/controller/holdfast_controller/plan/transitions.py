@@ -15,7 +15,7 @@ from holdfast_controller.plan.evidence.blame import judge_outage
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.loss.lost_steps import has_checkpoints
-from holdfast_controller.plan.orders import leaving_order, standing_orders
+from holdfast_controller.plan.orders import leaving_order, orders_in_force
 from holdfast_controller.plan.phase import (
     Awaited,
     Checking,
@@ -240,6 +240,7 @@ def end_when_gone(draft: JobDraft, nodes: Set[str]) -> None:
 
 
 def become_stopped(draft: JobDraft) -> None:
+    """End a stopping job with the outcome of its `ending`, and give its nodes back."""
     phase, incident = draft.state.phase, draft.state.incident
     assert isinstance(phase, Stopping)
     ending = phase.ending
@@ -257,6 +258,7 @@ def become_stopped(draft: JobDraft) -> None:
 
 
 def become_completed(draft: JobDraft, reason: str) -> None:
+    """End the job as completed, and give its nodes back."""
     draft.order_idle()
     draft.state = draft.state.enter(Ended(outcome=JobOutcome.COMPLETED, exit_code=0, at=draft.now))
     draft.emit(JobFinished, outcome="completed", exit_code=0, reason=reason)
@@ -273,7 +275,7 @@ def _leave_training(draft: JobDraft, phase: JobPhase) -> None:
 
 def _order(draft: JobDraft, ordered_by: str) -> None:
     draft.update(ordered_by=ordered_by)
-    draft.order(standing_orders(draft.state))
+    draft.order(orders_in_force(draft.state))
 
 
 def _vault(member: Grant) -> str:

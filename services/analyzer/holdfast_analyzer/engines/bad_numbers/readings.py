@@ -72,6 +72,7 @@ class OpenStep(msgspec.Struct):
 
 
 def reading_of(name: Quantity, sample: StepSample | LoggedSample) -> NumberReading | None:
+    """Return a rank's reading of one quantity in a sample; None if the sample does not have it."""
     if name in sample.not_finite:
         return not_finite(name, sample)
     value = sample.loss if name == "loss" else sample.grad_norm
@@ -86,6 +87,7 @@ def not_finite(name: Quantity, sample: StepSample | LoggedSample) -> NumberReadi
 
 
 def fault_of(reading: NumberReading, level: float | None) -> NumberFault:
+    """Return the fault that a bad reading shows. `level`: the usual value before it; None: not known."""
     return NumberFault(
         step=reading.step,
         quantity=reading.quantity,

@@ -19,7 +19,7 @@ from holdfast.engines.hang.stacks.process_state import StateReader
 from holdfast.engines.hang.stacks.stack_groups import StackGroup
 from holdfast.events import CollectiveTrace, StackDump
 from holdfast.events.parts.devices import IdleDevice, NodeActivity
-from holdfast.events.parts.ranks import HangSuspect, StandingPlace
+from holdfast.events.parts.ranks import CodePlace, HangSuspect
 from holdfast.events.parts.traces import NodeLinks, ProcessStacks, RankTrace
 from holdfast.settings.findings.hang import HangPolicy
 from holdfast.topology import Mesh
@@ -127,7 +127,7 @@ class HangJudgement(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     verdict: HangVerdict
-    places: tuple[StandingPlace, ...]
+    places: tuple[CodePlace, ...]
     working: tuple[int, ...]
     is_excused: bool
     """The ranks under suspicion only work."""
@@ -212,8 +212,8 @@ def judge(
     busy = (working - stopped.keys()) & outside | moving
     # In a phase such as a checkpoint one rank may write while the devices of all others wait for it.
     idle = () if moves_data else idle_devices(answers.activity, by_signal | _on_host(processes, reader), node_of_rank)
-    told = {process.pid for process in stopped.values()} if is_by_process else ()
-    own = [process for process in processes if process.rank in ranks and process.pid not in told]
+    shown = {process.pid for process in stopped.values()} if is_by_process else ()
+    own = [process for process in processes if process.rank in ranks and process.pid not in shown]
     return HangJudgement(
         suspects=named.suspects,
         ranks=ranks,
@@ -354,10 +354,10 @@ def _with_states(summary: str, processes: Iterable[ProcessStacks]) -> str:
     return "; ".join([summary, *states[:4]]) if states else summary
 
 
-def _places(groups: Iterable[StackGroup]) -> tuple[StandingPlace, ...]:
+def _places(groups: Iterable[StackGroup]) -> tuple[CodePlace, ...]:
     most_crowded = sorted(groups, key=lambda group: -group.count)[:PLACES_SHOWN_MAX]
     return tuple(
-        StandingPlace(
+        CodePlace(
             kind=group.kind,
             count=group.count,
             stack=tuple(map(_cut, group.stack[:FRAMES_SHOWN_MAX])),

@@ -54,6 +54,8 @@ VALID_S = 60.0
 
 
 class Tracing(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace of a job that waits for the answers of its nodes."""
+
     wanted: TraceOrder
     at: datetime
     until: datetime

@@ -93,7 +93,7 @@ class SlowJob:
         self._declined: MfuDeclined | None = None
         self._pending: list[Output] = []
         self.analysis: Analysis | None = None
-        self.heard_at: datetime | None = None
+        self.received_at: datetime | None = None
 
     def take(self, event: StepsMeasured, now: datetime) -> None:
         generation = event.generation or 0
@@ -102,7 +102,7 @@ class SlowJob:
             return
         if generation > self._generation:
             self._begin(generation)
-        self.heard_at = now
+        self.received_at = now
         for sample in self._samples(event):
             if sample.iteration <= self._newest.get(sample.rank, -1):
                 continue

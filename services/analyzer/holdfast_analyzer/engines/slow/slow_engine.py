@@ -59,7 +59,7 @@ class SlowEngine(Engine):
     def answer(self, request: AnyRequest, now: datetime) -> Effect:
         assert isinstance(request, LocateSlowness)
         slow = self._jobs.get(request.job)
-        if slow is None or slow.heard_at is None:
+        if slow is None or slow.received_at is None:
             message = f"no agent reports a job {request.job} that trains; `holdfast jobs` lists the jobs"
             return Effect(answer=Answer(accepted=False, message=message))
         if slow.analysis is not None and slow.analysis.asked != request.id:

@@ -32,6 +32,8 @@ RANKS_AT_ONCE = 1024
 
 
 class ReadyModel:
+    """A model with its detectors, which take time to build."""
+
     def __init__(self, model: Model) -> None:
         self.model = model
         self.detectors = DetectorSet.of(model)

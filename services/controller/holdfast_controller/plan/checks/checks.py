@@ -35,6 +35,7 @@ def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
+    """Note the end of a node's checks; conclude if no node's checks run any more."""
     state, checks = draft.state, draft.state.checks
     if checks is None or event.node not in state.nodes:
         return
@@ -64,8 +65,8 @@ def _conclude(draft: JobDraft) -> None:
     state, checks = draft.state, draft.state.checks
     assert checks is not None and state.incident is not None
     took_s = (draft.now - checks.began_at).total_seconds()
-    heard_from = ended(checks.results) | set(checks.over)
-    silent = {node: f"it did not answer within {took_s:.0f} s" for node in state.nodes if node not in heard_from}
+    have_answered = ended(checks.results) | set(checks.over)
+    silent = {node: f"it did not answer within {took_s:.0f} s" for node in state.nodes if node not in have_answered}
     verdict = judge_checks(state.nodes, checks.results, silent | checks.died, draft.rules.references)
     if not verdict.unresolved and not verdict.capped:
         found = agreed(checks.results, {suspect.node for suspect in verdict.suspects})

@@ -18,6 +18,7 @@ DONE = "the checks have finished on every remaining node"
 
 
 def node_gone(draft: JobDraft, event: NodeLost | NodeDeparted) -> None:
+    """Go on without a node that was lost or shut down; complete the run if all other nodes have answered."""
     if failure := departure(draft, event):
         go_on_without(draft, failure, vacated(draft.state, failure.node))
         if is_over(draft.state):

@@ -41,6 +41,7 @@ def replay_result(draft: JobDraft, event: ReplayResult) -> None:
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
+    """Note that a rank failed in a replay; conclude the phase if no other results are expected."""
     state, replay = draft.state, draft.state.replay
     if replay is None or event.node not in state.nodes:
         return

@@ -132,12 +132,14 @@ def unclaimed(draft: JobDraft, _: DeadlinePassed) -> None:
 
 
 def diagnostic_result(draft: JobDraft, event: DiagnosticResult) -> None:
+    """Note a result of a node under test; complete the test if it was the last one."""
     if event.generation == draft.state.generation and _is_tested(draft.state, event.node):
         _update(draft, results=_test(draft.state).results.having(event))
         _complete_if_over(draft)
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
+    """Note that the tests of a node ended; complete the run if all have ended."""
     state, phase = draft.state, draft.state.phase
     _died(draft, event.node, why_silent(event))
     if event.generation == state.generation and event.node in state.nodes and isinstance(phase, LIVE):

@@ -23,6 +23,8 @@ class CodeVerdict(StrEnum):
 
 
 class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One version of a job's code, and the verdict on it."""
+
     version: Digest
     number: int
     """Counted from 1 within the job."""
@@ -62,6 +64,8 @@ class PendingVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class CodeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All versions of a job's code, and the one that runs."""
+
     version: Digest | None = None
     """The version that runs; None if the job runs its script in place."""
     versions: tuple[CodeVersion, ...] = ()

@@ -23,6 +23,7 @@ from holdfast_controller.plan.transitions import become_starting
 
 
 def first_version(offer: CodeOffer | None, asked_by: str, now: datetime) -> CodeState:
+    """Return the state of a job's code at its submission. `offer` None: the script runs in place, without versions."""
     if offer is None:
         return CodeState()
     return CodeState(version=offer.version, versions=(_version(CodeState(), offer, asked_by, now),), since_generation=1)

@@ -83,6 +83,8 @@ class GroupGuess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LostNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that fell silent, kept to compare it with other losses of the time."""
+
     node: str
     rack: str
     at: datetime

@@ -90,6 +90,7 @@ def close_over(draft: JobDraft) -> None:
 
 
 def is_over(state: JobState, key: str, now: datetime, policy: LadderPolicy) -> bool:
+    """Return True if no node of the job reports this shared fault any more."""
     if _is_of_job(key):
         return alerts.trains_well(state)
     return not any(_lasts(alert, key, now, policy) for node in state.nodes for alert in state.alerts.get(node, ()))

@@ -42,6 +42,7 @@ def with_places(state: JobState) -> JobState:
 
 
 def wanted(state: JobState) -> Wanted:
+    """Return the numbers of nodes that the job's next claim asks for."""
     held, spec = len(state.nodes), state.spec
     fewest = next(size for size in range(spec.nnodes_min, spec.nnodes_max + 1) if _fits(spec, size))
     enough = state.nodes_before or spec.nnodes

@@ -45,6 +45,7 @@ def _without_departed(state: JobState) -> JobState:
 
 
 def alert_of(event: Inspection) -> Alert:
+    """Return the alert that an inspection reports."""
     return Alert(
         at=event.at,
         check=event.check,
@@ -106,6 +107,7 @@ def suspicions(state: JobState, node: str | None, now: datetime, policy: LadderP
 
 
 def describe(event: Inspection) -> str:
+    """Return an inspection as one line of at most 400 characters."""
     device = f" {event.device}" if event.device else ""
     place = f"the machine of {event.node}" if event.scope == "host" else event.node
     detail = event.detail or (event.lines[0] if event.lines else "")

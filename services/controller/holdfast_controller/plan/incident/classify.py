@@ -166,6 +166,7 @@ def is_superseded(exited: ProcessExited) -> bool:
 
 
 def describe_exit(exited: ProcessExited) -> str:
+    """Return how a rank ended, as one line without its traceback."""
     where = f"rank {exited.rank} on {exited.node}"
     if exited.signal is None and (number := killed_by(exited)) is not None:
         return f"{where} ended because a process that it had launched was killed by signal {number}"

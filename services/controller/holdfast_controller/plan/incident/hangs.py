@@ -33,6 +33,7 @@ USUAL = ("init", "train")
 
 
 def hang_found(draft: JobDraft, event: HangFound) -> None:
+    """Handle a hang: open an incident, or go on with the open one, and take a rung of the ladder."""
     state = draft.state
     if event.generation != state.generation or not isinstance(state.phase, LIVE):
         return

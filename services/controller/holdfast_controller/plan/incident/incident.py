@@ -131,6 +131,8 @@ class BadStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure of a job, and what is known about its cause and its nodes."""
+
     symptom: Symptom
     generation: int
     step: int
@@ -205,6 +207,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RungTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """A rung of the ladder that was taken in an incident."""
+
     at: datetime
     generation: int
     rung: Rung
@@ -220,6 +224,8 @@ STARTS_SHOWN = 3
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """An alert or hint of an inspection, kept for a node of the job."""
+
     at: datetime
     check: str
     device: str

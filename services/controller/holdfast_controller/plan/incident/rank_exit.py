@@ -33,6 +33,7 @@ from holdfast_controller.plan.phase import LIVE, Stopping
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
+    """Handle the end of a rank: open an incident or add to the open one, unless another event explains the end."""
     state = draft.state
     if isinstance(state.phase, Stopping) or event.generation is None or event.generation > state.generation:
         return

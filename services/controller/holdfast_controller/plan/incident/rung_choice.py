@@ -14,6 +14,8 @@ FAIL_SLOW, RECORD, WARM_UP = "fail_slow", "record", "warm_up"
 
 
 class RungChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The rung that is taken next, and the nodes that it concerns."""
+
     rung: Rung
     reason: str
     nodes: tuple[str, ...] = ()
@@ -75,12 +77,15 @@ def are_some_left(options: LadderOptions, tried: frozenset[str]) -> bool:
 
 
 def unfit_leave(failure: Failure) -> RungChoice:
+    """Return the rung that evicts nodes which failed the warm-up."""
     choice = RungChoice(rung=Rung.EVICT, reason=failure.text, nodes=failure.group, mechanism=WARM_UP)
     asks_first = not failure.is_urgent
     return msgspec.structs.replace(choice, one_of=failure.is_guess, asks_first=asks_first, link=failure.link)
 
 
 def accused_leaves(failure: Failure, why: str) -> RungChoice:
+    """Return the rung that exchanges a node accused by its own rank, and tests it beside training. `why` ends the
+    reason."""
     assert failure.node is not None
     return RungChoice(
         rung=Rung.EVICT,
@@ -93,6 +98,7 @@ def accused_leaves(failure: Failure, why: str) -> RungChoice:
 
 
 def group_leaves(failure: Failure, *, asks_first: bool = False) -> RungChoice:
+    """Return the rung that evicts a group of nodes, one of which blocks the others."""
     return RungChoice(
         rung=Rung.EVICT,
         reason=f"{failure.text}; one of {', '.join(failure.group)} blocks the others",

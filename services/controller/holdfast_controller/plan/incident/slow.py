@@ -231,6 +231,7 @@ def _suspects(event: FailSlowLocated, policy: LadderPolicy) -> tuple[str, ...]:
 
 
 def fail_slow_relieved(draft: JobDraft, event: FailSlowRelieved) -> None:
+    """Note that the job is fast again, and withdraw the request for a node in place of the slow one."""
     if event.is_over and event.generation == draft.state.generation:
         draft.update(slow=None, slowdown=None)
         replacement = draft.state.replacement

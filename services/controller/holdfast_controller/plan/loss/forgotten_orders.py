@@ -10,7 +10,7 @@ from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.incident.recovery import restart_unblamed
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.orders import standing_orders, superseding
+from holdfast_controller.plan.orders import orders_in_force, superseding
 from holdfast_controller.plan.phase import LIVE
 
 GENERATIONS_FORGOTTEN_MAX = 10_000
@@ -36,7 +36,7 @@ def order_refused(draft: JobDraft, event: OrderRefused) -> None:
     _count_forgotten(draft, event)
     if event.is_obeyed:
         return
-    for order in standing_orders(draft.state, event.node):
+    for order in orders_in_force(draft.state, event.node):
         if order.fence == (event.epoch, event.generation):
             draft.order([superseding(order, (event.newest_epoch, event.newest_generation))])
 
@@ -74,8 +74,8 @@ def _count_forgotten(draft: JobDraft, event: OrderRefused | BusWentBack) -> bool
     """
     state, newest = draft.state, event.newest_generation
     possible = generations_max(state, draft.now)
-    believed = max(state.next_generation, possible) + GENERATIONS_FORGOTTEN_MAX
-    if event.newest_job != state.job or not state.generation < newest < believed:
+    newest_possible = max(state.next_generation, possible) + GENERATIONS_FORGOTTEN_MAX
+    if event.newest_job != state.job or not state.generation < newest < newest_possible:
         return False
     draft.state = state.counting_from(max(newest, possible))
     return True

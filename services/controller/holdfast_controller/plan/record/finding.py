@@ -24,6 +24,8 @@ REMEMBERED_HALF_LIVES = 4
 
 
 class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """The conclusion from a node's record when the node fails."""
+
     chance: float
     """Chance that the machine has a lasting fault."""
     calls_for_checks: bool

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 from holdfast.cli.commands.diagnosis.hang import _in_words
 from holdfast.events import JobTraced
-from holdfast.events.parts.ranks import HangSuspect, StandingPlace
+from holdfast.events.parts.ranks import CodePlace, HangSuspect
 from holdfast.fresh_ids import uuid7
 
-WAITS = StandingPlace(
+WAITS = CodePlace(
     kind="rank",
     count=31,
     ranks=tuple(range(31)),
@@ -17,7 +17,7 @@ WAITS = StandingPlace(
     waits_for="all_reduce",
     is_usual=True,
 )
-STANDS = StandingPlace(
+STANDS = CodePlace(
     kind="rank", count=1, ranks=(31,), stack=("acquire (/lib/threading.py:7)", "load (/job/data/train.py:9)\x1b[2J")
 )
 SUSPECT = HangSuspect(
@@ -71,7 +71,7 @@ def test_of_several_suspects_each_has_its_reason_and_the_summary_stands_below() 
 
 def test_what_started_a_rank_is_not_where_it_stands() -> None:
     of_holdfast = ("_execute (/lib/holdfast/trainer/rank.py:7)", "main (/lib/holdfast_agent/zygote.py:9)")
-    place = StandingPlace(kind="data_loader", count=1, ranks=(3,), stack=("load (/job/holdfast.py:5)", *of_holdfast))
+    place = CodePlace(kind="data_loader", count=1, ranks=(3,), stack=("load (/job/holdfast.py:5)", *of_holdfast))
     text = printed(places=(place,))
     assert "load (holdfast.py:5)" in text and "data_loader of rank 3:" in text and "_execute" not in text
-    assert "_execute (rank.py:7)" in printed(places=(StandingPlace(kind="rank", count=1, stack=of_holdfast),))
+    assert "_execute (rank.py:7)" in printed(places=(CodePlace(kind="rank", count=1, stack=of_holdfast),))

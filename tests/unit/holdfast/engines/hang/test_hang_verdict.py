@@ -7,7 +7,7 @@ import pytest
 from holdfast.engines.hang.hang_verdict import judge_hang
 from holdfast.events.parts.traces import CollectiveRecord, Frame, ProcessGroup, ProcessStacks, RankTrace, ThreadStack
 from holdfast.topology import Mesh
-from holdfast_proving.emulated_hangs.scenes import KINDS, How, emulate, observe, stand
+from holdfast_proving.emulated_hangs.scenes import KINDS, How, emulate, hung_job, observe
 
 WORLD = ProcessGroup(name="0", description="default_pg", ranks=tuple(range(8)))
 MESH = Mesh(("dp",), (8,))
@@ -92,12 +92,12 @@ def test_nothing_seen() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_emulated_hangs_of_64_ranks(kind: str) -> None:
     """The machine at fault is suspected; `bench/hangs.py` does this for 256 to 2,048 ranks."""
-    standing = [each for seed in range(1, 6) if (each := stand(kind, seed, 64))]
-    assert len(standing) >= 3
+    hung = [each for seed in range(1, 6) if (each := hung_job(kind, seed, 64))]
+    assert len(hung) >= 3
     hows: tuple[How, ...] = ("launched", "strangers")
     for how in hows:
         alone = 0
-        for hang in (observe(each, how) for each in standing):
+        for hang in (observe(each, how) for each in hung):
             verdict = judge_hang(
                 hang.stacks, hang.traces, hang.layout.mesh, hang.layout.ranks_per_node, links=hang.links
             )
@@ -105,7 +105,7 @@ def test_emulated_hangs_of_64_ranks(kind: str) -> None:
             alone += hang.machines == set(verdict.nodes)
         # Of those two all members of a collective show the same, unless the network and marks tell.
         if how == "launched" or kind not in ("link cut", "kernel stuck"):
-            assert alone >= len(standing) - 1
+            assert alone >= len(hung) - 1
 
 
 def test_stages_that_only_partners_lie_on_are_no_suspects() -> None:

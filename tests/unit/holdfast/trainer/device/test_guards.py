@@ -10,8 +10,8 @@ from holdfast.trainer.device.guards import (
     StateTensor,
     WhenBusy,
     guards_of,
+    is_logged_now,
     is_of_device,
-    is_said,
     when_busy,
 )
 
@@ -73,4 +73,4 @@ def test_only_a_rank_that_is_alone_skips_steps() -> None:
 
 
 def test_what_happens_again_and_again_is_logged_ever_more_rarely() -> None:
-    assert [count for count in range(1, 20) if is_said(count)] == [1, 2, 4, 8, 16]
+    assert [count for count in range(1, 20) if is_logged_now(count)] == [1, 2, 4, 8, 16]
