@@ -313,7 +313,7 @@ def load_every_second(job: Job, step: int) -> None:
 
 
 def leave_optimizer(job: Job, step: int) -> None:
-    """Take parameters away from the optimizer; after the next step they are changed by hand, as torch does not count."""
+    """Take parameters away from the optimizer; then change them by hand, in ways that torch does not count."""
     group = job.optimizer.param_groups[0]
     if step == LOADED_AT:
         group["params"] = group["params"][::2]
