@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.integration
 RECORDED = Path(__file__).parents[1] / "recorded"
 EVENTS = (RECORDED / "events.out.tfevents.recorded").read_bytes()
 WAIT_S = 60.0
+NOBODY = 65534
 
 WRITER = """
 import sys, time
@@ -203,6 +205,40 @@ def test_files_may_be_named_where_writers_keep_none_open(reads: Reads, tmp_path:
     reads.reader.watch(watched, {})
     reads.until(lambda: len(reads.losses()) == 41)
     assert {news.rank for news in reads.news} == {4}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run ranks as other users")
+@pytest.mark.parametrize("way", ["its path", "a link"])
+def test_what_a_script_names_is_read_only_if_its_user_may_read_it(rank: Rank, reads: Reads, way: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chmod(place, 0o755)
+        closed, own = Path(place, "closed"), Path(place, "own")
+        closed.mkdir(mode=0o700)
+        own.mkdir()
+        os.chown(own, NOBODY, NOBODY)
+        (closed / "events.out.tfevents.1").write_bytes(EVENTS)
+        link = own / "events.out.tfevents.2"
+        link.symlink_to(closed / "events.out.tfevents.1")
+        (own / "events.out.tfevents.3").write_bytes(EVENTS[:3_000])
+        rank.does(f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})")
+        named = closed / "events.out.tfevents.1" if way == "its path" else link
+        watched = WatchedRanks(
+            fence=(1, 1),
+            pids={0: rank.process.pid},
+            tags=Tags(),
+            user="nobody",
+            paths={str(named): 0},
+            folder=place,
+            patterns=("own/*",),
+        )
+        reads.reader.watch(watched, {})
+        reads.until(lambda: len(reads.losses()) > 3)
+        # Looked for at the same time.
+        assert {news.path for news in reads.news} == {str(own / "events.out.tfevents.3")}
+        link.unlink()
+        (own / "events.out.tfevents.4").write_bytes(EVENTS)
+        reads.until(lambda: len(reads.losses()) >= 41)
+        assert str(named) not in {news.path for news in reads.news}
 
 
 def test_an_error_that_nobody_foresaw_reaches_the_agent(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import msgspec
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from holdfast_agent.training_logs.followed_log import FollowedLog
 from holdfast_agent.training_logs.open_files import FileKey, FoundLog, logs_at, matching_logs, open_logs
 from holdfast_agent.training_logs.readings import StepReading
+from holdfast_agent.training_logs.rights import FileRights, held, of_ranks
 from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.zygote.wire import Fence
 
@@ -37,6 +39,8 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
     fence: Fence
     pids: dict[int, int]
     tags: Tags
+    user: str = ""
+    """Name of their user; "": it may be the agent's."""
     paths: dict[str, int] = {}
     folder: str = ""
     patterns: tuple[str, ...] = ()
@@ -122,8 +126,8 @@ class LogReader:
 
     def _search(self, watched: WatchedRanks, followed: dict[FileKey, FollowedLog], here: int) -> None:
         found: dict[FileKey, FoundLog] = {}
-        named = matching_logs(watched.patterns, watched.folder, watched.first_rank)
-        for one in (*open_logs(watched.pids), *logs_at(watched.paths), *named):
+        rights = of_ranks(watched.pids.values(), watched.user) if watched.paths or watched.patterns else None
+        for one in (*open_logs(watched.pids), *_named(watched, rights)):
             found.setdefault(one.key, one)
         for key in followed.keys() - found.keys():
             # Its writer has closed it: this is its last content.
@@ -133,7 +137,8 @@ class LogReader:
             if key in followed or len(followed) >= LOGS_MAX:
                 continue
             try:
-                followed[key] = FollowedLog(one, watched.tags, self._offsets.get(key, 0))
+                with held(rights) if one.is_named and rights is not None else nullcontext():
+                    followed[key] = FollowedLog(one, watched.tags, self._offsets.get(key, 0))
             except OSError as error:
                 log.warning("a training log cannot be opened", file=one.path, reason=error.strerror or str(error))
 
@@ -169,3 +174,16 @@ class LogReader:
             with self._lock:
                 self._offsets[key] = one.offset
             one.close()
+
+
+def _named(watched: WatchedRanks, rights: FileRights | None) -> list[FoundLog]:
+    """Return the logs that the script or its user named, as the ranks themselves may see them."""
+    if rights is None:
+        return []
+    try:
+        with held(rights):
+            named = matching_logs(watched.patterns, watched.folder, watched.first_rank)
+            return [*logs_at(watched.paths), *named]
+    except OSError as error:
+        log.warning("training logs that were named are not read", reason=error.strerror)
+        return []

@@ -30,12 +30,15 @@ class FileKey(msgspec.Struct, frozen=True):
 
 
 class FoundLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A training log. `way` is the path to open, `path` its name as text; `rank` writes it."""
+    """A training log. `way` is the path to open, `path` its name as text; `rank` writes it. `is_named`: a script or its
+    user named the path, and no process is known to have it open.
+    """
 
     key: FileKey
     rank: int
     way: str
     path: str
+    is_named: bool = False
 
 
 def kind_of(path: str) -> str:
@@ -56,7 +59,7 @@ def logs_at(paths: Mapping[str, int]) -> list[FoundLog]:
     found: list[FoundLog] = []
     for path, rank in paths.items():
         if kind_of(path) and (status := _stat(path)) is not None:
-            found.append(_found(status, rank, path, path))
+            found.append(_found(status, rank, path, path, is_named=True))
     return found
 
 
@@ -79,10 +82,10 @@ def _of_rank(rank: int, pid: int) -> Iterator[FoundLog]:
                 yield _found(status, rank, way, path)
 
 
-def _found(status: os.stat_result, rank: int, way: str, path: str) -> FoundLog:
+def _found(status: os.stat_result, rank: int, way: str, path: str, *, is_named: bool = False) -> FoundLog:
     # Names are bytes. What is not UTF-8 in them cannot be sent.
     name = os.fsencode(path).decode(errors="replace")
-    return FoundLog(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=way, path=name)
+    return FoundLog(key=FileKey(status.st_dev, status.st_ino), rank=rank, way=way, path=name, is_named=is_named)
 
 
 def _children(pid: int) -> list[int]:

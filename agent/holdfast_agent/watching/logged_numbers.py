@@ -83,6 +83,7 @@ class LoggedNumbers:
         self._watched = WatchedRanks(
             fence=crew.order.fence,
             pids=crew.pids,
+            user=crew.user,
             tags=self._tags,
             paths=self._read.paths,
             folder=placement.job.cwd,
