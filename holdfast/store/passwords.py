@@ -76,13 +76,23 @@ async def renew_passwords(admin_url: str, passwords: Mapping[str, str]) -> None:
     """Give roles these passwords where the old ones may be known to others: sessions end first, and none begins before
     the new passwords are in force. No session can change them in between.
 
-    Raises StoreUnavailable if that is not possible; the roles may then be closed until the next call.
+    Raises StoreUnavailable if that is not possible; all roles that could be closed are, until the next call.
     """
     async with _admin(admin_url) as connection:
+        closed = list[str]()
+        failed: Exception | None = None
         for role in passwords:
-            await _alter(connection, role, [await connection.fetchval(_CLOSE, role)])
-        while await connection.fetchval(_END_SESSIONS, list(passwords), _ENDED_WITHIN_MS):
+            try:
+                await _alter(connection, role, [await connection.fetchval(_CLOSE, role)])
+            except (asyncpg.PostgresError, TimeoutError) as error:
+                # The old passwords of the others open nothing more all the same.
+                failed = error
+            else:
+                closed.append(role)
+        while await connection.fetchval(_END_SESSIONS, closed, _ENDED_WITHIN_MS):
             pass
+        if failed is not None:
+            raise failed
         await give_passwords(connection, passwords)
 
 

@@ -13,6 +13,7 @@ import pytest
 from servers import PostgresServer
 from store_worlds import PASSWORDS
 
+from holdfast.store.connections import NotMigrated
 from holdfast.store.passwords import ROLE_SETTINGS, renew_passwords, set_passwords
 from holdfast.store.upgrade.migrate import migrate
 
@@ -120,3 +121,14 @@ async def test_settings_left_in_a_role_do_not_stay(
         await admin.close()
     assert {row["rolname"]: dict(it.split("=", 1) for it in row["setconfig"]) for row in found} == ROLE_SETTINGS
     assert {row["datname"] for row in found} == {""}
+
+
+async def test_a_role_that_cannot_be_closed_leaves_no_other_one_open(postgres: PostgresServer) -> None:
+    thief = await _log_in(postgres, STOLEN)
+    with pytest.raises(NotMigrated):
+        await renew_passwords(postgres.url, {"holdfast_nobody": NEW, READER: NEW})
+    for password in (STOLEN, NEW):
+        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
+            await _log_in(postgres, password)
+    with pytest.raises(ENDED):
+        await thief.execute("select 1")
