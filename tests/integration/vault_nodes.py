@@ -33,11 +33,11 @@ TOKEN = "the token of the job"
 CHUNK = 4 << 20
 WAIT_S = 30.0
 PATIENT = f"""
-from holdfast_vault.peers import peer_session
+from holdfast_vault.peers import peer_messages
 from holdfast_vault.peers.fetching import discovery, fetcher
 from holdfast_vault.peers.sending import replicas
 from holdfast_vault.main import main
-peer_session.SEAL_WAIT_S = replicas.WAIT_S = {WAIT_S}
+peer_messages.SEAL_WAIT_S = replicas.WAIT_S = {WAIT_S}
 discovery.FIND_S = discovery.GRACE_S = fetcher.ASSIGNMENT_WAIT_S = {WAIT_S}
 main()
 """
