@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,10 @@ def joins_abstract_sockets(scene: Scene) -> Any:
     inodes = set()
     for pid in scene.processes():
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            if (where := os.readlink(link)).startswith("socket:["):
-                inodes.add(where[8:-1])
+            # What is closed meanwhile was no socket that listens.
+            with suppress(FileNotFoundError):
+                if (where := os.readlink(link)).startswith("socket:["):
+                    inodes.add(where[8:-1])
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     abstract = [line[7] for line in lines if len(line) > 7 and line[7].startswith("@") and line[6] in inodes]
     assert abstract == [] == scene.ask_rank("connect_abstract", abstract)
