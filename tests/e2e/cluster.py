@@ -59,6 +59,8 @@ class Cluster:
         own["HOLDFAST_HANG_UNNAMED_S"] = "600"
         # Rounds of stacks ten seconds apart would be most of what their test takes.
         own["HOLDFAST_SLOW_VOTE_EVERY_S"] = "1"
+        # Ranks that ignore SIGTERM would be waited for three times as long.
+        own["HOLDFAST_TIMEOUTS_STOP_GRACE_S"] = "10"
         # Many tests break the same few nodes: what one did must not decide what happens in another.
         own["HOLDFAST_MECHANISMS_RECORD"] = "observe"
         if not (has_own_nursery or prefix):

@@ -13,6 +13,7 @@ from servers import PostgresServer
 from store_worlds import PASSWORDS
 
 from holdfast.store.upgrade import blockers
+from holdfast.store.upgrade import migrate as upgrades
 from holdfast.store.upgrade.blockers import GIVES_UP_S, PATIENCE_S, HeldUp
 from holdfast.store.upgrade.migrate import migrate, pending
 
@@ -46,14 +47,21 @@ async def upgrade(server: PostgresServer) -> None:
     assert not await asyncio.to_thread(pending, server.url)
 
 
-@pytest.mark.parametrize("role", ["holdfast_reader", "holdfast_historian"])
-async def test_a_session_of_our_roles_that_holds_it_up_is_ended(outdated: PostgresServer, role: str) -> None:
-    async with session(outdated, role) as held:
-        await held.execute(f"set idle_in_transaction_session_timeout = 0; {READS}")
-        async with asyncio.timeout(PATIENCE_S + 20):
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upgrades, "PATIENCE_S", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_sessions_of_our_roles_that_hold_it_up_are_ended(outdated: PostgresServer) -> None:
+    async with session(outdated, "holdfast_reader") as reader, session(outdated, "holdfast_historian") as service:
+        for held in (reader, service):
+            await held.execute(f"set idle_in_transaction_session_timeout = 0; {READS}")
+        async with asyncio.timeout(20):
             await upgrade(outdated)
-        with pytest.raises(ENDED):
-            await held.execute("select 1")
+        for held in (reader, service):
+            with pytest.raises(ENDED):
+                await held.execute("select 1")
 
 
 async def test_a_query_that_ends_soon_is_not_ended(outdated: PostgresServer) -> None:
@@ -69,6 +77,7 @@ async def test_a_query_that_ends_soon_is_not_ended(outdated: PostgresServer) -> 
         assert await reader.fetchval("select 1") == 1
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_readers_that_come_again_and_again_do_not_stop_it(outdated: PostgresServer) -> None:
     views = ("jobs", "nodes", "incidents", "incident_timeline", "events")
 

@@ -18,7 +18,7 @@ from tests.integration.agent_node import Node, node, until
 MIB = 1 << 20
 DEVICE_BYTES = 512 * MIB
 CONTEXT_BYTES = 64 * MIB
-CONTEXT_MS = 1500
+CONTEXT_MS = 800
 ROOM_BYTES = 128 * MIB
 ROOT = Path(__file__).parents[4]
 SCRIPT = Path(__file__).with_name("training_rank.py")
