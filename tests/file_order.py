@@ -9,6 +9,7 @@ Only the first collects the tests that compute: thousands, from hundreds of file
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -21,12 +22,16 @@ SMALL = "unit"
 """Files that compute for a moment each: spread over the whole time, they fill the moments in which others wait."""
 CLUSTERS_FIRST = ("gw2", "gw3")
 ACCELERATOR = "tests/integration/accelerator/"
+OF_THEIR_OWN = (ACCELERATOR + "contexts/",)
+"""Tests of an accelerator that do not use the processes which those of one worker share."""
 LONG = (
     "test_attempts.py",
+    "test_bad_numbers.py",
     "test_hangs.py",
     "test_kept_in_memory.py",
     "test_power_loss.py",
     "test_services_killed.py",
+    "test_steps_kept_apart.py",
     "test_stopping.py",
     "test_training_logs.py",
     "test_waiting_for_nodes.py",
@@ -71,29 +76,68 @@ def place(test: pytest.Item) -> tuple[bool, int, int, int]:
 
 
 class FileOrder(LoadFileScheduling):
-    """Gives each worker that has nearly done its files the next one in order."""
+    """Gives each worker that has nearly done its files the next one in order.
+
+    A worker begins when it has collected: the one that has all tests takes several times as long as the others.
+    """
 
     _files: Counter[str] | None = None
     """Files by folder, of all that there is to do."""
 
+    @property
+    def collection_is_completed(self) -> bool:
+        """Return True if there is a worker that can begin."""
+        return bool(self.registered_collections)
+
     def _split_scope(self, nodeid: str) -> str:
         # One worker has the processes with a device, which all its files use.
         path: str = super()._split_scope(nodeid)
-        return ACCELERATOR if path.startswith(ACCELERATOR) else path
+        return ACCELERATOR if path.startswith(ACCELERATOR) and not path.startswith(OF_THEIR_OWN) else path
 
-    def _check_nodes_have_same_collection(self) -> bool:
-        """Return True if each worker has all tests, or those of them that wait."""
-        fullest = max(self.registered_collections, key=lambda node: len(self.registered_collections[node]))
-        everything = self.registered_collections.pop(fullest)
-        waiting = [test for test in everything if folder(test) in WAITING]
-        # What the first one has is what there is to do.
-        self.registered_collections = {fullest: everything, **self.registered_collections}
-        if all(has in (everything, waiting) for has in self.registered_collections.values()):
-            return True
-        return bool(super()._check_nodes_have_same_collection())
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        """Add the files that no worker before this one has collected to what there is to do."""
+        others = list(self.registered_collections)
+        self.registered_collections[node] = list(collection)
+        if others and not self._has_what_others_have(node, others):
+            del self.registered_collections[node]
+            node.shutdown()
+            return
+        known = set[str]().union(*(self.registered_collections[other] for other in others))
+        for test in collection:
+            if test not in known:
+                self.workqueue.setdefault(self._split_scope(test), {})[test] = False
+
+    def _has_what_others_have(self, node: WorkerController, others: Sequence[WorkerController]) -> bool:
+        """Return True if a worker has the same tests as the others, or the same of those that wait; else report it."""
+        registered, fullest = self.registered_collections, self._fullest(others)
+        mine, theirs = registered[node], registered[fullest]
+        if len(mine) != len(theirs):
+            mine, theirs = ([test for test in each if folder(test) in WAITING] for each in (mine, theirs))
+        self.registered_collections = {fullest: theirs, node: mine}
+        is_same = bool(super()._check_nodes_have_same_collection())
+        self.registered_collections = registered
+        return is_same
+
+    def _fullest(self, nodes: Iterable[WorkerController]) -> WorkerController:
+        return max(nodes, key=lambda node: len(self.registered_collections[node]))
+
+    def schedule(self) -> None:
+        """Give each worker that has collected something to do."""
+        for node in self.registered_collections:
+            # A worker does a test when it knows the next one, and a file may have only one.
+            for _ in range(2):
+                if node in self.assigned_work:
+                    self._reschedule(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        # A worker that is still collecting gets work when it has.
+        if node in self.registered_collections:
+            super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        has_all = len(self.registered_collections[node]) == len(self.collection or ())
+        has_all = len(self.registered_collections[node]) == len(
+            self.registered_collections[self._fullest(self.registered_collections)]
+        )
         taken = [each for each in order(node.gateway.id) if has_all or each in WAITING]
         if has_all and self._is_ahead_with_small_files():
             taken.sort(key=lambda each: each == SMALL)
