@@ -43,12 +43,11 @@ def _name(attempt: Attempt) -> str:
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=map(_name, ATTEMPTS))
 def test_an_attempt_gets_what_the_table_says(attacked: Scene, attempt: Attempt) -> None:
-    before = attacked.truth()
+    before = attacked.seen
     received = _flat(attempt.act(attacked))
     leaked = [secret[:6] for secret in attacked.guarded if secret in received]
     assert not leaked, f"received secrets that begin with {leaked}"
-    after = attacked.truth()
-    assert after == before
+    assert attacked.look() == before
 
 
 def test_the_page_has_the_table(request: pytest.FixtureRequest) -> None:

@@ -61,6 +61,8 @@ class Scene:
         self.operator = self.wire("operator")
         body = self.sql_as_operator("select body from controller.job_secrets where key = $1", job.name)[0]["body"]
         self.token: str = json.loads(body)["token"]
+        self.seen = self.truth()
+        """What the operator saw last: looking twice between two attempts would show the same."""
 
     # --- what the operator sees ------------------------------------------------------------------
 
@@ -101,6 +103,11 @@ class Scene:
             "files": _described(self.layout.secrets_file, self.layout.cluster_file, self.layout.nats / "nats.conf"),
             "a script of the attacker ran": self.marker.exists(),
         }
+
+    def look(self) -> dict[str, Any]:
+        """Return the truth as it is now, and keep it as what was seen last."""
+        self.seen = self.truth()
+        return self.seen
 
     def processes(self) -> set[int]:
         """All processes of the cluster."""
