@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.file_order import WAITING, FileOrder, collects_all, place
+from tests.file_order import WAITING, FileOrder, collects_all, folder, place
 from tests.garbage import search_rarely_for_garbage
 from tests.warm_python import KINDS, shared, start_server
 
 E2E_LIMIT_S = 300
+COMPUTING_NICENESS = 5
+"""A third of the weight: enough for it to be through before the others."""
 ROOT = Path(__file__).parent
 
 # Collecting thousands of tests makes objects that all stay: searching them for garbage again and again would take half
@@ -87,6 +89,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(E2E_LIMIT_S))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=place)
+
+
+@functools.cache
+def _usual_niceness() -> int | None:
+    """Return the niceness of this process; None: it is no worker beside others, or could not go back to it."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, usual - 1)
+    except PermissionError:
+        return None
+    os.setpriority(os.PRIO_PROCESS, 0, usual)
+    return usual if "PYTEST_XDIST_WORKER" in os.environ else None
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """What computes leaves the processors to what waits: clusters are slow, or seem to hang, where it does not."""
+    if (usual := _usual_niceness()) is not None:
+        os.setpriority(os.PRIO_PROCESS, 0, usual + (0 if folder(nodeid) in WAITING else COMPUTING_NICENESS))
 
 
 def pytest_collection_finish() -> None:
