@@ -26,7 +26,7 @@ class Interruptions:
         self._waits_from = 0.0
 
     def not_kept(self, name: ShardName, sealed: SealedStep, reason: str) -> None:
-        """Report it; return when the job's last common step is frozen, or after a moment."""
+        """Report that a step was not kept; return once the job's last common step is frozen, or after a moment."""
         self._notices.publish(NotKept(name=name, sealed=sealed, reason=reason))
         present = self._assignments.of_job(job_of(name))
         began = time.monotonic()

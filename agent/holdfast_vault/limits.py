@@ -19,14 +19,15 @@ class VaultLimits(NamedTuple):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--memory-bytes", type=int, default=0, help="for all shards; 0: what the machine has")
+    parser.add_argument("--memory-bytes", type=int, default=0, help="memory for all shards; 0: what the machine has")
     parser.add_argument(
-        "--memory-steps", type=int, default=KEPT_MIN, help="of each rank, while there is memory (default: %(default)s)"
+        "--memory-steps",
+        type=int,
+        default=KEPT_MIN,
+        help="kept steps of each rank, if there is memory (default: %(default)s)",
     )
-    parser.add_argument("--peer-bytes-per-s", type=float, default=0.0, help="copies go out no faster; 0: as they can")
-    parser.add_argument(
-        "--persist-bytes-per-s", type=float, default=0.0, help="steps go to the disk no faster; 0: as they can"
-    )
+    parser.add_argument("--peer-bytes-per-s", type=float, default=0.0, help="limit of copies to other nodes; 0: none")
+    parser.add_argument("--persist-bytes-per-s", type=float, default=0.0, help="limit of writes to the disk; 0: none")
     for name in ("tls-ca", "tls-cert", "tls-key", "tls-refused"):
         parser.add_argument(f"--{name}", default="", help=f"{name.replace('-', '_')} of [network]")
     parser.add_argument("--plain-text", action="store_true", help="copies need no TLS outside loopback")

@@ -310,7 +310,7 @@ class LocalSession:
         self._seal(segment, request, index, hashes)
 
     def _seal(self, segment: Segment, request: Save, index: bytes, hashes: tuple[int, ...] | None = None) -> None:
-        """Put it on the shelf. `hashes` of its chunks, where they are known already."""
+        """Put the sealed step on the shelf. `hashes`: those of its chunks that are known already."""
         joined, shelf = self._rank()
         sealed = SealedStep(step=request.step, generation=joined.generation)
         notes = index, request.objects

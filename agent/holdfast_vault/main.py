@@ -1,4 +1,4 @@
-"""The vault of one node."""
+"""The vault of one node: it keeps checkpoints of the node's ranks in memory, and copies for other nodes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--state-dir", type=Path, required=True, help="where the ranks find its socket")
-    parser.add_argument("--copy-threads", type=int, default=1, help="how many copy one rank's state")
-    parser.add_argument("--orphan-s", type=float, default=60.0, help="end after so long without agent and ranks")
+    parser.add_argument("--state-dir", type=Path, required=True, help="directory in which the ranks find its socket")
+    parser.add_argument("--copy-threads", type=int, default=1, help="number of threads that copy one rank's state")
+    parser.add_argument("--orphan-s", type=float, default=60.0, help="end after these seconds without agent and ranks")
     parser.add_argument("--ranks-user", default="", help="user of ranks, if it is not ours")
     parser.add_argument("--ranks-group", type=int, help="group of ranks, if each job has a user of its own")
-    parser.add_argument("--address", default="127.0.0.1", help="where it answers the vaults of other nodes")
+    parser.add_argument("--address", default="127.0.0.1", help="address at which it answers the vaults of other nodes")
     add_flags(parser)
     parser.add_argument("--ready-fd", type=int, help="closed as soon as ranks can connect")
     parser.add_argument(FLAG, default="", help=argparse.SUPPRESS)

@@ -152,7 +152,8 @@ class ClusterPlan:
     services: Callable[[ClusterLayout, ClusterInfo], list[ChildSpec]]
     agent: Callable[[ClusterLayout, ClusterInfo, str], ChildSpec]
     database_made_by: str = ""
-    """Names what `migrate` makes of a new database, of which a copy is kept for the next one; "": none is."""
+    """Name under which a copy of a freshly migrated database is kept, for the next new database; "": no copy is
+    kept."""
     late: frozenset[str] = frozenset()
     """Services that start when all others are ready."""
     settings: tuple[Setting, ...] = ()

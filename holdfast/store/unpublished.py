@@ -67,7 +67,7 @@ class Unpublished:
                 self._known.pop(position, None)
 
     def changed(self) -> None:
-        """Note that others are unpublished now."""
+        """Drop the cache: other messages are unpublished now."""
         self._ends += 1
         self._known = None
 

@@ -65,15 +65,17 @@ class Backups:
         self._now = now
         self._order: BackupOrder | None = None
         self._next: BackupOrder | None = None
-        """The order of another job than the placed one, until that is placed."""
+        """A backup order for another job than the one that runs here, held until that job is placed."""
         self._placement: Placement | None = None
         self._tally: BackupTally | None = None
         self._reported: tuple[int, str] | None = None
+        """Generation and keeper of the last `shards_backed_up`, which is published once for each pair."""
         self._last_complaint_at: datetime | None = None
         self._suppressed_complaints = 0
         self._last_refusal: tuple[int, str, str] | None = None
         self._changed = asyncio.Event()
         self._interrupted_under: tuple[int, int, int] | None = None
+        """Age of the order under which `keeping_interrupted` was published."""
         vault.on_notice = self._noticed
         vault.on_lost = self._lost
 
@@ -217,7 +219,8 @@ class Backups:
             self._interrupted(self._order, "its vault is lost with its successor")
 
     def _interrupted(self, order: BackupOrder, reason: str, not_kept: int | None = None) -> None:
-        """Report it once for each order: the next one names the step that all nodes keep."""
+        """Publish, once for each order, that steps are not kept: the coordinator's next order names the step that all
+        nodes keep meanwhile. `not_kept`: the step that failed; None: all steps are lost."""
         newest = self._tally.newest if self._tally is not None else None
         if newest is None or order.frozen_step is not None or order.age == self._interrupted_under:
             return

@@ -12,7 +12,8 @@ STEPS_REMEMBERED = 8
 
 
 class BackupSum(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of which another node holds the shards of all this node's ranks. `took_s` is that of the slowest rank."""
+    """A step that is backed up: the keeper has the shards of all this node's ranks. `took_s`: the time of the
+    slowest."""
 
     sealed: SealedStep
     keeper: str
@@ -23,7 +24,8 @@ class BackupSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupTally:
-    """The backups made under one order."""
+    """The backups made under one order. A step counts as backed up once the keeper has the shards of all this node's
+    ranks."""
 
     def __init__(self, order: BackupOrder) -> None:
         self.order = order
@@ -56,7 +58,7 @@ class BackupTally:
 
     @property
     def newest(self) -> SealedStep | None:
-        """The newest step that another node has of all ranks."""
+        """The newest step of which the keeper has the shards of all ranks; None: there is none."""
         first, *others = map(set, self._of_ranks())
         return max(first.intersection(*others), default=None)
 
@@ -64,7 +66,8 @@ class BackupTally:
         return [{notice.sealed: notice for notice in notices} for notices in self._newest.values()]
 
     def _look_for_coming(self, notice: BackedUp) -> None:
-        """A backup is known to be the first only if the one before it was seen and none was skipped between them."""
+        """Note the first step backed up from the order's `coming_step` on. A backup is known to be that one only if the
+        one before it was seen and no step was skipped between them."""
         coming, before = self.order.coming_step, self._newest[notice.name.rank]
         if coming is None or notice.sealed < SealedStep(generation=self.order.generation, step=coming):
             return

@@ -17,7 +17,7 @@ _LENGTH = struct.Struct("<Q")
 PIECE_BYTES = 1 << 16
 IDLE_S = 10.0
 TRANSFERS_MAX = 64
-"""Connections at a time: the nodes of a test take turns, and the port is open to others."""
+"""Most connections at a time. A test needs few, but any process in the network can connect to the port."""
 
 
 class TransferServer:

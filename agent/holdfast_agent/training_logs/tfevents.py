@@ -43,7 +43,7 @@ _OF_ONE = {1: "<f", 2: "<d"}
 
 
 class TfEvents:
-    """See `LogParser`."""
+    """A parser that is fed the bytes of a growing file (`LogParser`). `offset`: bytes that need not be read again."""
 
     def __init__(self, offset: int = 0) -> None:
         self.offset = offset
@@ -51,8 +51,11 @@ class TfEvents:
         self.has_given_up = False
         self._buffer = bytearray()
         self._passing = 0
+        """Bytes of a large record that are yet to be skipped."""
         self._passed = 0
+        """Bytes of that record that were skipped."""
         self._unreadable = 0
+        """Bytes in a row that belong to no record."""
 
     def feed(self, data: bytes) -> list[Scalar]:
         self._buffer += data

@@ -35,7 +35,7 @@ class ClockSteps:
         self._wall, self._steady = wall, steady
 
     def present(self, noted_ns: int) -> int:
-        """Return what the present clock would have shown at a time that was noted by the clock of then."""
+        """Convert a time that was noted before the clock was set to the present clock."""
         for until, ahead in self._forward:
             if noted_ns <= until:
                 noted_ns += ahead

@@ -218,7 +218,7 @@ def _make_ready(*, brief: bool) -> str | None:
 def main() -> None:
     """Run a nursery until it is ended."""
     parser = argparse.ArgumentParser(prog="holdfast-nursery")
-    parser.add_argument("--socket", type=Path, required=True, help="where agents ask")
+    parser.add_argument("--socket", type=Path, required=True, help="socket on which agents ask for a zygote")
     parser.add_argument("--brief", action="store_true", help="import only what every script needs: one run waits")
     options = parser.parse_args()
     environment = tuple(name + b"=" + value for name, value in os.environb.items())

@@ -19,7 +19,7 @@ from holdfast_vault.shelf.shelf import Shelf
 TAKE_OVER_S = 5.0
 """Time for a connection that is cut off to let go of its reception."""
 TRIES = 3
-"""A chunk that arrives damaged so often is damaged where it comes from."""
+"""Number of times a chunk may arrive damaged; after that it counts as damaged at its source."""
 
 
 class NotTaken(Exception):
@@ -73,7 +73,7 @@ class Reception:
         return False
 
     def seal(self) -> None:
-        """Put it on the shelf. Raises NotTaken: the job has left this step behind meanwhile."""
+        """Put the received shard on the shelf. Raises NotTaken: the job has left this step behind meanwhile."""
         if not self._shelf.seal(self._segment, self._contents):
             raise NotTaken(f"the job has left {self.sealed} behind")
 

@@ -66,7 +66,7 @@ def is_readable(link: socket.socket, timeout_s: float | None = 0.0) -> bool:
 
 
 def needs_new_keys(link: socket.socket) -> bool:
-    """Return True if so much was sent that the connection should be replaced."""
+    """Return True if the connection has sent enough bytes to be replaced (limits of TLS keys)."""
     return isinstance(link, TlsLink) and link.sent_bytes >= KEY_BYTES_MAX
 
 

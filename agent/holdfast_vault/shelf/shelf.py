@@ -253,7 +253,7 @@ class Shelf:
             return list(self._sent)
 
     def pin(self, pins: Pins | None) -> None:
-        """Keep these steps, if they are or arrive here, until others are named."""
+        """Keep these steps, present or yet to arrive, until the next call."""
         with self._lock:
             if pins != self._pins:
                 self._pins, self._refusals = pins, 0
@@ -360,7 +360,7 @@ class Shelf:
         self._to_fill = (*(each for each in self._segments if each.contents is None), *old)
 
     def _useless(self, nbytes: int, absent: frozenset[int]) -> list[Segment]:
-        """Return those of another shape that will not be filled again: what a replica sends changes now and then."""
+        """Return spare segments of another shape that will not be filled again: what a replica sends may change."""
         stays = self._needed() | self._floor()
         not_wanted = {None, *unwanted(self._steps(), stays, self._steps_wanted)}
         return [

@@ -87,7 +87,7 @@ class Shelves:
         return self._former
 
     def drop_former(self) -> bool:
-        """Give that memory back; return False if there was none."""
+        """Free the memory of those steps; return False if there were none."""
         with self._lock:
             had, self._former = self._former, None
             return had is not None

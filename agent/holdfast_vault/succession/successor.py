@@ -25,7 +25,8 @@ from holdfast_vault.succession.succession_records import DEPOSITS_MAX, Ended, In
 FLAG = "--succeed"
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 2
-"""A vault that is found stopped at that many looks in a row is killed: its ranks wait for it, and nothing is lost."""
+"""Number of looks in a row at which a vault is found stopped before it is killed: its ranks wait for it, and its memory
+is not lost."""
 DEATH_WITHIN_S = 10.0
 """Time from the end of the connection to the end of the process."""
 RECORD_BYTES_MAX = 1 << 20
@@ -110,13 +111,14 @@ def _without(flags: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def _inherit(link: socket.socket, vault: int, pidfd: int) -> Inheritance:
-    """Return what the vault had when it ended. Exit if it ends in order, before it served, or does without us."""
+    """Return what the vault had when it was killed or crashed. Exit if it ends in order, ended before it served, or has
+    another successor."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     inheritance = Inheritance()
     while _received(link, inheritance):
-        _end_if_stopped(link, vault, pidfd)
+        _await_record(link, vault, pidfd)
     link.close()
     # Its sockets close before it has ended; then its ranks may come, and other vaults.
     if not inheritance.is_served or not _is_readable(pidfd, DEATH_WITHIN_S):
@@ -150,8 +152,8 @@ def _received(link: socket.socket, inheritance: Inheritance) -> bool:
     return True
 
 
-def _end_if_stopped(link: socket.socket, vault: int, pidfd: int) -> None:
-    """Wait until the vault has recorded something, and kill it if it is stopped for so long."""
+def _await_record(link: socket.socket, vault: int, pidfd: int) -> None:
+    """Wait until the vault sends a record or ends. A vault that is stopped meanwhile (SIGSTOP) is killed."""
     looks = 0
     while not _is_readable(link.fileno(), LOOK_EVERY_S):
         looks = looks + 1 if is_stopped(vault) else 0

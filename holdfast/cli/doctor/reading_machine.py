@@ -44,7 +44,7 @@ def read_disks(paths: Iterable[Path]) -> tuple[Disk, ...]:
 
 
 def read_in_memory(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Return those of the directories that end with this machine, one for each file system."""
+    """Return the directories that are lost when this machine ends (tmpfs), one for each file system."""
     table = mount_table(Machine()) or {}
     found: dict[str, str] = {}
     for path in paths:

@@ -16,7 +16,7 @@ from holdfast.events import AnyEvent, Event, JobFinished
 from holdfast.store import Table
 
 NAMED_MAX = 1000
-"""Nodes of which the log has a line, each for one job and in one life of the process."""
+"""Most pairs of node and job that this process logs a line about."""
 
 log = structlog.get_logger()
 

@@ -35,7 +35,7 @@ class Hold:
         self._write(0, self.number)
 
     def multiply(self, duration_s: float) -> None:
-        """Have the rank multiply matrices for so long, on the device that it trains on."""
+        """Have the rank multiply matrices for this time in seconds, on the device that it trains on."""
         # The rank writes here only while it multiplies.
         self._ring.write(HELD_OFFSET + 2 * WORD.size, 0)
         self._write(3, round(duration_s * 1e9))

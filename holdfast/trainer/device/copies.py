@@ -38,7 +38,7 @@ from holdfast.trainer.device.fill_link import FillLink
 from holdfast.trainer.device.follower import Follower
 from holdfast.trainer.device.guards import SIZES, CopySizes, Guard, WhenBusy, is_logged_now, when_busy
 from holdfast.trainer.device.landings import Landings
-from holdfast.trainer.device.lay_out import AskPlan, Laid, Shadow, key_of, lay_out
+from holdfast.trainer.device.lay_out import AskPlan, Layout, Shadow, key_of, lay_out
 from holdfast.trainer.device.ring import Ring
 from holdfast.trainer.device.step_copy import StepCopy
 from holdfast.trainer.device.upload import upload
@@ -82,7 +82,7 @@ class DeviceCopies:
         self._follower: Follower | None = None
         self._ring: Ring | None = None
         self._events: list[torch.Event] = []
-        self._laid: Laid | None = None
+        self._laid: Layout | None = None
         self._described: bytes | None = None
         """The index that the vault has."""
         self._kept = 0
@@ -236,7 +236,7 @@ class DeviceCopies:
         if self._last_check is not None:
             self._last_check.let_go()
 
-    def _lay(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], part_plan: AskPlan | None) -> Laid:
+    def _lay(self, leaves: Sequence[Leaf], tensors: Sequence[torch.Tensor], part_plan: AskPlan | None) -> Layout:
         """Return the plan for these tensors: the one of the step before while nothing has moved."""
         assert self._device is not None
         key = key_of(leaves, self._shadows_all, self._sizes.small_bytes)
@@ -246,7 +246,7 @@ class DeviceCopies:
             self._laid, self._kept = lay_out(key, leaves, tensors, self._device, self._sizes, part_plan), 0
         return self._laid
 
-    def _connected(self, laid: Laid) -> FillLink:
+    def _connected(self, laid: Layout) -> FillLink:
         """Return the connection to the vault, which then knows how this step lies."""
         if self._link is None:
             self._link, self._described = self._open(), None
@@ -255,7 +255,7 @@ class DeviceCopies:
             self._described = laid.description
         return self._link
 
-    def _begin(self, copy: StepCopy, laid: Laid, tensors: Sequence[torch.Tensor]) -> None:
+    def _begin(self, copy: StepCopy, laid: Layout, tensors: Sequence[torch.Tensor]) -> None:
         """Queue everything on the device, in this order: shadows, sums of a check, copies."""
         plan, shadow, own = laid.plan, laid.shadow, self._stream
         assert own is not None

@@ -38,11 +38,11 @@ class FillLink:
         return answer, descriptor
 
     def filled(self, up_to: int) -> None:
-        """Report that the first `up_to` bytes have come: not yet all."""
+        """Report that the first `up_to` bytes have arrived; `up_to` is less than the whole."""
         frames.send(self._link, Filled(up_to=up_to))
 
     def finish(self, nbytes: int) -> None:
-        """Report that all have come; return once the step is sealed. Raises FillRefused: it is not."""
+        """Report that all bytes have arrived; return once the step is sealed. Raises FillRefused: it is not sealed."""
         self._ask(Filled(up_to=nbytes))
 
     def abandon(self) -> None:

@@ -64,7 +64,9 @@ class LayoutKey(NamedTuple):
     shadows_all: bool
 
 
-class Laid(NamedTuple):
+class Layout(NamedTuple):
+    """The layout of one state, used for all its steps until the state's tensors change."""
+
     key: LayoutKey
     plan: CopyPlan
     description: bytes
@@ -73,10 +75,10 @@ class Laid(NamedTuple):
 
 
 def key_of(leaves: Sequence[Leaf], shadows_all: bool, small_bytes: int) -> LayoutKey:
-    """Return what the layout of a state depends on.
+    """Return a key that is equal for two states with the same layout.
 
-    What is copied within the call is taken from wherever it is then: of that only the number counts by which each
-    memory first comes, so a script may make it again for each step, as `torch.get_rng_state` does.
+    Tensors on the host and small ones are copied within the call, so their addresses do not count: only which leaves
+    share memory does. A script may make such tensors again for each step, as `torch.get_rng_state` does.
     """
     numbers: dict[Hashable, int] = {}
     places = []
@@ -101,7 +103,7 @@ def lay_out(
     device: torch.device,
     sizes: CopySizes,
     part_plan: AskPlan | None,
-) -> Laid:
+) -> Layout:
     """Lay out the `tensors` of these leaves, each once.
 
     Raises Unfit: the device has no memory for what is needed, or the state lies on the host.
@@ -130,7 +132,7 @@ def lay_out(
         for it, leaf in zip(key.places, leaves, strict=True)
     ]
     index = describe(entries, [it.nbytes for it in key.places], part_plan() if part_plan is not None else None)
-    return Laid(key, plan, index, shadow)
+    return Layout(key, plan, index, shadow)
 
 
 def _planned(

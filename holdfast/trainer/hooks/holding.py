@@ -22,7 +22,7 @@ POLL_S = 0.002
 SIZE_CPU, SIZE_GPU = 256, 4096
 PRODUCTS_MIN = 3
 READINGS = 3
-"""Readings of the processor waits, of which the one that took least counts."""
+"""Number of readings of the processor waits; the one that took least time is used."""
 
 _one_at_a_time = threading.Lock()
 

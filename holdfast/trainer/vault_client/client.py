@@ -189,7 +189,7 @@ class VaultClient:
         return self.kept(at_most).sealed
 
     def kept(self, at_most: int | None = None) -> Steps:
-        """Return these steps, with the newest that this rank has made."""
+        """Return the kept steps, with the newest that this rank has made."""
         answer, _ = self._ask(AskSteps(at_most=at_most))
         assert isinstance(answer, Steps)
         return answer

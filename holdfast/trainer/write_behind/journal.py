@@ -45,6 +45,6 @@ class Journal:
         self._entry = entry
 
     def written(self) -> None:
-        """Note that the last one has reached the disk. Raises OSError."""
+        """Note that the last save has reached the disk. Raises OSError."""
         if self._entry is not None and not self._entry.is_written:
             self.answered(msgspec.structs.replace(self._entry, is_written=True))

@@ -32,7 +32,8 @@ was cut off."""
 SHARE = 8
 """One node's unread messages may fill this part of a stream."""
 DEVIATIONS = 3
-"""A sample of a node's messages may by chance be too large by this many standard deviations; so much is left out."""
+"""Standard deviations that are subtracted from the estimate of a node's messages: a sample may be too large by
+chance."""
 REPORT_EVERY = timedelta(minutes=1)
 
 log = structlog.get_logger()

@@ -65,7 +65,7 @@ class RankTraffic:
         """When data moved last; None: it never did under these ranks."""
 
     def silence(self, ranks: tuple[int, ...], bytes_per_min: float, now: float) -> list[Trouble]:
-        """Return a hint if these ranks moved data, and none has moved for so long. Ranks that use no RDMA never did."""
+        """Return a hint if these ranks have moved data over RDMA before, and no data has moved for `silent_s`."""
         if ranks != self._ranks:
             self._ranks, self._moved_at = ranks, None
         if bytes_per_min >= MOVED_BYTES_PER_MIN:

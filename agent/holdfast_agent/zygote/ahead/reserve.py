@@ -86,7 +86,8 @@ class Reserve:
         return None
 
     def want(self, slots: Iterable[RankSlot], plans: int, now: float) -> None:
-        """Keep processes for such ranks, starting a while after `now`, and no interpreters of other kinds."""
+        """Keep one waiting process for each of these ranks, forked `REFILL_AFTER_S` after `now` at the earliest;
+        discard interpreters of other kinds."""
         self.rest(now)
         self._discard_at = None
         self._wanted = tuple(slot for slot in slots if slot.kind)
@@ -97,14 +98,16 @@ class Reserve:
         self._refill_at = now + REFILL_AFTER_S if self._missing() is not None else None
 
     def rest(self, now: float) -> None:
-        """Make no interpreters: the plans of a job are not kept longer than its ranks. Discard them after a while."""
+        """Make no more interpreters, since the plans of a job are not kept longer than its ranks; discard the waiting
+        ones after `DISCARD_AFTER_S`."""
         if self._plans is not None:
             os.close(self._plans)
             self._plans = None
             self._discard_at = now + DISCARD_AFTER_S
 
     def keep_time(self, now: float) -> None:
-        """Discard interpreters whose job is over, and fork one process if it is time: so that a call is short."""
+        """Do what is due at `now`: discard interpreters whose job is over, and fork at most one process, so that the
+        call is short."""
         if self._discard_at is not None and now >= self._discard_at:
             self._discard_at = None
             self._discard_all_but({"fork"})

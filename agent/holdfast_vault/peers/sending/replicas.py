@@ -134,7 +134,7 @@ class _Peer:
         self._free_at = 0.0
 
     def ask(self, questions: Sequence[AskHashes], answers: ReplicaHashes) -> bool:
-        """Have it asked on a thread; False: it is not asked now."""
+        """Ask the replica on a thread; return False if it is not asked now."""
         with self._lock:
             if self._is_closed or self._is_busy or time.monotonic() < self._free_at:
                 return False

@@ -39,7 +39,7 @@ class Operation(msgspec.Struct):
     missing_here: list[int] = []
     """Missing members that have joined all earlier operations of the group."""
     silent: list[int] = []
-    """Members of which nothing is known."""
+    """Members about which nothing is known."""
     before: int | None = None
     started: set[int] = set()
 

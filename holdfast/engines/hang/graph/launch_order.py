@@ -103,7 +103,7 @@ def _is_ahead_and_behind(one: _LaunchHistory, two: _LaunchHistory) -> bool:
 
 
 def _has_passed_over(one: _LaunchHistory, two: _LaunchHistory) -> bool:
-    """True if the first lacks an operation that is pending on the second, but has a later one."""
+    """Return True if the first lacks an operation that is pending on the second, but has a later one."""
     lacks = False
     for kind, sequence in two.pending:
         count = one.progress.get(kind)
@@ -115,7 +115,7 @@ def _has_passed_over(one: _LaunchHistory, two: _LaunchHistory) -> bool:
 
 
 def _began_otherwise(one: _LaunchHistory, two: _LaunchHistory) -> bool:
-    """True if both began the same operations in different orders."""
+    """Return True if both began the same operations in different orders."""
     places = [two.places[step] for step in one.places if step in two.places]
     return places != sorted(places)
 

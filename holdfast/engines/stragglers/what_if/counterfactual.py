@@ -40,6 +40,7 @@ class AnalyzedStep(NamedTuple):
 
 
 def lasts_without_s(step: AnalyzedStep, gone: frozenset[str]) -> float:
+    """Return the mean step time in seconds if these causes (of `CAUSES`) were gone."""
     return float(replay(step.graph, _own_s(step, gone)).mean())
 
 

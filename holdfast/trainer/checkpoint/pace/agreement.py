@@ -87,7 +87,7 @@ class Ballots:
         self._rank = rank
         self._ranks = ranks
         self._closed: deque[int] = deque(maxlen=2)
-        """Windows of which the store still has the keys."""
+        """Windows whose keys are still in the store."""
 
     def vote(self, window: int, vote: Vote, costs: Costs | None) -> None:
         if vote is Vote.WIDER and costs is not None:

@@ -19,7 +19,7 @@ from holdfast.trainer.checkpoint.pace.spacing import Samples
 GateWait = tuple[torch.Event, torch.Event]
 """Events before and after training's stream waited at a gate."""
 UNREAD_MAX = 64
-"""Steps of which the device may be behind the host."""
+"""Most steps that the device may be behind the host."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 

@@ -15,7 +15,7 @@ class Meter(Protocol):
         ...
 
     def end(self) -> None:
-        """Note that it is kept, as far as the call does that."""
+        """Note that the call which keeps the step has returned."""
         ...
 
 

@@ -24,15 +24,23 @@ from holdfast_analyzer.engines.engine import Engine
 
 SOURCE = "analyzer"
 WINDOW = 64
+"""Newest steps whose median is the pace."""
 FIRST_AFTER = 5
+"""Number of steps after which the first pace is emitted."""
 EMIT_EVERY = timedelta(seconds=10)
+"""Shortest interval of `throughput_measured`."""
 EMIT_ANYWAY = timedelta(minutes=1)
+"""Interval at which it is emitted though the pace has not changed."""
 MOVED_BY = 0.02
+"""Share by which the step time must change to be emitted before that."""
 BLOCKS_MAX = 20
+"""Newest healthy blocks whose median is the level."""
 BLOCKS_MIN = 3
 """Number of healthy blocks that make a level."""
 DECLINED_BLOCKS = 2
+"""Number of declined blocks in a row that are a finding."""
 LOGGED_READINGS = 5
+"""Newest values of a training log whose median counts."""
 
 
 class _Pace(msgspec.Struct, frozen=True):

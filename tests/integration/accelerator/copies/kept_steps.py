@@ -153,7 +153,7 @@ def mutated(mutant: Mutant | None) -> Iterator[None]:
     def guards_without_shadow(sources: Sequence[StateTensor], *_: object) -> list[Guard]:
         return [Guard.HOST if it.is_host else Guard.GATED if it.is_plain else Guard.SHADOWED for it in sources]
 
-    def laid_without_wait(*args: Any) -> lay_out.Laid:
+    def laid_without_wait(*args: Any) -> lay_out.Layout:
         laid = lay_out.lay_out(*args)
         return laid._replace(plan=laid.plan._replace(awaited=None))
 

@@ -154,7 +154,7 @@ def _is_hint(alert: Alert, now: datetime) -> bool:
 
 
 def _stands_out(state: JobState, nodes: int, policy: LadderPolicy) -> bool:
-    """Return True if so few nodes have the same hint that these have no cause in common."""
+    """Return True if the same hint comes from too few nodes to have a common cause."""
     return nodes <= _together_max(state, policy) and (nodes < len(state.nodes) or nodes == 1)
 
 

@@ -15,7 +15,7 @@ from holdfast_controller.plan.phase import LIVE
 
 GENERATIONS_FORGOTTEN_MAX = 10_000
 """Generations that a restored database may have forgotten, above what the age of the job allows: clocks are set back.
-An order further ahead is forged: no job restarts so often between two backups.
+An order further ahead is forged: no job restarts that often between two backups.
 """
 
 
