@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
+import os
 import sys
 from typing import Any
 
@@ -99,6 +101,8 @@ class _OnDemand(click.Group):
             sys.exit(INTERRUPTED)  # Click would exit with 1, as for an error.
         except OSError as error:
             if not isinstance(error.filename, str) or error.strerror is None:
+                if why := _of_no_file(error):
+                    raise click.ClickException(why) from error
                 raise
             name = error.filename[:_NAME_SHOWN_MAX] + "..." * (len(error.filename) > _NAME_SHOWN_MAX)
             raise click.ClickException(f"{name}: {error.strerror}") from error
@@ -117,6 +121,17 @@ class _OnDemand(click.Group):
         for folder, commands in COMMANDS.items():
             with formatter.section(folder.capitalize()):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+
+
+def _of_no_file(error: OSError) -> str:
+    """Return what an error means that names no file; "" if that is not known."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the output cannot be written: {error.strerror}"
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the current directory was removed; change to another one"
+    return ""
 
 
 @click.group(cls=_OnDemand, context_settings={"help_option_names": ["-h", "--help"]})

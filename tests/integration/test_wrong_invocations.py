@@ -76,6 +76,24 @@ def test_a_wrong_invocation_names_its_cause(
     assert "Traceback" not in result.output
 
 
+def test_a_directory_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for arguments in (["status"], ["up"], ["run", "t.py"]):
+        result = invoked(arguments)
+        assert result.exit_code == 1 and "the current directory was removed" in result.output
+
+
+def test_output_for_which_there_is_no_space_is_told() -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "xid", "79"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "the output cannot be written: No space left on device" in done.stderr
+
+
 def as_rank(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast.trainer.rank", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S)
