@@ -95,6 +95,8 @@ class ProcessExited(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """True if the node's agent did not run when the rank ended, as after a loss of power, or if an order ended it that
     the controller does not know any more, as after a restore of its database: outages, and no failures of the node.
     """
+    finished_ranks: tuple[Count, ...] = ()
+    """Ranks of the node that had ended with exit code 0 before."""
 
 
 class LogSignature(Evidence, frozen=True, kw_only=True, omit_defaults=True):

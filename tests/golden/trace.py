@@ -115,6 +115,8 @@ def event_of(given: Input, **defaults: Any) -> Any:
     if kind.__name__ == "NodeInspected":
         status = given.words[0] if given.words else "ok"
         fields["checks"] = [CheckResult(name="disk", status=status, detail="full" if status == "failed" else "")]
+    if "finished_ranks" in fields:
+        fields["finished_ranks"] = [int(rank) for rank in fields["finished_ranks"].split(",")]
     if "missing" in fields:
         fields["missing_ranks"] = [int(rank) for rank in fields.pop("missing").split(",")]
     if kind.__name__ == "Progress" and "step" in fields:

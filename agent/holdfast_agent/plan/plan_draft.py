@@ -89,6 +89,7 @@ class PlanDraft:
             log_tail=log_tail,
             detail=detail,
             agent_was_away=agent_was_away,
+            finished_ranks=tuple(sorted(it for it, code in crew.ended.items() if code == 0)),
         )
 
     def report_lost(

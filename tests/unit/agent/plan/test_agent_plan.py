@@ -170,6 +170,14 @@ def test_ranks_are_finished_when_all_ended_with_zero() -> None:
     assert mixed.said(RanksFinished) == []
 
 
+def test_the_end_of_a_rank_names_the_ranks_that_ended_with_zero_before() -> None:
+    scene = running()
+    scene.end(0, code=0)
+    assert scene.said(ProcessExited) == []
+    scene.end(1, code=1)
+    assert [exited.finished_ranks for exited in scene.said(ProcessExited)] == [(0,)]
+
+
 def test_a_restarted_agent_adopts_what_lives_and_reports_what_does_not() -> None:
     scene = running()
     scene.state = AgentState(node="n", instance=uuid7(), durable=scene.state.durable)

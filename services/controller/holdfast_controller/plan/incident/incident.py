@@ -168,6 +168,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """True if the other end may be at fault as well."""
     is_urgent: bool = False
     """True if nodes that the warm-up found unfit leave even if nothing can replace them."""
+    is_early_end: bool = False
+    """True if the rank lost a partner, and others of its generation had ended with exit code 0 before."""
     lacks_steps: bool = False
     """True if the rank refused to start from scratch: the nodes that it can reach do not have the steps."""
     has_no_directory: bool = False

@@ -7,6 +7,7 @@ an inspection names a machine                 -> evict it, without stop-time che
 an inspection names what several nodes share  -> nothing: it is that thing's fault (`plan/doubt`)
 the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
+some ranks ended with 0 before others         -> restart in place; after three restarts stop
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 the same on one node alone, at two steps      -> exchange the node, and test it
@@ -79,6 +80,10 @@ from holdfast_controller.plan.incident.rung_choice import (
     unfit_leave,
 )
 from holdfast_controller.plan.record.finding import RecordFinding
+
+EARLY_ENDS_MAX = 3
+"""Maximum number of restarts after some ranks ended with exit code 0 and others lost them: at its end a script may do
+so now and then, and go through with the next try."""
 
 EVICTED_FOR_TRAIT_MAX = 2
 """Maximum number of nodes evicted for one trait: if it appears on each node, evicting a third is no better guess."""
@@ -155,6 +160,11 @@ def next_rung(incident: Incident, failure: Failure, taken: Rung, options: Ladder
 def _for_user_error(incident: Incident, failure: Failure, error: RankError, options: LadderOptions) -> RungChoice:
     if options.can_roll_back:
         return RungChoice(rung=Rung.ROLLBACK, reason=failure.text)
+    if failure.is_early_end:
+        if incident.restarts < EARLY_ENDS_MAX:
+            return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
+        why = f"after {incident.restarts} restarts the script still ends earlier on some ranks than on others"
+        return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
     if incident.user_error and (why := _recurs(incident.user_error, error)):
         return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
     return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)

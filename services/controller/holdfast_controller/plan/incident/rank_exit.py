@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.engines.crash import Diagnosis
 from holdfast.events import ProcessExited
-from holdfast.symptoms import Symptom
+from holdfast.symptoms import Root, Symptom
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.evidence.conclusion import conclude
 from holdfast_controller.plan.evidence.joined import joined_cause
@@ -30,6 +30,8 @@ from holdfast_controller.plan.incident.recovery import (
 )
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.phase import LIVE, Stopping
+
+RANKS_SHOWN = 8
 
 
 def rank_exited(draft: JobDraft, event: ProcessExited) -> None:
@@ -96,12 +98,15 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
     known = state.incident.cause if state.incident else None
     cause = _joined(draft, generation) if is_new else known
     symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
+    finished = _finished_before(state, event) if symptom is Symptom.PEER_LOST else ""
+    if finished:
+        symptom = Symptom.EXIT_CODE
     is_about_this = cause is not None and cause.node == event.node and cause.rank in (event.rank, None)
     if is_about_this and cause and cause.proof and symptom in OF_USER_CODE:
         symptom = Symptom.INFRASTRUCTURE_ERROR
     error = RankError(
         generation=generation,
-        signature=signature(event),
+        signature="exit code 0 while others train" if finished else signature(event),
         step=event.step,
         on_first_step=event.steps_done == 0,
         traceback=event.exception.traceback if event.exception else event.log_tail,
@@ -111,19 +116,36 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
     return Failure(
         symptom=symptom,
         named=_name(symptom, diagnosis, cause if is_about_this else None),
-        root=cause.root if is_about_this and cause else diagnosis.root,
+        root=Root.USER_CODE if finished else cause.root if is_about_this and cause else diagnosis.root,
         generation=generation,
         step=_last_step(state, event, generation),
-        text=describe_exit(event),
+        text=f"{finished}, and {describe_exit(event)}" if finished else describe_exit(event),
         node=event.node,
         rank=event.rank,
         evidence=(event.id,),
         error=error,
         cause=cause,
+        is_early_end=bool(finished),
         lacks_steps=lacks_steps(event),
         has_no_directory=has_no_directory(event),
         may_be_outage=symptom is Symptom.RANKS_VANISHED and event.agent_was_away,
     )
+
+
+def _finished_before(state: JobState, event: ProcessExited) -> str:
+    """Return a sentence about ranks that had ended with exit code 0 when this one lost its partner; "" if none had.
+
+    Nothing broke then: the script ends earlier on some ranks than on others.
+    """
+    while_others = "ended with exit code 0 while others still trained"
+    if event.finished_ranks:
+        ranks = ", ".join(map(str, event.finished_ranks[:RANKS_SHOWN]))
+        return f"rank {ranks} on {event.node} {while_others}"
+    phase = state.phase
+    if not isinstance(phase, LIVE) or event.generation != state.generation or not phase.finished:
+        return ""
+    nodes = [node for node in state.nodes if node in phase.finished]
+    return f"the ranks on {', '.join(nodes[:RANKS_SHOWN])} {while_others}"
 
 
 def _last_step(state: JobState, event: ProcessExited, generation: int) -> int:
