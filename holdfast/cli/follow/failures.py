@@ -40,6 +40,8 @@ class RankFailures:
         """Last lines that the user has seen."""
         self.ranks = 0
         """Number of the job's ranks, 0 if it is not known."""
+        self.generation = 0
+        """The newest one. A failure in an older one may be reported once that runs."""
         self.source_root = ""
         """Source tree of the job; "": not known."""
 
@@ -62,6 +64,8 @@ class RankFailures:
             groups.setdefault(_kind(event), []).append(event)
         for number, group in enumerate(groups.values()):
             text = f"{self._job}: {self._who(group)} {_what(group[0])}"
+            if (group[0].generation or 0) < self.generation:
+                text += f" (before generation {self.generation})"
             lines = last_lines(group[0])
             # Those that failed later, in another way, are as a rule the ones that lost their peer.
             if number == 0 and not self.has_shown(lines) and not any(self._is_shown(event.rank) for event in group):

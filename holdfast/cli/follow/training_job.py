@@ -187,7 +187,7 @@ class TrainingJobFollower(JobFollower[int]):
         self.line.take(event)
         if isinstance(event, GenerationStarted):
             self.nodes = event.nodes
-            self._failures.ranks = event.world_size
+            self._failures.ranks, self._failures.generation = event.world_size, event.generation or 0
         if isinstance(event, RanksStarted):
             self._show_user(event)
         # Before the controller accepts, the event is of another job that has this name already.

@@ -47,6 +47,19 @@ class Shown:
         )
 
 
+async def test_a_failure_that_is_reported_after_the_restart_names_that() -> None:
+    shown = Shown()
+    shown.fails(1, code=3)
+    shown.failures.flush()
+    shown.failures.generation = 2
+    shown.fails(0, code=3)
+    shown.failures.flush()
+    assert shown.lines == [
+        "job: rank 1 on node-0 failed: exit code 3",
+        "job: rank 0 on node-0 failed: exit code 3 (before generation 2)",
+    ]
+
+
 async def test_the_first_failure_is_shown_at_once_with_its_last_lines_and_others_in_a_line() -> None:
     shown = Shown()
     shown.fails(1, "RuntimeError: Connection closed by peer [10.0.0.1]:7", after_s=0.2)
