@@ -14,7 +14,7 @@ from holdfast.node.vault.messages import SealedStep
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """At `at_ns`, `generation` went on from `kept` (None: no step in memory); a recovery may use the older `behind`."""
+    """The time `at_ns` at which `generation` went on from `kept` (None: no step). `behind`: older steps to recover."""
 
     generation: int
     at_ns: int

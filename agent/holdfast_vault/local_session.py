@@ -86,7 +86,7 @@ class LocalSession:
         self._handed_out: Segment | None = None
         self._begun: _BegunSave | None = None
         self._writers_waited_s = 0.0
-        """In the last save that was copied beside training."""
+        """Seconds for which writers waited in the last save that was copied beside training."""
 
     def run(self) -> None:
         """Answer until the other end closes the connection or breaks the protocol."""

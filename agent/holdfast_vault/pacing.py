@@ -14,7 +14,7 @@ PAUSE_S_MAX = 0.05
 
 
 class TokenBucket:
-    """At most `per_s` bytes in a second, after at most `burst` at once. A rate of 0 is none."""
+    """A limit of `per_s` bytes in a second, after a burst of at most `burst`. A rate of 0 is no limit."""
 
     def __init__(self, per_s: float, burst: int, now: float) -> None:
         self._per_s = per_s

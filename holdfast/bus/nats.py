@@ -193,7 +193,7 @@ class NatsBus:
         return await get_objects(self._connection.link_now(), bucket, names)
 
     async def consume(self, stream: str, consumer: str, filters: list[str]) -> AsyncIterator[NatsDelivery]:
-        """At most 1000 deliveries are unsettled at once."""
+        """Yield deliveries; at most 1000 are unsettled at once."""
         attach = partial(attach_consumer, stream=stream, consumer=consumer, filters=filters)
         async with aclosing(self._connection.arriving(attach, SILENCE_S)) as messages:
             async for message in messages:

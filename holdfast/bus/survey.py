@@ -35,7 +35,7 @@ class ConsumerSurvey(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged: int
     """Sequence up to which it has acknowledged everything."""
     last_at: datetime
-    """Its last acknowledgement, or its creation."""
+    """Time of the consumer's last acknowledgement, or of its creation."""
 
 
 class _StreamState(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ _QUERIES = {
     "incident": _OF_INCIDENTS,
     "service": f"{_OF_JOBS} union all {_OF_SERVICES} union all {_OF_NODES}",
 }
-"""By the name of an argument or option: what completes it."""
+"""Query that completes an argument or option, by its name."""
 
 
 class KnownName(click.types.StringParamType):

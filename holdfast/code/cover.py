@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _CLONE_NEWNS = 0x20000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 _SYS_OPENAT2 = 437
-"""On all architectures alike."""
+"""Number of the system call openat2, equal on all architectures."""
 _RESOLVE_NO_SYMLINKS = 4
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -54,7 +54,7 @@ class SnapshotLimits(NamedTuple):
 
 
 NAMED_TREE_LIMITS = SnapshotLimits(FILES_MAX, FILE_BYTES_MAX, CODE_BYTES_MAX)
-"""For a tree that the user named."""
+"""Limits for a tree that the user named."""
 FOUND_TREE_LIMITS = SnapshotLimits(5_000, 4 << 20, 16 << 20)
 """For a tree that was found: without a request, a user does not wait for more."""
 

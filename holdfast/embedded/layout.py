@@ -71,7 +71,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor, None after an orderly stop. Stale after a kill: the control socket tells whether one runs."""
     ports: Ports
     nats_url: str
-    """As the operator, the user of the command line. With `fabric` it allows plain text: it stays on this machine."""
+    """Address with the operator's password. With `fabric` it allows plain text: it stays on this machine."""
     nats_monitor_url: str
     database_urls: dict[str, str]
     """Keys: admin, controller, analyzer, standby, ckpt, historian and reader."""

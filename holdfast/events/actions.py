@@ -53,7 +53,7 @@ class ContextAhead(Action, frozen=True, kw_only=True, omit_defaults=True):
     free_before_bytes: Count = 0
     """Free memory of the device before it was made."""
     free_bytes: Count = 0
-    """The same beside it."""
+    """Free memory of the device while it is there."""
     host_bytes: Count = 0
     """Memory of the host that it takes."""
 

@@ -65,7 +65,7 @@ class Decision(Event, frozen=True, kw_only=True, tag=_type_name, omit_defaults=T
     """A decision of a service."""
 
     reason: str
-    """In words that an engineer can check."""
+    """Reason as a sentence that an engineer can check."""
 
     event_class: ClassVar[EventClass] = EventClass.DECISION
 

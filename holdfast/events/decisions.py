@@ -57,7 +57,7 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     """A generation of ranks is started on these nodes; by the controller."""
 
     nodes: tuple[Name, ...]
-    """In the order of their node ranks."""
+    """Nodes in the order of their node ranks."""
     world_size: Count
     restore_step: Step | None = None
     restore_at_most: Step | None = None
@@ -66,13 +66,13 @@ class GenerationStarted(Decision, frozen=True, kw_only=True, omit_defaults=True)
     mesh: str | None = None
     submitted_at: Moment | None = None
     vaults: tuple[str, ...] = ()
-    """For each node `host:port` of its vault, "" if it has none."""
+    """Address `host:port` of each node's vault, "" if it has none."""
     racks: tuple[str, ...] = ()
     """For each node its rack, "" if it named none; () if no node did."""
     persist_every: str = ""
     """Distance of checkpoints on disk as the job asked for it; "": the cluster's setting."""
     purpose: Purpose = "train"
-    """Only generations with `train` make and need checkpoints."""
+    """Purpose of the generation; only `train` makes and needs checkpoints."""
     code_version: str | None = None
     """Version of the code that the ranks run; None: the script is not under versions."""
 
@@ -295,7 +295,7 @@ class UpdatePlanned(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
     version: str
     is_urgent: bool = False
-    """At once; otherwise with the next failure, or at `until`."""
+    """True: the update happens at once; else with the next failure, or at `until`."""
     until: Moment | None = None
 
 

@@ -39,7 +39,7 @@ class NodeInspected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     instance: Id
     checks: tuple[CheckResult, ...]
     facts: NodeFacts | None = None
-    """As in the registration, in case this event overtakes it."""
+    """Facts of the node, as in its registration, in case this event overtakes that."""
 
     @property
     def passed(self) -> bool:
@@ -183,12 +183,12 @@ class Inspection(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """A `host` alert concerns every node of the machine `boot_id`."""
     boot_id: str = ""
     device: str = ""
-    """For example `eth0`, `/data` or a PCI address."""
+    """Device that the check concerns, for example `eth0`, `/data` or a PCI address."""
     kind: str = ""
     """Aspect of the device. With `sight`, `broken` means that the check or device cannot be read, `cleared` that it can
     again."""
     is_momentary: bool = False
-    """It is over already, like a line in the kernel's log, and will not be cleared."""
+    """True if the alert is over already, like a line in the kernel's log, and will not be cleared."""
     detail: str = ""
     lines: tuple[str, ...] = ()
     """The text that was read, word for word."""
@@ -204,7 +204,7 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     run: str
-    """The same for all results of one run of checks."""
+    """Id of the run of checks, equal for all its results."""
     test: str
     status: Literal["passed", "failed", "broken", "skipped"]
     """`failed` counts against the node, or against it or one of its `peers`; `broken` and `skipped` show nothing about
@@ -306,7 +306,7 @@ class FaultInjected(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     injection: Id
-    """The same when it is injected and undone."""
+    """Id of the injection, equal when it is injected and undone."""
     fault: str
     by: str
     state: Literal["injected", "undone"] = "injected"

@@ -128,7 +128,7 @@ class FailSlowLocated(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """A person; "": the analyzer."""
     one_of: tuple[Name, ...] = ()
     confidence: float = 0.0
-    """In `one_of`, from 0 to 1."""
+    """Confidence that one of `one_of` is at fault, from 0 to 1."""
     flagged: tuple[FlaggedGroup, ...] = ()
     """Groups that differed, with the number of rounds."""
     rounds: tuple[StackRound, ...] = ()
@@ -148,13 +148,13 @@ class SuspectsTested(Finding, frozen=True, kw_only=True, omit_defaults=True):
     run: Name
     """Name of the job that tested them."""
     cleared: tuple[Name, ...] = ()
-    """These leave the blocklist."""
+    """Nodes that leave the blocklist, since they passed."""
     at_fault: tuple[Suspect, ...] = ()
-    """These stay on the blocklist."""
+    """Nodes that stay on the blocklist, since they failed."""
     in_doubt: tuple[Name, ...] = ()
-    """These stay on the blocklist too."""
+    """Nodes that stay on the blocklist, since the tests do not decide."""
     took_s: float | None = None
-    """From the eviction to the results."""
+    """Seconds from the eviction to the results."""
     pool_s: float = 0.0
     """Cost to the pool: seconds that the cleared nodes and the witnesses were away, added up."""
     reason: str = ""
@@ -169,9 +169,9 @@ class TelemetryAnomaly(Finding, frozen=True, kw_only=True, omit_defaults=True):
     """Empty: the whole job."""
     nodes: tuple[Name, ...] = ()
     detectors: tuple[str, ...] = ()
-    """Those that found it."""
+    """Detectors that found the anomaly."""
     strange: tuple[float, ...] = ()
-    """For each of them, how many times its threshold was reached."""
+    """Score of each detector as a multiple of its threshold."""
     version: str = ""
     """Version of the model."""
     first_node: Name | None = None
@@ -257,7 +257,7 @@ class JobTraced(Finding, frozen=True, kw_only=True, omit_defaults=True):
     scope: Literal["machine", "group", "nobody"] = "nobody"
     """The evidence names single machines, only a group, or no machine (`nobody`)."""
     confidence: float = 0.0
-    """From 0 to 1."""
+    """Confidence, from 0 to 1."""
     summary: str = ""
     evidence: tuple[str, ...] = ()
     places: tuple[CodePlace, ...] = ()
@@ -292,7 +292,7 @@ class HangFound(Finding, frozen=True, kw_only=True, omit_defaults=True):
     ranks: tuple[Count, ...] = ()
     scope: Literal["machine", "group", "nobody"] = "nobody"
     confidence: float = 0.0
-    """From 0 to 1."""
+    """Confidence, from 0 to 1."""
     is_machine: bool = False
     """A process is stopped, stuck in the kernel or unreadable, which is a fault of the machine. Other hangs may be
     caused by the script as well."""

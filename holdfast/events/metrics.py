@@ -23,9 +23,9 @@ class StepsMeasured(Metric, frozen=True, kw_only=True, omit_defaults=True):
     world_size: Count = 0
     """Ranks of the job; 0: not known."""
     flops_per_token: float | None = None
-    """As the script gives it, for all ranks together."""
+    """Floating-point operations per token, for all ranks together, as the script reports them."""
     peak_flops: float | None = None
-    """As the script gives it, for the device of one rank, per second."""
+    """Peak floating-point operations per second of one rank's device, as the script reports them."""
     iterations: tuple[IterationSample, ...] = ()
     """Iterations of the node's first rank, found in its collectives."""
 

@@ -10,7 +10,7 @@ State = Literal["ok", "hint", "tolerate", "evict", "unreadable", "absent"]
 """`unreadable`: nothing is known, with why and the cure; `absent`: there is no such thing here."""
 
 EXIT_OK, EXIT_WARNING, EXIT_CRITICAL, EXIT_UNKNOWN = 0, 1, 2, 3
-"""As Nagios has them."""
+"""Exit codes of Nagios plugins."""
 
 
 class InspectedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,9 +21,9 @@ class CodeOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     versions: tuple[Digest, ...] = ()
     """The most likely first."""
     root: str = ""
-    """As in `JobSpec`."""
+    """Directory of the source tree, as in `JobSpec`."""
     outside: tuple[str, ...] = ()
-    """As in `JobSpec`."""
+    """Paths that are not part of the code, as in `JobSpec`."""
     cause: Id | None = None
 
     @property

@@ -25,7 +25,7 @@ class SlowTests(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     after_step: Step
     held_by: Moment
-    """By then every rank should be held."""
+    """Time by which every rank should be held."""
     until: Moment
     compute_ranks: tuple[Count, ...] = ()
     """Ranks that multiply matrices for `compute_s`, all at the same time."""

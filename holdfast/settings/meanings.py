@@ -17,7 +17,7 @@ from holdfast.settings import Section, ranges_of
 class Meaning(NamedTuple):
     name: str
     default: str
-    """As in a TOML file; "": it is required, or none is there."""
+    """Default as a TOML value; "": the setting is required, or has none."""
     allowed: str
     """Range or choice, "": any value of its type."""
     text: str

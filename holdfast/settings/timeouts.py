@@ -28,7 +28,7 @@ class Timeouts(Section, frozen=True, kw_only=True):
     save in it."""
 
     failed_grace_s: Annotated[float, Within(0.05, 600)] = 2.0
-    """The same for ranks that outlive a failure, which a restart waits for; never longer than `stop_grace_s`."""
+    """Grace for ranks that outlive a failure, which a restart waits for; never longer than `stop_grace_s`."""
 
     start_s: Annotated[float, Within(0.1, _DAY_S)] = 60.0
     """Time from an order until the node's agent reports that the ranks run."""

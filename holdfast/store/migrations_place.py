@@ -9,7 +9,7 @@ import holdfast
 
 
 class MigrationsMissing(Exception):
-    """This installation lacks the migrations."""
+    """The installation lacks the migrations."""
 
 
 def migrations_directory() -> Path:

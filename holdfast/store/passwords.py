@@ -49,7 +49,7 @@ ROLE_SETTINGS: dict[str, dict[str, str]] = {
 
 
 _ITERATIONS = 4096
-"""As Postgres itself has it; more would protect nothing, for our passwords are random."""
+"""Iterations of SCRAM, Postgres' own default; more would protect nothing, since our passwords are random."""
 
 
 def verifier(password: str) -> str:

@@ -24,7 +24,7 @@ class Unpublished:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: dict[int, Message] | None = None
-        """By position; None: they have to be read."""
+        """Unpublished messages by their position in the outbox; None: they have to be read."""
         self._read_at = 0.0
         self._open = 0
         """Transactions that have emitted, and whose end is not known yet."""

@@ -36,7 +36,7 @@ class _Binding:
         self.start = StepStart()
         self.is_begun = False
         self.is_start_known = True
-        """It is known at which step of the job this process began to count."""
+        """True if it is known at which step of the job this process began to count."""
 
     def settle(self) -> None:
         """Complete the first optimizer step if the script does not count by itself: it was a step of the job."""

@@ -22,17 +22,17 @@ class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
     gpus_are_own: bool = False
     """True if the machine's other GPUs are other nodes'."""
     interfaces: frozenset[str] = frozenset()
-    """Those of its network namespace, with InfiniBand devices."""
+    """Interfaces of the node's network namespace, with InfiniBand devices."""
     nics: frozenset[str] = frozenset()
     """PCI addresses of the interfaces."""
     disks: frozenset[str] = frozenset()
     """Block devices below its files, with the disks below them."""
     pids: frozenset[int] = frozenset()
-    """Its ranks and their descendants."""
+    """Processes of the node's ranks and their descendants."""
     sees_pids: bool = True
     """True if `pids` are in the kernel's numbers."""
     cgroup: str = ""
-    """Its memory cgroup; "" for the root."""
+    """Memory cgroup of the node; "" for the root."""
 
 
 class Attribution(NamedTuple):

@@ -101,9 +101,9 @@ class RankSlot(msgspec.Struct, frozen=True, kw_only=True):
     shown: int = 0
     copies: dict[str, str] = {}
     warm: str = ""
-    """As in RankPlan."""
+    """Kind of interpreter made ahead, as in `RankPlan`."""
     context: str = ""
-    """As in RankPlan."""
+    """Kind of process with a context made ahead, as in `RankPlan`."""
 
     @property
     def kind(self) -> str:
@@ -214,7 +214,7 @@ class Welcome(_ZygoteMessage, frozen=True, kw_only=True, tag="welcome"):
     order_in_file: Part | None = None
     """The order of the ranks, in the file that comes beside this message."""
     order: bytes = b""
-    """The same, once the agent has read it."""
+    """The order, once the agent has read it from the file."""
 
 
 class RanksForked(_ZygoteMessage, frozen=True, kw_only=True, tag="ranks_forked"):

@@ -15,7 +15,7 @@ from holdfast_vault.shelf.wanted_steps import SpareMemory, given_back
 
 
 class MemoryBudget:
-    """At most `nbytes_max`; 0: as much as the machine has."""
+    """A limit of `nbytes_max` bytes on the vault's memory; 0: what the machine has."""
 
     def __init__(self, nbytes_max: int, shelves: Callable[[], Sequence[tuple[Shelf, bool]]]) -> None:
         """`shelves` gives all there are, and of each whether its rank's copies are kept elsewhere by now."""

@@ -48,7 +48,7 @@ class Successor(NamedTuple):
 class _Shelf(NamedTuple):
     record: ShelfRecord
     shards: dict[int, tuple[Segment, SealedContents]]
-    """By the numbers of the record."""
+    """Shards by their number in the record."""
 
 
 class Handover:

@@ -63,7 +63,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def repeated_without_node_max(self) -> int:
-        """The same after the loss of a node, of whose steps only some were copied."""
+        """Most steps that are repeated after the loss of a node, if only some of its steps were copied."""
         return repeated_max(ceil(self.every / self.kept.every) * self.kept.every)
 
     def lost_shards(self, lost: Iterable[str]) -> list[str]:

@@ -103,14 +103,14 @@ class ForeignEvents(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     count: int
     type: str
-    """One of their types."""
+    """One of the types of these events."""
 
 
 class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts from the database."""
 
     ahead_s: float
-    """Its clock, compared with that of this machine."""
+    """Seconds by which the database's clock is ahead of this machine's."""
     outboxes: tuple[Outbox, ...] = ()
     published: tuple[PublishedMessage, ...] = ()
     went_back: tuple[WentBack, ...] = ()
@@ -158,7 +158,7 @@ class BusFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts from the bus."""
 
     ahead_s: float
-    """Its clock, compared with that of this machine."""
+    """Seconds by which the bus server's clock is ahead of this machine's."""
     streams: tuple[Stream, ...] = ()
     missing_streams: tuple[str, ...] = ()
     consumers: tuple[Consumer, ...] = ()

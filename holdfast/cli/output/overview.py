@@ -59,7 +59,7 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     incident: str | None
     incident_number: int | None = None
-    """Its number in `holdfast incidents`."""
+    """Number of the open incident in `holdfast incidents`."""
     last_step: int | None
     """None before the first step."""
     step_s: float | None = None
@@ -70,7 +70,7 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why its training pauses."""
     kept_every: int = 1
-    """Its ranks keep one step in so many in memory, since keeping each would cost too much (ADR 58)."""
+    """Distance of the steps that its ranks keep in memory, since keeping each would cost too much (ADR 58)."""
     kept_why: str = ""
 
     @property
@@ -86,7 +86,7 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
 class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
     incident: str
     number: int | None = None
-    """Its number in `holdfast incidents`."""
+    """Number of the incident in `holdfast incidents`."""
     job: str
     opened_at: datetime
     symptom: str

@@ -47,7 +47,7 @@ class ChildSpec:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     identity: Identity = Identity.AS_IS
     endpoint: str = ""
-    """Only shown."""
+    """Address of the process, for display."""
 
 
 class ChildState(enum.StrEnum):

@@ -42,7 +42,7 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Its pid, or why there is none."""
+    """The pid of the forked process, or the reason why there is none."""
 
     pid: int = 0
     reason: str = ""

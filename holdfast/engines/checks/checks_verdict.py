@@ -70,7 +70,7 @@ class ChecksVerdict(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Pair, ...] = ()
     """Connections that failed with neither end named."""
     lone_links: tuple[Pair, ...] = ()
-    """Those of `links` whose ends both passed with others."""
+    """Connections of `links` whose ends both passed with other partners."""
     remarks: tuple[str, ...] = ()
     """Observations that are no evidence against a node."""
     capped: str = ""

@@ -46,9 +46,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     levels: Literal["loud", "nccl", "any"] = "loud"
     """`any`: warnings too, and information unless the hand is "first": what a script reports as such did not end it."""
     generic: bool = False
-    """It shows only that the script failed; a more specific rule takes precedence."""
+    """True if the rule shows only that the script failed; a more specific rule takes precedence."""
     needs_traceback: bool = False
-    """It matches only an exception with its traceback."""
+    """True if the rule matches only an exception with its traceback."""
     alone: bool = False
     """A hint that counts even without other evidence of an end, as in a kernel log alone."""
     excuses: bool = True

@@ -14,7 +14,7 @@ _SHARE_MIN = 1 / 4
 """Minimum share of a group's machines with outliers: a group of a hundred with two of them is no suspect."""
 
 _SHARE_MIN_OF_SEVERAL = 1 / 2
-"""The same for a group along several dimensions, such as a whole replica."""
+"""Minimum share for a group along several dimensions, such as a whole replica."""
 
 _NEAREST_FIRST = ("pp", "ep", "cp", "tp")
 """Order of dimensions for groups that cover equally: first those along which a hanging rank blocks whole machines."""

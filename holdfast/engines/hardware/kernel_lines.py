@@ -22,7 +22,7 @@ class KernelTrouble(msgspec.Struct, frozen=True, kw_only=True):
     symptom: str
     detail: str
     device: str = ""
-    """Its common name."""
+    """Common name of the device."""
     pci: str = ""
     interface: str = ""
     block: str = ""

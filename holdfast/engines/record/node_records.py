@@ -20,7 +20,7 @@ class NodeRecords(MutableMapping[str, NodeRecord]):
         self._below = on_top_of
         self._own: dict[str, NodeRecord] = {}
         self._nodes_of: dict[str, set[str]] = {}
-        """For each job the nodes whose records concern it."""
+        """Nodes whose records concern a job, by job."""
         self.update(records or {})
 
     def changes(self) -> tuple[NodeRecord, ...]:

@@ -36,7 +36,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: float
     """Part of the time lost, 0 to 1."""
     saved_s: float
-    """The same in seconds per step."""
+    """Seconds per step that would be saved without the cause."""
     words: str
     workers: tuple[SlowWorker, ...] = ()
     stages: tuple[int, ...] = ()

@@ -21,7 +21,7 @@ class AnomalyVote(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     """Anomalous to at least two detectors; empty if the whole job is."""
     detectors: tuple[str, ...] = ()
-    """Those that voted for any rank."""
+    """Detectors that voted for any rank."""
     strange: tuple[float, ...] = ()
     """Highest score of each detector, in multiples of its threshold."""
 

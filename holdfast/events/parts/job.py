@@ -36,7 +36,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     args: tuple[str, ...] = ()
     is_module: bool = False
     nnodes: Count = 1
-    """As many as it is to run on. In an elastic job it is what the present generation has."""
+    """Number of nodes to run on; in an elastic job that of the present generation."""
     nnodes_min: Count = 0
     """An elastic job runs on any number of nodes from this one to `nnodes_max`; both 0: `nnodes` never changes."""
     nnodes_max: Count = 0
@@ -55,7 +55,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     persist_every: str = ""
     """See `holdfast.events.parts.persist_every`; "": the cluster's setting."""
     allow_scratch: bool = False
-    """It may start from scratch when all its checkpoints are lost; else it ends."""
+    """True if the job may start from scratch when all its checkpoints are lost; else it ends."""
     only_nodes: tuple[Name, ...] = ()
     """The nodes to run on, beside the `witnesses`; empty: any."""
     witnesses: Count = 0

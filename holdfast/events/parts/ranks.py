@@ -93,11 +93,11 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     collectives: Count = 0
     """Collectives that it has entered."""
     in_collective: Count = 0
-    """Its threads that are inside a collective now."""
+    """Number of the rank's threads that are inside a collective now."""
     collective: str = ""
     """The newest of these collectives."""
     has_ended: bool = False
-    """Its script has ended by itself."""
+    """True once the script has ended by itself."""
     is_stopped: bool = False
     """A signal has stopped its process (state T), or one that it has started."""
 
@@ -113,7 +113,7 @@ class CodePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ranks: tuple[Count, ...] = ()
     """The first of the ranks that the processes belong to."""
     is_usual: bool = False
-    """As many processes are there as at a usual place to wait."""
+    """True if enough processes are there for a usual place to wait."""
 
 
 class HangSuspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

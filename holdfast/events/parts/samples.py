@@ -159,7 +159,7 @@ class LoggedSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     grad_norm: float | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
-    """From 0 to 1."""
+    """Model FLOPs utilization, from 0 to 1."""
     learning_rate: float | None = None
     not_finite: NotFinite = {}
-    """As in `StepSample`."""
+    """Quantities that are not finite, as in `StepSample`."""

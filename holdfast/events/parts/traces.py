@@ -68,7 +68,7 @@ class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A process group."""
 
     name: str
-    """The same on all its ranks."""
+    """Name of the group, equal on all its ranks."""
     description: str = ""
     ranks: tuple[Integer, ...] = ()
     """Global ranks, in the order of their rank in the group."""

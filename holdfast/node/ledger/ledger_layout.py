@@ -82,7 +82,7 @@ class Source(IntEnum):
     """Source of the numbers of a rank's steps."""
 
     NONE = 0
-    """Not known yet, or not recorded by the rank's release."""
+    """The source is not known yet, or not recorded by the rank's release."""
     SCRIPT = 1
     """The script reports its steps."""
     FRAMEWORK = 2

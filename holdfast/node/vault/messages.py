@@ -90,7 +90,7 @@ class AskShard(_VaultMessage, frozen=True, kw_only=True, tag="ask_shard"):
 
     sealed: SealedStep
     of_former: bool = False
-    """It is one of those that `Former` names."""
+    """True if the step is one of those that `Former` names."""
 
 
 class Repair(_VaultMessage, frozen=True, kw_only=True, tag="repair"):
@@ -195,14 +195,14 @@ Request = Join | Lay | Save | OfRestoring | KeepOnly | PersistTo | AskCertified 
 
 
 class Done(_VaultMessage, frozen=True, kw_only=True, tag="done"):
-    """It is done."""
+    """The request was carried out."""
 
     writers_waited_s: float = 0.0
     """Answer to `Save`: time for which the rank's threads have waited for the copy of the save before, at least."""
 
 
 class Refused(_VaultMessage, frozen=True, kw_only=True, tag="refused"):
-    """It cannot be done; the connection stays usable."""
+    """The request cannot be carried out; the connection stays usable."""
 
     reason: str
 

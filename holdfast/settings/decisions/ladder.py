@@ -86,7 +86,7 @@ class LadderPolicy(Section, frozen=True, kw_only=True):
     size."""
 
     slow_group_share_max: Annotated[float, Within(0.0, 1.0)] = 0.5
-    """The same as a share of the job's machines, where that is more."""
+    """Number of these machines as a share of the job's, where that is more."""
 
     slow_confidence_min: Annotated[float, Within(0.0, 1.0)] = 0.5
     """Confidence of rounds of stacks below which no machine is replaced: 0.54 is three rounds of five, 0.9 all of

@@ -17,7 +17,7 @@ class RecordPolicy(Section, frozen=True, kw_only=True):
     faults of a machine and day."""
 
     after_one: Annotated[float, _SHARE] = 0.2
-    """The same for a machine that has failed once without an explanation. 22 % of that fleet's failures came within a
+    """Chance for a machine that has failed once without an explanation. 22 % of that fleet's failures came within a
     day of the end of the machine's last one."""
 
     ratio_max: Annotated[float, Within(1.0, 1000.0)] = 20.0

@@ -28,14 +28,14 @@ class HangPolicy(Section, frozen=True, kw_only=True):
     first_step_s`, which names no node."""
 
     start_waiting_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 120.0
-    """The same while some ranks wait for others, which may download data or compile."""
+    """Limit before the first step while some ranks wait for others, which may download data or compile."""
 
     restart_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 30.0
     """Time without any record before the first step of a job whose pace is known, plus `step_multiple` steps; half of
     `[timeouts] first_step_min_s`."""
 
     restart_waiting_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 15.0
-    """The same while some ranks wait for others, plus `waiting_multiple` steps."""
+    """Limit after a restart while some ranks wait for others; plus `waiting_multiple` steps."""
 
     checkpoint_s: Annotated[float, Within(1, SETTLED_S_MAX)] = 600.0
     """Time without any record in phase `checkpoint`."""

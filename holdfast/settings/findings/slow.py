@@ -39,8 +39,8 @@ class SlowPolicy(Section, frozen=True, kw_only=True):
     """Share by which matrix products take longer on a slow rank than on others."""
 
     links_slower_by: Annotated[float, Within(0.01, 100.0)] = 1.0
-    """The same for transfers on a slow link; higher, since even the shortest of a few transfers vary on a shared
-    network."""
+    """Share by which transfers take longer on a slow link; higher, since even the shortest of a few transfers vary on a
+    shared network."""
 
     vote: bool = True
     """Take rounds of stacks if collectives and tests name no machine and the job is still slow."""

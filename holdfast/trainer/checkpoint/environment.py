@@ -27,7 +27,7 @@ class Scratch(Enum):
     REFUSED = "refuse"
     """The job has made checkpoints."""
     ALLOWED = "allow"
-    """By its owner."""
+    """The owner of the job allows a start from scratch."""
 
 
 def scratch() -> Scratch:

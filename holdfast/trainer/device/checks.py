@@ -110,7 +110,7 @@ class Writes:
         self._at_gate: list[int] | None = None
 
     def at_gate(self) -> None:
-        """To be called before the optimizer writes."""
+        """Note how often the tensors were written to so far; called before the optimizer writes."""
         if self._at_gate is None:
             self._at_gate = _counts(self._tensors)
 

@@ -45,7 +45,7 @@ from holdfast.trainer.device.upload import upload
 from holdfast.trainer.vault_client.shard_layout import Leaf, OnDevice
 
 LAST_STEP_WAITS_S = 10.0
-"""At its end a process waits so long for the step that is under way."""
+"""Time for which a process that ends waits for the step under way."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 

@@ -40,7 +40,7 @@ class CopyPlan(NamedTuple):
     sizes: tuple[int, ...]
     nbytes: int
     shadow_begin: int
-    """From here on the shard has the shadows."""
+    """Offset from which on the shard has the shadows."""
     copies: tuple[Copy, ...]
     marks: tuple[Mark, ...]
     awaited: int | None

@@ -102,7 +102,7 @@ def _timed(stream: torch.Stream) -> torch.Event:
 
 _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 _seen: dict[int, weakref.ref[Optimizer]] = {}
-"""By identity, for there may be one for each parameter."""
+"""Optimizers that have stepped, by their identity: there may be one for each parameter."""
 _is_watching = False
 
 

@@ -17,7 +17,7 @@ SHADOW_SHARE_MAX = 1 / 8
 
 HOST_BYTES_MIN = 16 << 20
 HOST_SHARE_MAX = 1 / 64
-"""So much of a state may lie on the host, whichever is more: counters of steps, the state of random generators."""
+"""Limits on the state that lies on the host, whichever is more: counters of steps, states of random generators."""
 
 
 class StateTensor(NamedTuple):

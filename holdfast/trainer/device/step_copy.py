@@ -23,13 +23,13 @@ class StepCopy:
         self.parts: Sequence[torch.Tensor] = ()
         """Tensors that are copied, as bytes. They are held: freed memory could be overwritten before it is copied."""
         self.events: list[torch.Event] = []
-        """One for each mark of the plan."""
+        """Events that are recorded at the marks of the plan, one for each."""
         self.ring: Ring | None = None
-        """The copies go by it, and are yet to begin."""
+        """Ring that the copies go through and have not begun to; None: none."""
         self.begun = [threading.Event() for _ in plan.marks]
-        """For each mark: its event is recorded."""
+        """Flags, one for each mark: its event is recorded."""
         self.writes = Writes(())
-        """To what is gated, by others than optimizers."""
+        """Writes to gated tensors by others than optimizers."""
         self.check: Check | None = None
         self.checked: Sequence[int] = ()
         """The sources that the check's parts are; after them comes the shadow, if there is one."""

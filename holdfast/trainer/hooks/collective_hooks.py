@@ -123,7 +123,7 @@ class _Looking:
 
 
 _groups: dict[int, RingGroup] = {}
-"""By the identity of the process group: until it is gone, or another one is there."""
+"""Ring entries by the identity of the process group, until it is gone or replaced."""
 
 _pending: dict[int, tuple[Any, int, int, int, int]] = {}
 """Asynchronous operations by the identity of their `Work`, an object of C++ that accepts no attributes: a weak

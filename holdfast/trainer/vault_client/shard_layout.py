@@ -67,7 +67,7 @@ class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     spread: Spread | None = None
     is_on_device: bool = False
-    """It lay on an accelerator when it was kept."""
+    """True if the tensor lay on an accelerator when it was kept."""
 
 
 class _Index(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a batch."""
 
     items_max: int = 1000
-    """It is full at this number of items,"""
+    """Number of items at which the buffer is full."""
     bytes_max: int = 8_000_000
     """or at this size."""
     wait_s: float = 0.05

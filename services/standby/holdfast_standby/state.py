@@ -75,7 +75,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     known_since: datetime | None = None
     """Its first registration; None: before the inventory kept it, or as long as its present state."""
     failures: tuple[datetime, ...] = ()
-    """Its evictions and losses, one for each day, oldest first."""
+    """Times of the node's evictions and losses, one for each day, oldest first."""
 
     @property
     def has_departed(self) -> bool:

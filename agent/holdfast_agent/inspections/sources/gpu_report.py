@@ -45,7 +45,7 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """Its name in kernel log lines, if known."""
+        """Name of the GPU in kernel log lines, if known."""
         return self.pci or f"GPU-{self.index}"
 
 

@@ -21,7 +21,7 @@ class Processors(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: tuple[Gpu, ...]
     of_node: Mapping[int, frozenset[int]]
-    """By NUMA node."""
+    """Processors of each NUMA node."""
     core: Mapping[int, int]
     """Lowest number of the processors on the same core, by processor."""
     cache: Mapping[int, int]
@@ -29,7 +29,7 @@ class Processors(msgspec.Struct, frozen=True, kw_only=True):
     package: Mapping[int, int]
     """The socket, by processor."""
     allowed: frozenset[int]
-    """Those that this node's ranks may use."""
+    """Processors that this node's ranks may use."""
 
 
 class CannotBind(ValueError):

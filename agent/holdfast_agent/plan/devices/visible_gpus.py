@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 class VisibleGpus(NamedTuple):
     indexes: tuple[int, ...]
-    """In the order of the value."""
+    """Indexes of the GPUs, in the order of the variable's value."""
     unknown: str = ""
     """The entry at which this stops because it names a device that is not listed, such as an instance of MIG."""
 

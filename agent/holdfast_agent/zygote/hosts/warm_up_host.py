@@ -20,7 +20,7 @@ from holdfast_agent.zygote.wire import Fence, StartWarmUp, WarmUpResults
 
 PROGRAM = "holdfast_checks.warm_up"
 NICE = 15
-"""Its priority, below that of ranks."""
+"""Priority of the warm-up, below that of ranks."""
 
 LATE_S = 2.0
 """Time beyond its limit after which the process is killed; what it has not reported by then is never known."""

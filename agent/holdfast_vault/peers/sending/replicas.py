@@ -25,7 +25,7 @@ from holdfast_vault.peers.peer_messages import SEAL_WAIT_S, AskHashes, Hashes
 from holdfast_vault.shelf.shelves import Shelves
 
 WAIT_S = SEAL_WAIT_S + 0.5
-"""So long a copy waits for all its replicas together."""
+"""Time for which a copy waits for all its replicas together."""
 STALL_S = 5.0
 AWAY_S = 15.0
 """Seconds in which a replica that did not answer in time is not asked: sending all beats waiting at every step."""

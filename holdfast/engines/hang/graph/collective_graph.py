@@ -62,7 +62,7 @@ class WaitGraph(msgspec.Struct):
     lags: dict[int, list[Lag]]
     records: dict[tuple[int, int], CollectiveRecord]
     more: dict[tuple[int, int | None], int]
-    """By rank and a message that both ends have joined, the next message, which only this rank has."""
+    """Next message that only this rank has, by rank and by the message before it, which both ends have joined."""
     batches: defaultdict[tuple[int, str, int], list[int]]
     """Messages that a rank issued as one, by its key of the group and its sequence number; they end together."""
 

@@ -54,11 +54,11 @@ class GroupProgress(msgspec.Struct):
     kind: int = 0
     """Equal for groups that do the same work elsewhere: same description, and members equally far apart."""
     entered: dict[int, int] = {}
-    """By rank, the last collective begun."""
+    """Sequence number of the last collective begun, by rank."""
     done: dict[int, int] = {}
-    """By rank, the last collective ended."""
+    """Sequence number of the last collective ended, by rank."""
     messages: dict[int, int] = {}
-    """By rank, the last point-to-point operation in its records."""
+    """Number of the last point-to-point operation in the rank's records, by rank."""
 
     def done_by_any(self) -> int:
         return max(self.done.values(), default=-1)

@@ -14,9 +14,9 @@ from holdfast.engines.stragglers.traces.own_times import p2p
 from holdfast.engines.stragglers.traces.step_shape import StepShape
 
 NOBODY = -1
-"""In place of a pass: the send or receive never took place."""
+"""Value in place of a pass: the send or receive never took place."""
 UNKNOWN = -2
-"""In place of a pass: too many rows are missing to find it."""
+"""Value in place of a pass: too many rows are missing to find it."""
 _TOUCHING_S = 1e-4
 
 

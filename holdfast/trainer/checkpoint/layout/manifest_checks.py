@@ -44,7 +44,7 @@ PACKED_ITEM_BYTES = {
     "bits16": 2,
     "qint32": 4,
 }
-"""The same for dtypes of which several elements may share a byte: it is the most that an element takes."""
+"""Most bytes of an element, for dtypes of which several elements may share a byte."""
 
 
 def check_manifest(manifest: CheckpointManifest, where: str) -> None:

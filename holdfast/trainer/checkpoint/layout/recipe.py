@@ -68,7 +68,7 @@ class StateObject(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _RecipeIndex(msgspec.Struct, frozen=True, array_like=True):
-    """As much of a shard's index as is needed here, see `holdfast.trainer.vault_client.shard_layout`."""
+    """The part of a shard's index that is needed here; see `holdfast.trainer.vault_client.shard_layout`."""
 
     entries: msgspec.Raw
     recipe: Recipe | None = None

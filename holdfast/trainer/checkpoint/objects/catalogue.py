@@ -29,7 +29,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     holders: dict[str, tuple[int, int]] = {}
-    """By job: when it was submitted, in ms, and the generation that has claimed the checkpoints."""
+    """Time of submission (Unix ms) and generation that claimed the checkpoints, by job."""
     writer: tuple[str, int] | None = None
     """The submission that changes the checkpoints, by its job's name and time in ms; None: any may."""
     steps: dict[int, str] = {}

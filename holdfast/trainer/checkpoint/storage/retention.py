@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Retention(NamedTuple):
-    """At least the newest step is kept, and the newest that is certified; of others the newest that fit."""
+    """A limit on checkpoints. The newest step and the newest certified one stay in any case."""
 
     steps_max: int
     nbytes_max: int = 0

@@ -83,7 +83,7 @@ class JobBackups(msgspec.Struct, frozen=True, kw_only=True):
     """One step in `every` is sent to the keepers, from step `every_from` on; before it one in `every_before`."""
     layout: VaultLayout
     sources: tuple[tuple[VaultAddress, ...], ...]
-    """For each node rank the vaults that may hold earlier shards."""
+    """Vaults that may hold earlier shards, for each node rank."""
     earlier: tuple[VaultLayout, ...] = ()
     """Earlier layouts, the newest first."""
     step_s: float | None = None

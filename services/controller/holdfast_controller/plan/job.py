@@ -129,7 +129,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     nodes_before: int = 0
     """Number of nodes of the present generation, or of the last one while nodes are claimed."""
     generation: int = 0
-    """It only grows."""
+    """Number of the present generation; it only grows."""
     generation_used: int = 0
     """The newest generation that may have been ordered, if this is older: the database was restored from a backup."""
     claimed_at: datetime | None = None
@@ -186,7 +186,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     restore_at_most: int | None = None
     """The newest step that the present generation was allowed to restore; None: any."""
     next_restore_at_most: int | None = None
-    """The same for the next generation, if that differs."""
+    """Restore limit of the next generation, if it differs."""
     is_past_limit: bool = False
     """True once this generation has trained past `restore_at_most`, which then no longer holds."""
     alerts: GrowingMap[tuple[Alert, ...]] = GrowingMap()

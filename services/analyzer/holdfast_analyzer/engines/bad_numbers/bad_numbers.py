@@ -62,9 +62,9 @@ class StoredNumbers(msgspec.Struct, frozen=True, kw_only=True):
     judged: int = -1
     """Newest step of the generation that was judged."""
     numbered: dict[str, tuple[int, ...]] = {}
-    """By quantity, the ranks that have reported a number: NaN from one of them is a fault."""
+    """Ranks that have reported a number, by quantity: a NaN from one of them is a fault."""
     logged: dict[str, tuple[int, ...]] = {}
-    """The same for training logs."""
+    """Ranks whose training logs have had a number, by quantity."""
 
 
 class BadNumbers:

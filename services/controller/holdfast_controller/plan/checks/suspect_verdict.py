@@ -33,7 +33,7 @@ class GuessCost(msgspec.Struct, frozen=True, kw_only=True):
     """Cost to the pool of evicting several nodes for the fault of one."""
 
     took_s: float
-    """From the eviction to the results."""
+    """Seconds from the eviction to the results."""
     cleared: int
     witnesses: int
 

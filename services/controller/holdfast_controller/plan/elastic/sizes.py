@@ -17,11 +17,11 @@ class Wanted(NamedTuple):
     """Numbers of nodes that a claim for an elastic job asks for, beside those that it holds."""
 
     most: int
-    """It takes up to this many if they are free now."""
+    """Number of nodes that it takes if they are free now."""
     enough: int
-    """It waits for no more than these."""
+    """Number of nodes that it waits for."""
     at_least: int
-    """It takes this few once it has waited for the last call."""
+    """Number of nodes that are enough after the last call."""
 
 
 def size_for(spec: JobSpec, nodes: int) -> int:

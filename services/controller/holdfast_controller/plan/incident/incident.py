@@ -239,7 +239,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     stands: bool = True
     """False once it was cleared."""
     is_momentary: bool = False
-    """It was over when it was reported, and will not be cleared."""
+    """True if the alert was over when it was reported, and will not be cleared."""
     shared: str = ""
     """Thing that it is about, if nodes share it."""
     lines: tuple[str, ...] = ()
@@ -289,9 +289,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     paused: tuple[int, ...] = ()
     """Generations that a service elsewhere failed; a pause followed each."""
     blamed: dict[str, int] = {}
-    """For each node the number of generations that failed first hand on it."""
+    """Number of generations that failed first on a node, by node."""
     blamed_generation: dict[str, int] = {}
-    """For each node the last of these generations."""
+    """Last generation that failed first on a node, by node."""
     recurrences: dict[str, Recurrence] = {}
     """First-hand failures, by trait."""
     evicted: dict[str, Evicted] = {}

@@ -243,7 +243,7 @@ class Price(NamedTuple):
     """Price of a restart: seconds of training that it would cost the job."""
 
     restart_s: float
-    """From the order to the first step."""
+    """Seconds from the order to the first step."""
     redo_s: float
     """Steps that would be trained once more."""
 
