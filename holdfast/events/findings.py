@@ -210,8 +210,8 @@ class BadNumber(Finding, frozen=True, kw_only=True, omit_defaults=True):
     logged_step: Integer | None = None
     """Step in that log."""
     elsewhere: Literal["", "sound", "bad"] = ""
-    """What other nodes reported of `quantity` at `step`; "": nothing. If it was bad there too, as a number is that was
-    reduced over all ranks, `rank` is only the one that reported first."""
+    """State of `quantity` at `step` by the reports of other nodes; "": none. A number that was reduced over all ranks
+    is bad on other nodes too; then `rank` is only the one that reported first."""
 
 
 class StepsCertified(Finding, frozen=True, kw_only=True, omit_defaults=True):

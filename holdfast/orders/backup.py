@@ -52,12 +52,12 @@ class BackupOrder(Order, frozen=True, kw_only=True, omit_defaults=True):
     node_rank: Count
     nproc_per_node: Count
     every: Count = 1
-    """Of each block of `every` step numbers the first that is kept goes to `keeper`, as soon as it is sealed."""
+    """Size of a block of step numbers. The first kept step of each block goes to `keeper`, as soon as it is sealed."""
     every_before: Count = 1
-    """In place of `every` before step `every_from`: changes are announced, so that all nodes send the same steps."""
+    """Size of a block before step `every_from`: changes are announced, so that all nodes send the same steps."""
     every_from: Count = 0
     persist_every: Count = 0
-    """Of each block of so many step numbers the first that is kept also goes to disk; 0: none."""
+    """Size of a block of step numbers of which the first kept step also goes to disk; 0: no step does."""
     keeper: VaultAddress | None = None
     """The vault that receives the copies; None: there are no copies, see `reason`."""
     keeps: tuple[Count, ...] = ()

@@ -1,4 +1,4 @@
-"""The words for a job that keeps one step in so many in memory (ADR 58)."""
+"""Text about a job that does not keep every step in memory (ADR 58)."""
 
 from __future__ import annotations
 

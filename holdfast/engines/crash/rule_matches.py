@@ -77,8 +77,8 @@ class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hand(self) -> str:
-        """How directly the match shows the rank's own end: the rule's `hand` (`rules.py`); "hint" if only a thread
-        ended."""
+        """Directness with which the match shows the rank's own end: the rule's `hand` (`rules.py`); "hint" if only a
+        thread ended."""
         return "hint" if self.is_aside and self.rule.hand in ("first", "vague") else self.rule.hand
 
 

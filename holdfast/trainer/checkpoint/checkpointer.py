@@ -353,10 +353,8 @@ class Checkpointer:
         if blame >= 0 and record:
             # If that is because a newer generation is there, this rank must end just as quietly.
             self._storage.claim()
-            raise CheckpointError(
-                f"step {step} was not saved: rank {blame} could not do its part, its log says why; older checkpoints "
-                "are untouched"
-            )
+            why = f"rank {blame} could not do its part, its log says why; older checkpoints are untouched"
+            raise CheckpointError(f"step {step} was not saved: {why}")
         return saved
 
     def _publish(self, step: int, records: list[bytes]) -> tuple[str, int, tuple[int, ...]]:

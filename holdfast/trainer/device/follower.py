@@ -21,7 +21,7 @@ from holdfast.trainer.device.step_copy import StepCopy
 WRITTEN_TO = "something other than an optimizer changed an optimizer's tensors while they were copied"
 
 FEW = 4
-"""Two steps among so many that something wrote to, and all are copied aside from then on."""
+"""Number of steps within which a second write to a step while it is copied counts: later steps are copied aside."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 

@@ -60,7 +60,7 @@ class LayoutKey(NamedTuple):
 
     places: tuple[TensorPlace, ...]
     optimizers: tuple[tuple[int, ...], ...]
-    """Of each, which it is, and how many parameters and states it has: it may give some up, or take others over."""
+    """Identity of each optimizer, with its numbers of parameters and states, which may change."""
     shadows_all: bool
 
 

@@ -152,7 +152,7 @@ class Starting(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=
     stepped: GrowingSet = NO_NODES
     """Nodes whose ranks have made a step."""
     is_ahead: bool = False
-    """True once the ranks of one node are so many steps ahead that ranks without a step will not make any."""
+    """True once the ranks of one node are further ahead than ranks without a step could still follow."""
     moving: GrowingSet = NO_NODES
     """Nodes whose ranks go on without making steps."""
     finished: GrowingSet = NO_NODES

@@ -7,7 +7,7 @@ in order, so steps complete in order too. Some scripts report NaN for a rank tha
 before its first number is no reading.
 
 A loss that is not finite waits, for a moment, for what other nodes report of that step: a number that was reduced over
-all ranks is bad on all of them, and the order of the reports names nobody.
+all ranks is bad on all of them, so the order of the reports names no rank.
 
 A quantity that no rank reports by the library is read from the training logs, if there are any (ADR 10). A log may be
 late: its numbers show faults, but certify steps only if the library reports no quantity at all.

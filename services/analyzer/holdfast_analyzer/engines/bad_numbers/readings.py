@@ -41,7 +41,7 @@ class NumberFault(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     logged_step: int | None = None
     elsewhere: Literal["", "sound", "bad"] = ""
-    """What other nodes reported of that step; "": nothing."""
+    """State of the quantity at that step by the reports of other nodes; "": none."""
 
 
 class OpenStep(msgspec.Struct):
