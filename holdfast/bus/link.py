@@ -28,6 +28,8 @@ CONNECT_TIMEOUT_S = 2
 PING_S = 2
 """A connection whose peer answers none of three pings in a row is given up: silence is noticed within about 8 s."""
 ANSWER_TIMEOUT_S = 5.0
+BACKLOG_BYTES_MAX = 64 << 20
+"""Bytes of one subscription that wait to be taken: a node may send 8 MB at a time, faster than any service reads."""
 CLOSE_TIMEOUT_S = 2.0
 
 _UNAVAILABLE = 503
@@ -76,6 +78,8 @@ class Inflow:
     def __init__(self, link: Link, backlog_max: int | None) -> None:
         self._link = link
         self._backlog_max = backlog_max
+        self._bytes = 0
+        """Of what has not been taken, where there is a limit."""
         self._arrived: asyncio.Queue[Msg | _Drained | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._received_at = self._loop.time()
@@ -89,8 +93,12 @@ class Inflow:
             if message.reply or stalled:
                 self._arrived.put_nowait(_Drained(message.reply or stalled or ""))
             return
-        if self._backlog_max is not None and self._arrived.qsize() >= self._backlog_max:
-            self._arrived.get_nowait()
+        if self._backlog_max is not None:
+            self._bytes += _size(message)
+            while self._arrived.qsize() >= self._backlog_max or (
+                self._bytes > BACKLOG_BYTES_MAX and not self._arrived.empty()
+            ):
+                self._bytes -= _size(self._arrived.get_nowait())
         self._arrived.put_nowait(message)
 
     def put_first(self, messages: list[Msg]) -> None:
@@ -127,6 +135,8 @@ class Inflow:
             if isinstance(message, _Drained):
                 await self._link.send(message.reply, b"")
             elif message is not None:
+                if self._backlog_max is not None:
+                    self._bytes -= _size(message)
                 return message
 
     async def close(self) -> None:
@@ -137,6 +147,10 @@ class Inflow:
                 await self.subscription.unsubscribe()
             except nats.errors.Error:
                 pass  # closed or closing: the server forgets the subscription with the connection
+
+
+def _size(message: Msg | _Drained | None) -> int:
+    return wire_bytes(message.data, message.headers) if isinstance(message, Msg) else 0
 
 
 def is_control(message: Msg) -> bool:
@@ -356,7 +370,8 @@ class Link:
         return msgspec.json.decode(message.data, type=answer_type)
 
     async def subscribe(self, subject: str, queue: str = "", backlog_max: int | None = None) -> Inflow:
-        """Receive what is published on `subject` from now on; above `backlog_max` the oldest not taken are forgotten.
+        """Receive what is published on `subject` from now on; above `backlog_max`, or `BACKLOG_BYTES_MAX` in all, the
+        oldest not taken are forgotten.
 
         Raises LinkLost when the connection ended.
         """

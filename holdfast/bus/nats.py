@@ -214,7 +214,7 @@ class NatsBus:
             pass  # by contract nothing is sent while disconnected
 
     async def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
-        """A slow listener misses the oldest above 10,000."""
+        """A slow listener misses the oldest above 10,000, or 64 MiB."""
         attach = partial(_subscribe, subject=subject, backlog_max=LISTEN_BACKLOG_MAX)
         async with aclosing(self._connection.arriving(attach)) as messages:
             async for message in messages:
@@ -224,8 +224,8 @@ class NatsBus:
         return (await self._connection.link_now().answer(subject, body, timeout_s=timeout_s)).data
 
     async def serve(self, subject: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Several servers of one subject share its requests."""
-        attach = partial(_subscribe, subject=subject, queue="serve")
+        """Several servers of one subject share its requests. The oldest above 10,000, or 64 MiB, are not answered."""
+        attach = partial(_subscribe, subject=subject, queue="serve", backlog_max=LISTEN_BACKLOG_MAX)
         async with aclosing(self._connection.arriving(attach)) as messages:
             async for message in messages:
                 if _is_request(message):

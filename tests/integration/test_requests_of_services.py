@@ -12,10 +12,12 @@ from bus_worlds import WITHIN_S, unique
 from servers import NatsServer
 
 from holdfast.bus import BusError, NoResponder
-from holdfast.bus.accounts import SERVICES
+from holdfast.bus import link as link_module
+from holdfast.bus.accounts import SERVICES, node_user
 from holdfast.bus.link import Link
 from holdfast.bus.nats import NatsBus, connect
 from holdfast.requests import ANALYZER_REQUESTS, CODE_REQUESTS, CONTROLLER_REQUESTS, STANDBY_REQUESTS
+from holdfast.subjects import stream_info_subject
 
 pytestmark = pytest.mark.integration
 
@@ -123,6 +125,41 @@ async def _consumer(link: Link, config: dict[str, object]) -> str:
 async def _api(link: Link, request: str, body: dict[str, object]) -> None:
     answer = await link.answer(f"$JS.API.{request}", msgspec.json.encode(body) if body else b"")
     assert b'"error"' not in answer.data, answer.data
+
+
+async def test_a_node_that_asks_without_end_takes_no_memory_of_the_controller(
+    guarded: NatsServer, operator: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "BACKLOG_BYTES_MAX", 2_000_000)
+    bus = await connect(guarded.url_of("controller"), "c", timeout_s=WITHIN_S)
+    asked, began, goes_on = 0, asyncio.Event(), asyncio.Event()
+
+    async def answer(_: bytes) -> bytes:
+        nonlocal asked
+        asked += 1
+        began.set()
+        await goes_on.wait()
+        return b"done"
+
+    serving_it = asyncio.create_task(bus.serve(CODE_REQUESTS, answer))
+    node = await Link.open(guarded.url_of(node_user("n1")), "n1")
+    waiting = asyncio.create_task(asked_by_operator(operator, CODE_REQUESTS))
+    await began.wait()
+    for _ in range(40):
+        await node.send(CODE_REQUESTS, bytes(500_000), reply=node.new_inbox())
+    await node.answer(stream_info_subject("EVIDENCE"), b"")
+    # What comes after them is there, so they are.
+    heard = asyncio.create_task(anext(aiter(bus.listen("holdfast.v1.heartbeat.n9"))))
+    while not heard.done():
+        await operator.broadcast("holdfast.v1.heartbeat.n9", b"")
+        await asyncio.sleep(0.01)
+    goes_on.set()
+    await waiting
+    await asked_by_operator(operator, CODE_REQUESTS)
+    assert asked < 10
+    serving_it.cancel()
+    await bus.close()
+    await node.close()
 
 
 async def test_the_historian_brings_the_analyzer_its_models(guarded: NatsServer, operator: NatsBus) -> None:

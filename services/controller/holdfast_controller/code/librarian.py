@@ -91,8 +91,8 @@ class Librarian:
             await self._offer(request.version)
 
     async def _keep(self, version: str) -> None:
-        self._stored_at[version] = time.monotonic()
         if await self._held(version) is not None:
+            self._stored_at[version] = time.monotonic()
             return
         body = (await self._bus.get_objects(CODE_BUCKET, [version])).get(version)
         if body is None:
@@ -113,6 +113,8 @@ class Librarian:
             )
         await self._shelf.put_manifest(version, body)
         self.manifests[version] = manifest
+        # Not before: any node may ask for versions that exist nowhere.
+        self._stored_at[version] = time.monotonic()
         if len(missing) == len(manifest.digests):
             # All of it has just been published by who made it.
             self._offered[version] = time.monotonic()
