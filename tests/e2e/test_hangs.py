@@ -49,7 +49,7 @@ def test_a_stopped_rank_is_named_and_started_again_and_costs_no_machine(holdfast
     # The analyzer may look once more meanwhile.
     holdfast.until("the look is recorded", lambda: any(it.get("asked_by") for it in holdfast.events(job, "job_traced")))
     shown = holdfast.command("hang", job.name).stdout
-    assert "the job makes progress" in shown and "STANDS IN" in shown
+    assert "the job makes progress" in shown and "IS IN" in shown
     refused = holdfast.command("hang", "no-such-job", check=False)
     assert refused.returncode == 2 and "no agent reports a job no-such-job that trains" in refused.stderr
     job.finish()

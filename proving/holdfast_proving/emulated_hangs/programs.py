@@ -28,7 +28,7 @@ class Op:
 
     With a `role` it is a collective of the rank's group of that role, or point-to-point with the neighbour `prev` or
     `next`. Without, the host waits there for the device (`sync`), or does something of its own. `place` names the stack
-    of a host that stands there.
+    of a host that waits there.
     """
 
     place: str

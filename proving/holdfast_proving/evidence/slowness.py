@@ -161,7 +161,7 @@ class SlowAnswers:
     def _hold(
         self, training: Training, run: Run, order: SlowOrder, tests: SlowTests, late: frozenset[str] = frozenset()
     ) -> None:
-        """Multiply matrices on the ranks under test, while training stands still; those of `late` machines are not
+        """Multiply matrices on the ranks under test, while training is paused; those of `late` machines are not
         held, and say so once it is too late."""
         if not run.is_stepping:
             return
@@ -204,7 +204,7 @@ class SlowAnswers:
             self._agenda.after(max(took_s, left_s), partial(tested, sorted(late), is_held=False))
 
     def _transfer(self, training: Training, run: Run, order: SlowOrder, tests: SlowTests) -> None:
-        """Send between pairs of nodes, pass after pass, while training still stands."""
+        """Send between pairs of nodes, pass after pass, while training is still paused."""
         if not run.is_stepping or tests.passes_at is None:
             return
         over_s = seconds_of(tests.passes_at) + len(tests.passes) * tests.pass_s

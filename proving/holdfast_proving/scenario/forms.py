@@ -24,7 +24,7 @@ CROWDED = "crowded"
 """A slowness of a host, whose nodes share its processors with other processes: one of the nodes is late by chance."""
 
 ASLEEP = "asleep"
-"""A silence that is one for the services, as they stand still."""
+"""A silence of all nodes because the services themselves are stopped."""
 
 FORMS: dict[str, tuple[str, ...]] = {
     "hang": (*HANG_FORMS, *PUBLISHED),

@@ -1,7 +1,7 @@
 """True faults applied to the world: when they begin and end, what they do to machines and jobs, when they show again.
 
-A lasting fault shows after a training time of its own: while its machine trains no job, or the job stands still, that
-time does not pass.
+A lasting fault shows after a training time of its own: while its machine trains no job, or the job makes no progress,
+that time does not pass.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class Training:
         if run.began_s is None:
             return -1
         until_s = self.agenda.seconds if run.halted_s is None else run.halted_s
-        # While training stands still, the mark lies ahead.
+        # While training is paused, the mark lies ahead.
         return run.mark_step + max(0, int((until_s - run.mark_s) / (self.plan.step_s * run.slowdown) + 1e-9))
 
     def when(self, run: Run, step: float) -> float:

@@ -76,7 +76,7 @@ def _in_words(finding: JobTraced) -> list[str]:
     head = f"job {cell(finding.job)}, generation {finding.generation}"
     lines = [f"{head}: {finding.processes} processes in {finding.took_s:.1f} s", ""]
     rows = [(place.kind, place.count, _ranks(place.ranks), _location(place)) for place in finding.places]
-    lines += render(["KIND", "COUNT", "RANKS", "STANDS IN"], rows).splitlines()
+    lines += render(["KIND", "COUNT", "RANKS", "IS IN"], rows).splitlines()
     for place in finding.places:
         if not place.is_usual and place.stack:
             whose = "" if place.kind == "rank" else f"{cell(place.kind)} of "
