@@ -46,7 +46,7 @@ def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> 
     if coming is not None and (made := _made(plan, coming, kept, event.step - (lead or 0))) is not None:
         if made <= event.step:
             held, coming = HeldStep(generation=plan.generation, step=made), None
-    elif coming is not None and lead is not None and event.newest_step >= coming + 2 * lead:
+    elif coming is not None and lead is not None and event.newest_step >= first_made(coming, kept) + 2 * lead:
         coming = None
     if coming is None and lead is not None:
         coming = ceil((event.newest_step + lead) / plan.named_every) * plan.named_every
@@ -85,6 +85,14 @@ def made_by_all(plan: JobBackups, coming: int, kept: Mapping[int, int]) -> int |
     """Return the step that was made for the coming one, if all senders have the same one twice."""
     steps = {kept.get(rank, -1) for rank in senders(plan)}
     return steps.pop() if len(steps) == 1 and min(steps) >= coming else None
+
+
+def first_made(coming: int, kept: Mapping[int, int]) -> int:
+    """Return the step that was made for the coming one, as far as any node has reported it; else the number itself.
+
+    A script that keeps one step in a hundred makes it long after that number: other nodes' reports are still to come.
+    """
+    return min((step for step in kept.values() if step >= coming), default=coming)
 
 
 def _made(plan: JobBackups, coming: int, kept: Mapping[int, int], long_certified: int) -> int | None:

@@ -18,7 +18,7 @@ from math import ceil
 import msgspec
 
 from holdfast.events import KeepingInterrupted
-from holdfast_ckpt.plan.certified import made_by_all, senders
+from holdfast_ckpt.plan.certified import first_made, made_by_all, senders
 from holdfast_ckpt.plan.lead_time import lead_steps
 from holdfast_ckpt.plan.records import CertifiedSteps, HeldShards, HeldStep, JobBackups
 
@@ -44,7 +44,7 @@ def advance(
         if _awaits_certification(plan, newest_step, known, lead):
             return plan
         coming, complete = None, HeldStep(generation=plan.generation, step=made)
-    elif coming is not None and newest_step >= coming + GIVEN_UP_LEADS * lead:
+    elif coming is not None and newest_step >= first_made(coming, kept) + GIVEN_UP_LEADS * lead:
         coming = None  # a node missed the order
     if coming is None:
         # Reports are two seconds old, and the order must arrive before the step is made.

@@ -77,6 +77,18 @@ def test_what_vaults_are_told_to_keep_is_a_step_that_will_be_there() -> None:
     assert complete.advance(msgspec.structs.replace(timed, every=1), 100, {}, None, "d").coming == 112
 
 
+def test_a_script_that_keeps_one_step_in_a_hundred_has_a_step_that_all_nodes_keep_twice() -> None:
+    """The first node's report comes long after the number that was named, and the second's after it."""
+    named = complete.advance(msgspec.structs.replace(Scene().plan, step_s=1.0), 100, {0: 100, 1: 100}, None, "d")
+    assert named.coming == 112
+    waiting = complete.advance(named, 200, {0: 200, 1: 100}, None, "d")
+    assert waiting.coming == 112
+    both = complete.advance(waiting, 200, {0: 200, 1: 200}, None, "d")
+    assert both.complete is not None and both.complete.step == 200
+    # A node that has not made it by the next one is not waited for.
+    assert complete.advance(waiting, 300, {0: 200, 1: 100}, None, "d").coming == 312
+
+
 def test_only_newer_reports_of_this_generation_count_and_the_next_one_keeps_every_step_again() -> None:
     scene = Scene()
     scene.take(spaced(8, 96))
