@@ -18,9 +18,27 @@ class NotRegistered(RuntimeError):
     """The driver does not pin this memory; the message is its reason."""
 
 
+class DeviceEvent(Protocol):
+    """An event of the device; `record` and `wait` are for this thread's current stream."""
+
+    def record(self) -> None: ...
+
+    def wait(self) -> None:
+        """Have the stream wait."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait, without the interpreter's lock."""
+        ...
+
+
 class Adapter(Protocol):
     can_register: bool
     """Memory that another process made can be pinned here."""
+
+    def event(self, device: torch.device) -> DeviceEvent:
+        """Return an event that a thread of the host waits for without taking a processor, where there are such."""
+        ...
 
     def register(self, address: int, nbytes: int) -> None:
         """Pin host memory, so that copies from the device go straight there. Raises NotRegistered."""
@@ -48,6 +66,10 @@ class Cuda:
     def _runtime(self) -> Any:
         # Not before it is needed: a context is made for the device that is current then.
         return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+    def event(self, device: torch.device) -> DeviceEvent:
+        # `torch.Event` drops `blocking`, and a host that waits for one spins.
+        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def register(self, address: int, nbytes: int) -> None:
         # An error that is not looked at shows up in the next call of anyone.
@@ -82,6 +104,9 @@ class ByModule:
         self._unregister = getattr(module, "unregister_host", None)
         self.can_register = self._register is not None and self._unregister is not None
         self._device_type = device_type
+
+    def event(self, device: torch.device) -> DeviceEvent:
+        return torch.Event(device)
 
     def register(self, address: int, nbytes: int) -> None:
         if self._register is None:

@@ -31,7 +31,7 @@ from holdfast.node.machine import Machine
 from holdfast.node.vault.messages import PersistTo, ShardName
 from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.device import StepSkipped, Unfit, gate
-from holdfast.trainer.device.adapters import accelerator_type, adapter_of
+from holdfast.trainer.device.adapters import DeviceEvent, accelerator_type, adapter_of
 from holdfast.trainer.device.checks import EVERY, INTERVAL_VARIABLE, Check, Writes, interval, is_checked
 from holdfast.trainer.device.copy_plan import SHADOW, Copy
 from holdfast.trainer.device.fill_link import FillLink
@@ -81,7 +81,7 @@ class DeviceCopies:
         self._stream: torch.Stream | None = None
         self._follower: Follower | None = None
         self._ring: Ring | None = None
-        self._events: list[torch.Event] = []
+        self._events: list[DeviceEvent] = []
         self._laid: Layout | None = None
         self._described: bytes | None = None
         """The index that the vault has."""
@@ -181,7 +181,7 @@ class DeviceCopies:
         follower.follow(copy)
         if laid.plan.awaited is not None:
             copy.wait_begun(laid.plan.awaited)
-            torch.accelerator.current_stream().wait_event(copy.events[laid.plan.awaited])
+            copy.events[laid.plan.awaited].wait()
         if room.is_settled and self._stream is not None:
             self._landings.pin_later(copy.landing, self._stream)
         if room.waits:
@@ -272,7 +272,7 @@ class DeviceCopies:
         copy.parts = [_part(it, tensors, shadow) for it in plan.copies]
         copy.writes = Writes([tensors[index] for index in plan.of(Guard.GATED)], copy.parts)
         while len(self._events) < len(plan.marks):
-            self._events.append(torch.Event(training.device))
+            self._events.append(self._adapter.event(training.device))
         copy.events = self._events[: len(plan.marks)]
         _wait_for_training(own, training)
         self.is_direct = copy.landing.is_pinned
@@ -292,14 +292,14 @@ class DeviceCopies:
             for mark, event in zip(plan.marks, copy.events, strict=True):
                 for number in range(done, mark.copies):
                     targets[number].copy_(copy.parts[number], non_blocking=True)
-                event.record(own)
+                event.record()
                 done = mark.copies
         finally:
             torch.accelerator.set_stream(training)
         copy.all_begun()
 
     def _ring_of(self, device: torch.device) -> Ring:
-        self._ring = self._ring or Ring(device, self._sizes.slice_bytes)
+        self._ring = self._ring or Ring(lambda: self._adapter.event(device), self._sizes.slice_bytes)
         return self._ring
 
     def _drop_link(self) -> None:

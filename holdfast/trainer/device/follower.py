@@ -16,6 +16,7 @@ import torch
 
 from holdfast.node.frames import WireError
 from holdfast.trainer.device import FillRefused
+from holdfast.trainer.device.adapters import DeviceEvent
 from holdfast.trainer.device.step_copy import StepCopy
 
 WRITTEN_TO = "something other than an optimizer changed an optimizer's tensors while they were copied"
@@ -114,7 +115,7 @@ class Follower:
         except WireError as error:
             self._lose(step, error)
 
-    def _wait(self, end: torch.Event | torch.Stream) -> None:
+    def _wait(self, end: DeviceEvent | torch.Stream) -> None:
         """Wait until the device has come there."""
         end.synchronize()
 
@@ -124,7 +125,7 @@ class Follower:
 
         def begun(copies: int) -> None:
             if (index := at.get(copies)) is not None:
-                step.events[index].record(self._stream)
+                step.events[index].record()
                 step.begun[index].set()
 
         def come(copies: int) -> None:

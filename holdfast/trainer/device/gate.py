@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.trainer.checkpoint.layout.dtensors import local_of
-from holdfast.trainer.device.adapters import Adapter
+from holdfast.trainer.device.adapters import Adapter, DeviceEvent
 
 
 class Owned(NamedTuple):
@@ -34,7 +34,7 @@ class Gate:
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
-        self._event: torch.Event | None = None
+        self._event: DeviceEvent | None = None
         self._is_recorded: threading.Event | None = None
         self._on_pass: Callable[[], None] | None = None
         self._opened = threading.Event()
@@ -46,7 +46,7 @@ class Gate:
 
     def shut(
         self,
-        event: torch.Event,
+        event: DeviceEvent,
         is_recorded: threading.Event | None = None,
         on_pass: Callable[[], None] | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class Gate:
             before = _timed(stream) if is_timed else None
             if is_recorded is not None:
                 is_recorded.wait()
-            stream.wait_event(event)
+            event.wait()
             if before is not None:
                 self._waited = before, _timed(stream)
         on_pass, self._on_pass = self._on_pass, None

@@ -10,17 +10,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from holdfast.trainer.device.adapters import DeviceEvent
 from holdfast.trainer.device.copy_plan import CopyPlan
 
 SLOTS = 4
 
 
 class Ring:
-    def __init__(self, device: torch.device, slot_bytes: int, slots: int = SLOTS) -> None:
+    def __init__(self, event: Callable[[], DeviceEvent], slot_bytes: int, slots: int = SLOTS) -> None:
         """Raises RuntimeError: no memory can be pinned."""
         self._slots = [torch.empty(slot_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(slots)]
         self.slot_bytes = slot_bytes
-        self._events = [torch.Event(device) for _ in range(slots)]
+        self._events = [event() for _ in range(slots)]
         self._sent = 0
 
     def copy(
@@ -42,7 +43,7 @@ class Ring:
             if number < len(parts):
                 slot = number % count
                 self._slots[slot][: plan.copies[number].nbytes].copy_(parts[number], non_blocking=True)
-                self._events[slot].record(torch.accelerator.current_stream())
+                self._events[slot].record()
                 on_begun(number + 1)
 
     def send(self, part: torch.Tensor, target: torch.Tensor) -> None:
@@ -53,7 +54,7 @@ class Ring:
         buffer = self._slots[slot][: part.numel()]
         buffer.copy_(part)
         target.copy_(buffer, non_blocking=True)
-        self._events[slot].record(torch.accelerator.current_stream())
+        self._events[slot].record()
         self._sent += 1
 
     def _bring_on(self, number: int, targets: Sequence[torch.Tensor]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from holdfast.trainer.device.adapters import DeviceEvent
 from holdfast.trainer.device.checks import Check, Writes
 from holdfast.trainer.device.copy_plan import CopyPlan
 from holdfast.trainer.device.fill_link import FillLink
@@ -22,7 +23,7 @@ class StepCopy:
         self.plan = plan
         self.parts: Sequence[torch.Tensor] = ()
         """Tensors that are copied, as bytes. They are held: freed memory could be overwritten before it is copied."""
-        self.events: list[torch.Event] = []
+        self.events: list[DeviceEvent] = []
         """Events that are recorded at the marks of the plan, one for each."""
         self.ring: Ring | None = None
         """Ring that the copies go through and have not begun to; None: none."""
