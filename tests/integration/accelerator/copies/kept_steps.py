@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -200,7 +200,7 @@ def kept(
         if pinned == "never":
             stack.enter_context(mock.patch.object(torch.sim, "register_host", None))  # type: ignore[attr-defined]
         elif pinned == "at once":
-            stack.enter_context(mock.patch.object(Landings, "of", _pinned_at_once))
+            stack.enter_context(pinned_at_once())
         stack.enter_context(mutated(mutant))
         if is_full:
             stack.enter_context(mock.patch.object(lay_out, "free_bytes", return_value=0))
@@ -242,6 +242,11 @@ def kept(
         _read_back(steps, truth, copies, reader, result)
         result.skipped.extend(range(copies.skipped))
     return result
+
+
+def pinned_at_once() -> AbstractContextManager[object]:
+    """Have the vault's memory pinned from the first step on."""
+    return mock.patch.object(Landings, "of", _pinned_at_once)
 
 
 def _pinned_at_once(known: Landings, descriptor: int, nbytes: int) -> Landing:

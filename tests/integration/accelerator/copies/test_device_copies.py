@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.accelerator.children import Accelerators, on_accelerator
-from tests.integration.accelerator.copies import kept_steps
+from tests.integration.accelerator.copies import kept_chunks, kept_steps
 from tests.integration.accelerator.copies.kept_steps import DIRECT_MIN, Mutant, kept, replace_everything, write_late
 from tests.integration.accelerator.trainings import Optimizing
 from tests.integration.vault_process import UNTIL_TORN_DOWN, vault
@@ -67,6 +67,19 @@ def test_a_wait_that_is_left_out_tears_steps_which_are_whole_with_it(
         assert not whole.torn and len(whole.sealed) == STEPS
         torn = accelerators.call(SHOWING[mutant], directory, seed=seed, mutant=mutant)
         assert torn.torn, torn
+
+
+@pytest.mark.parametrize("is_ring", [False, True], ids=["direct", "ring"])
+def test_bytes_that_come_are_reported_or_are_let_go_in_a_wrong_order_tear_steps(
+    accelerators: Accelerators, directory: Path, is_ring: bool
+) -> None:
+    """The vault hashes chunks behind the copies, so such a mutant breaks a seal, if it does not tear the step."""
+    for seed in SEEDS:
+        assert accelerators.call(kept_chunks.kept, directory, is_ring=is_ring, seed=seed) == []
+        for mutant in kept_chunks.Mutant:
+            if (mutant in kept_chunks.OF_RING) == is_ring:
+                torn = accelerators.call(kept_chunks.kept, directory, mutant, is_ring=is_ring, seed=seed)
+                assert torn, mutant
 
 
 # Without a wait for training the shadows are found wrong, too: from then on nothing is copied in this way any more.
