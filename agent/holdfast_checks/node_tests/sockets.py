@@ -21,6 +21,7 @@ from holdfast_checks.result import StageResult, StageTask, failed, passed, skipp
 SYMPTOM = Symptom.NETWORK_ERROR.value
 SENT_BYTES = 256 * 1024
 CONNECT_S = 3.0
+POLL_S = 0.1
 ANSWER_S = 1.0
 """Part of the limit for reporting which neighbours did not come."""
 
@@ -31,8 +32,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
     context, limit_s = task.context, max(task.stage.limit_s - ANSWER_S, task.stage.limit_s / 2)
     end = time.monotonic() + limit_s
     try:
-        # A store that cannot be reached is tried for longer than a warm-up may take.
-        socket.create_connection((context.store_host, context.store_port), timeout=min(CONNECT_S, limit_s)).close()
+        _await_store(context.store_host, context.store_port, end)
         store = PrefixStore(f"warm-up/{context.run}", meeting.connect(context, limit_s))
         with socket.create_server((context.options["address"], 0), backlog=16) as listener:
             threading.Thread(target=_serve, args=(listener,), daemon=True).start()
@@ -47,6 +47,23 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
         where = f"{context.store_host}:{context.store_port}"
         return [failed(SYMPTOM, f"the store of the generation on the first node ({where}) cannot be used: {error}")]
     return results
+
+
+def _await_store(host: str, port: int, end: float) -> None:
+    """Return once the store can be reached; raise OSError if it cannot be.
+
+    torch would try for longer than a warm-up may take. A node that refuses is there, and may not have come so far yet.
+    """
+    while True:
+        left_s = max(0.1, end - time.monotonic())
+        try:
+            socket.create_connection((host, port), timeout=min(CONNECT_S, left_s)).close()
+        except ConnectionRefusedError:
+            if time.monotonic() + POLL_S >= end:
+                raise
+            time.sleep(POLL_S)
+        else:
+            return
 
 
 def _meet(store: Store, rank: int, end: float) -> StageResult:

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.engines.checks.checks_verdict import SuspectNode, UnresolvedNodes, judge_checks
 from holdfast.engines.checks.folding import unfolded
 from holdfast.engines.checks.pairs import Pair
+from holdfast.engines.checks.suites import MEETING
 from holdfast.events import DiagnosticResult
 from holdfast.events.parts.job import JobSpec
 from holdfast.events.parts.ranks import FoldedResult
@@ -105,6 +106,9 @@ def judge_warm_up(
     not train with the others before. `broken_before`: connections that failed in the same incident."""
     known = [result for result in unfolded(results) if result.node in set(nodes)]
     answered = [node for node in nodes if any(result.node == node for result in known)]
+    # The store is on the first node: if that has not answered, it may only be late.
+    is_store_late = bool(nodes) and nodes[0] not in answered
+    known = [it for it in known if not (is_store_late and it.test == MEETING and it.status == "failed")]
     known, shared = _compared_paths(known, answered)
     verdict = judge_checks(nodes, known)
     if verdict.capped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,9 +15,11 @@ import msgspec
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
+from holdfast.engines.checks.suites import Stage
 from holdfast.engines.checks.warm_up import JobPath, WarmUpPlan
 from holdfast_checks import warm_up
 from holdfast_checks.node_tests import sockets
+from holdfast_checks.result import StageTask, WorkerContext
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -124,6 +127,49 @@ def test_a_neighbour_that_does_not_come_shows_nothing_and_one_that_refuses_fails
     told = {tuple(one.get("peers", ())): one.get("status", "passed") for one in found}
     assert told == {("node-1",): "failed", (): "skipped"}
     assert "Connection refused" in found[0]["detail"]
+
+
+def test_a_store_that_comes_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    refused, stores = threading.Event(), list[TCPStore]()
+
+    def come_late() -> None:
+        assert refused.wait(30)
+        stores.append(TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False))
+        stores[0].set("warm-up/j/1/at/1", "node-1 127.0.0.1 1")
+        stores[0].set("warm-up/j/1/done/1", "1")
+
+    class Connecting:
+        """The module as it is, and what notices that a connection was refused."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(socket, name)
+
+        def create_connection(self, *args: Any, **named: Any) -> socket.socket:
+            try:
+                return socket.create_connection(*args, **named)
+            except ConnectionRefusedError:
+                refused.set()
+                raise
+
+    thread = threading.Thread(target=come_late)
+    thread.start()
+    context = WorkerContext(
+        run="j/1",
+        node="node-0",
+        node_rank=0,
+        nodes=2,
+        workers=1,
+        store_host="127.0.0.1",
+        store_port=port,
+        burn_s=0.02,
+        options={"address": "127.0.0.1"},
+    )
+    monkeypatch.setattr(sockets, "socket", Connecting())
+    (found,) = sockets.run(StageTask(context=context, stage=Stage(test="sockets", limit_s=30.0)), lambda: None)
+    thread.join()
+    assert found.peers == ("node-1",)
 
 
 def test_a_store_that_is_not_reached_is_the_meeting() -> None:

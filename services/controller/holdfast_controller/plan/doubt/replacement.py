@@ -92,7 +92,8 @@ def _narrow(draft: JobDraft, replacement: Replacement, free: int, why: str) -> N
         draft.release((), "they are not needed to replace a node any more", withdraws_claim=True)
         return
     if failure.of_warm_up and not free:
-        reason = f"{failure.text}; {', '.join(failure.group)} stay for now: {why}"
+        stays = "stays" if len(failure.group) == 1 else "stay"
+        reason = f"{failure.text}; {', '.join(failure.group)} {stays} for now: {why}"
         draft.release((), reason, withdraws_claim=True)
         draft.emit(Withheld, mechanism=NO_REPLACEMENT, rung=Rung.EVICT, node=failure.node, reason=reason)
         draft.update(unfit=draft.state.unfit | dict.fromkeys(failure.group, failure))

@@ -85,6 +85,12 @@ def test_a_node_that_cannot_reach_the_store_is_named() -> None:
     assert named(judge_warm_up("abc", results)) == ["c"]
 
 
+def test_a_first_node_that_is_late_with_the_store_is_not_named() -> None:
+    late = [result(node, "meeting", "failed", detail="Connection refused") for node in "bcd"]
+    assert named(judge_warm_up("abcd", late)) == []
+    assert named(judge_warm_up("abcd", [*late, result("a", "end")])) == ["a"]
+
+
 def test_of_two_ends_the_newcomer_is_at_fault() -> None:
     ring = [meets("a", "b"), meets("b", "c"), meets("c", "d", "failed"), meets("d", "a")]
     assert named(judge_warm_up("abcd", ring, {"d"})) == ["d"]
