@@ -20,6 +20,7 @@ _MIB = 1024 * 1024
 
 
 def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | None, rack: str) -> NodeFacts:
+    """Return the facts that a node registers with."""
     return NodeFacts(
         address=address,
         hostname=socket.gethostname(),
@@ -34,6 +35,7 @@ def node_facts(address: str, store_ports: tuple[int, ...], vault_port: int | Non
 
 
 def self_check(directory: Path, zygote: Welcome) -> tuple[CheckResult, ...]:
+    """Return the results of the check before a registration: disk, memory, zygote and ports for stores."""
     return (
         _disk(directory),
         _at_least("memory", memory_of_machine()[0], MEMORY_FREE_BYTES_MIN, "available"),

@@ -25,6 +25,7 @@ def registration(
 
 
 def code_in_place(node: str, brought: FetchedCode, now: datetime) -> Event:
+    """Return the event that a version of the code is on this node."""
     need = brought.need
     return CodeInPlace(
         id=uuid7(),

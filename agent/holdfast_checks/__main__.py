@@ -33,6 +33,7 @@ class NotReported(OSError):
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Run the checks of one node; ranks other than local rank 0 return at once."""
     options = _parser().parse_args(argv)
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return

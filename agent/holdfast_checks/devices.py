@@ -12,6 +12,7 @@ from holdfast_checks.result import WorkerContext
 
 
 def device_of(context: WorkerContext) -> torch.device:
+    """Return the worker's device, and make a GPU the current one."""
     if torch.cuda.is_available():
         device = torch.device("cuda", context.worker % torch.cuda.device_count())
         torch.cuda.set_device(device)

@@ -19,6 +19,7 @@ class VaultLimits(NamedTuple):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the limits and of TLS to a parser."""
     parser.add_argument("--memory-bytes", type=int, default=0, help="memory for all shards; 0: what the machine has")
     parser.add_argument(
         "--memory-steps",

@@ -23,6 +23,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> None:
+    """Run the vault until a signal stops it, or until no agent and no rank has been there for `--orphan-s`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state-dir", type=Path, required=True, help="directory in which the ranks find its socket")
     parser.add_argument("--copy-threads", type=int, default=1, help="number of threads that copy one rank's state")

@@ -40,6 +40,7 @@ _MESSAGE_BYTES_MAX = BODY_BYTES_MAX + (64 << 10)
 
 
 def stream_config(spec: StreamSpec) -> dict[str, Any]:
+    """Return the configuration of a stream as JetStream's API takes it."""
     return {
         "name": spec.name,
         "subjects": list(spec.subjects),

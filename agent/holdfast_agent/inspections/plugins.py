@@ -61,6 +61,8 @@ class Command:
 
 
 def answer_of(output: str, code: int) -> Reading:
+    """Return the reading from a check's output and exit code; the check may print JSON or one line as Nagios plugins
+    do."""
     text = output.strip()
     first = text.partition("\n")[0].partition("|")[0].strip()
     if code not in (_OK, _WARNING, _CRITICAL):

@@ -133,6 +133,7 @@ def with_device(ring: RankTrace, device: RankTrace) -> RankTrace:
 
 
 def without(trace: RankTrace, groups: Collection[str]) -> RankTrace:
+    """Return the trace without these process groups."""
     return msgspec.structs.replace(
         trace,
         groups=tuple(group for group in trace.groups if group.name not in groups),

@@ -171,6 +171,7 @@ def _texts(report: RankReport) -> dict[str, str]:
 
 
 def described_model(report: RankReport) -> ModelDescription | None:
+    """Return a rank's description of its model; None if the report is another one, or cannot be understood."""
     if report.kind != "model":
         return None
     try:

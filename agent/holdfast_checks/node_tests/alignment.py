@@ -45,6 +45,8 @@ def shapes(workers: int) -> tuple[Shape, ...]:
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Compute the same step several times on one device, and report the digest, or that the device contradicts
+    itself."""
     be_exact()
     begin()
     device = device_of(task.context)
@@ -57,6 +59,7 @@ def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
 
 
 def run_parallel(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Compute the step on several devices of the node together; worker 0 reports the digest."""
     be_exact()
     begin()
     context, forms = task.context, shapes(task.context.workers)

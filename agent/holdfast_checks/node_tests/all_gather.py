@@ -29,6 +29,7 @@ GPU_SYMPTOM = "infiniband_error"
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Gather data with the partner node of this round, and report whether it arrived unchanged and in time."""
     context = task.context
     partner = partner_of(context.node_rank, task.stage.pairs)
     if partner is None:

@@ -44,6 +44,7 @@ class DcgmResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Run `dcgmi diag` and report each of its tests; skipped if it is not installed."""
     begin()
     tool = shutil.which(TOOL)
     if tool is None:

@@ -21,6 +21,7 @@ PART = "disk-check-"
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Write and read a file in each directory of the job and the node, and report the result of each."""
     begin()
     context = task.context
     # A directory in a store (`s3://...`) is on none of this node's disks.

@@ -16,6 +16,7 @@ SYMPTOM = Symptom.FILESYSTEM_MOUNT.value
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Report whether the worker's path is there, answers and can be used as the job uses it."""
     begin()
     path, use = Path(task.context.options["path"]), task.context.options["use"]
     try:

@@ -23,6 +23,7 @@ SYMPTOM = Symptom.PLUGIN_FAILED.value
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Run the site's own tests, and report their results; skipped if there are none."""
     begin()
     found = [_call(point) for point in metadata.entry_points(group=GROUP)]
     directory = os.environ.get(DIRECTORY_VARIABLE, "")

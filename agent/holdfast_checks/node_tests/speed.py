@@ -22,6 +22,8 @@ TURN_S = 0.2
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Report the rate of matrix products on the worker's device, in GFLOP/s of wall-clock time (median of some
+    turns)."""
     be_exact()
     begin()
     device = device_of(task.context)

@@ -20,6 +20,7 @@ _DEFAULT_MODE = 0
 
 
 def run(task: StageTask, begin: Callable[[], None]) -> Sequence[StageResult]:
+    """Copy bytes to the device and back, multiply small matrices, and report what is wrong."""
     if not _is_shareable(task.context.worker):
         # The rank that starts meanwhile would find it taken.
         return [skipped("the GPU is in exclusive mode", device=f"GPU {task.context.worker}")]

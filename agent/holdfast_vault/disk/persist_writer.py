@@ -58,6 +58,7 @@ class _Damage(Exception):
 
 
 def run(task: PersistTask) -> Iterator[PersistOutcome]:
+    """Write the steps of a task, and yield the outcome of each."""
     reported: set[int] = set()
     try:
         for outcome in _outcomes(task):

@@ -46,6 +46,7 @@ class Pins(NamedTuple):
 
 
 def pins_of(order: BackupOrder) -> Pins:
+    """Return the steps that a backup order pins in memory."""
     certified = coming = complete = frozen = None
     if order.certified_step is not None:
         certified = StepMark(order.certified_generation, order.certified_step)

@@ -32,6 +32,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def typed_bytes(context: click.Context, option: click.Parameter, value: str) -> int:
+    """Return a typed size such as 500MB in bytes. Raises BadParameter."""
     match = _TYPED.fullmatch(value.strip())
     if match is None or not (size := int(float(match[1]) * 1000 ** " kmgtp".index(match[2].lower() or " "))):
         raise click.BadParameter(f"{value!r} is not a size: write 500MB or 5GB", context, option)

@@ -15,6 +15,7 @@ STEP_MULTIPLE = 20.0
 
 
 def lasting_phases(facts: Facts) -> Iterator[Finding]:
+    """Yield jobs that have waited for nodes, or been in one phase, for too long."""
     for job in facts.database.jobs if facts.database else ():
         if job.phase == "claiming" and job.unchanged_s > CLAIM_S_MAX:
             yield _waits_for_nodes(job)
@@ -48,6 +49,7 @@ def lasting_phases(facts: Facts) -> Iterator[Finding]:
 
 
 def users_of_ranks(facts: Facts) -> Iterator[Finding]:
+    """Yield jobs whose ranks run as root, or as different users on different nodes."""
     for job in facts.database.jobs if facts.database else ():
         if job.root_because:
             yield warning(
@@ -55,7 +57,7 @@ def users_of_ranks(facts: Facts) -> Iterator[Finding]:
                 about=job.job,
                 what=f"its script runs as root and may do everything on its machines: {job.root_because}",
                 cure="open it to other users and submit the job again; if that is meant so, `holdfast up --run-as "
-                "agent` or [jobs] run_as says it (docs/security.md)",
+                "agent` or [jobs] run_as sets it (docs/security.md)",
             )
         if len(job.users) > 1:
             named = " and ".join(user or "the agent's user" for user in sorted(job.users))
@@ -69,6 +71,7 @@ def users_of_ranks(facts: Facts) -> Iterator[Finding]:
 
 
 def slow_without_checkpoints(facts: Facts) -> Iterator[Finding]:
+    """Yield jobs that are slow and cannot be restarted, since they have no checkpoints."""
     for job in facts.database.jobs if facts.database else ():
         if job.slow_because:
             yield warning(
@@ -80,6 +83,7 @@ def slow_without_checkpoints(facts: Facts) -> Iterator[Finding]:
 
 
 def kept_for_lack_of_others(facts: Facts) -> Iterator[Finding]:
+    """Yield nodes that are probably broken and stay, since no other node can replace them."""
     for job in facts.database.jobs if facts.database else ():
         for why in job.unreplaced:
             yield warning(
@@ -92,6 +96,7 @@ def kept_for_lack_of_others(facts: Facts) -> Iterator[Finding]:
 
 
 def shared_faults(facts: Facts) -> Iterator[Finding]:
+    """Yield faults of what the nodes of a job share."""
     for job in facts.database.jobs if facts.database else ():
         for fault in job.shared_faults:
             yield warning(
@@ -104,6 +109,7 @@ def shared_faults(facts: Facts) -> Iterator[Finding]:
 
 
 def machines_without_copies(facts: Facts) -> Iterator[Finding]:
+    """Yield jobs of which the loss of one machine would lose steps in memory."""
     for odds in facts.database.odds if facts.database else ():
         loss = odds.one_machine
         # A job on one machine has no other that could keep a copy.

@@ -67,6 +67,7 @@ class Inputs(msgspec.Struct, kw_only=True):
 
 
 def read_inputs(paths: list[str], ranks_per_node: int | None) -> Inputs:
+    """Read all dumps below these paths; `-` is standard input. Files that cannot be read are listed with the error."""
     reading = _Reading()
     for given in paths:
         for name, path, error in files_of(given):

@@ -148,6 +148,7 @@ async def cluster_overview(database_url: str, nats_url: str) -> Overview:
 
 
 def overview_section(overview: Overview) -> str:
+    """Return the overview as text."""
     nodes = printable(", ".join(f"{count} {state}" for state, count in sorted(overview.nodes.items()))) or "none yet"
     parts = [f"Nodes: {nodes}"]
     if overview.jobs:

@@ -10,6 +10,7 @@ _FORGOTTEN = "select ended_at from controller.used_names where key = $1"
 
 
 async def unknown_job(connection: Connection, job: str) -> click.ClickException:
+    """Return the error for this job name, by what the database knows of it."""
     ended_at = await connection.fetchval(_FORGOTTEN, job)
     if ended_at is None:
         return click.ClickException(f"there is no job named {job}; `holdfast jobs` lists them")

@@ -58,6 +58,7 @@ class Containers:
 
 
 def container_check(policy: InspectionPolicy, machine: Machine) -> Check:
+    """Return the check of container runtimes."""
     return Check(
         name="container",
         source="sockets of docker, podman, containerd, CRI-O",

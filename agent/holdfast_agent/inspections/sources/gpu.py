@@ -67,6 +67,7 @@ class GpuInspection:
 
 
 def gpu_check(policy: InspectionPolicy, inspection: GpuInspection) -> Check:
+    """Return the check of GPUs."""
     return Check(
         name="gpu",
         source=inspection.source,

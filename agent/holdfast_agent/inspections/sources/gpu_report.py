@@ -80,6 +80,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reading_of(report: GpuReport, known: Known, now_s: float, policy: InspectionPolicy) -> Reading:
+    """Return the troubles that a report shows, given what is `known` of earlier ones. `now_s`: monotonic seconds."""
     if report.failed == "library":
         return unreadable(
             f"{report.why}: install the {_DRIVERS[report.source]} driver, or give the container its libraries"

@@ -180,6 +180,7 @@ class InfiniBand:
 
 
 def infiniband_check(policy: InspectionPolicy, machine: Machine, ranks: Callable[[], Collection[int]]) -> Check:
+    """Return the check of InfiniBand and RoCE ports. `ranks` returns the pids of the node's ranks."""
     return Check(
         name="infiniband",
         source="/sys/class/infiniband",

@@ -147,6 +147,7 @@ class KernelLog:
 
 
 def kernel_check(policy: InspectionPolicy, log: KernelLog) -> Check:
+    """Return the check that follows the kernel's log."""
     return Check(
         name=KERNEL,
         source="/dev/kmsg",

@@ -114,6 +114,7 @@ class Mounts:
 
 
 def mounts_check(policy: InspectionPolicy, machine: Machine, paths: Paths) -> Check:
+    """Return the check of mounts; `paths` are checked beside network file systems."""
     return Check(
         name="mounts",
         source="/proc/self/mountinfo, statvfs",

@@ -134,6 +134,7 @@ class Network:
 
 
 def network_check(policy: InspectionPolicy, machine: Machine) -> Check:
+    """Return the check of network interfaces."""
     read: Callable[[], Reading] = Network(machine, policy).read
     return Check(
         name="network",

@@ -74,6 +74,7 @@ class Pressure:
 
 
 def pressure_check(policy: InspectionPolicy, machine: Machine, ranks: Ranks) -> Check:
+    """Return the check for a shortage of processors or memory, which concerns all nodes of the machine."""
     return Check(
         name="pressure",
         source="/proc/pressure, /proc/meminfo, /proc/PID/schedstat, memory cgroup",

@@ -133,6 +133,7 @@ def _of(layout: ClusterLayout) -> list[settings.Setting]:
 
 
 def derived_limits(timeouts: Timeouts, step_s: float | None) -> list[dict[str, str]]:
+    """Return the limits that follow from settings and the step time, each in seconds with its formula."""
     known = f"a step of {step_s:g} s" if step_s else "no step time known yet"
     return [
         {

@@ -160,6 +160,7 @@ def _check_ranks(inputs: Inputs, mesh: Mesh | None) -> None:
 
 
 def analyzed(inputs: Inputs, mesh: Mesh | None, ranks_per_node: int | None) -> Analysis:
+    """Judge the dumps together: the hang, the slowness, and the verdict on both."""
     hang = HangVerdict()
     if inputs.processes or inputs.traces:
         hang = judge_hang(inputs.processes, inputs.traces, mesh, ranks_per_node)
@@ -210,6 +211,7 @@ def _coverage_notes(inputs: Inputs, mesh: Mesh | None) -> list[str]:
 
 
 def in_words(analysis: Analysis) -> list[str]:
+    """Return an analysis as lines of text."""
     lines: list[str] = []
     if analysis.stacks or analysis.collectives:
         lines += [

@@ -106,6 +106,7 @@ def _whole(text: str) -> int:
 
 
 def in_words(diagnosis: Diagnosis) -> list[str]:
+    """Return a diagnosis as lines of text."""
     parent = f" ({diagnosis.table_one})" if diagnosis.table_one and diagnosis.table_one != diagnosis.symptom else ""
     rank = "not known" if diagnosis.first_rank is None else str(diagnosis.first_rank)
     if diagnosis.first_local_rank is not None:
