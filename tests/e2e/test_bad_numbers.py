@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from cluster import JOBS, Cluster
 from records import check_record, timeline
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +32,7 @@ def test_a_job_whose_loss_is_nan_goes_on_from_before_and_ends_with_the_undisturb
         next(note.step for note in job.trained(rank) if note.generation == 3) for rank in range(job.world_size)
     }
     (finding, *_) = holdfast.until("the finding is recorded", lambda: holdfast.events(job, "bad_number"))
-    assert (finding["step"], finding["rank"], finding["kind"]) == (poisoned, 3, "nan")
+    assert (finding["step"], finding["rank"], finding["kind"], finding["elsewhere"]) == (poisoned, 3, "nan", "sound")
     # The newest kept that is certified: none of those of the last seconds before the poison, and none after it.
     assert held_step <= went_on_with - 1 <= finding["certified"] < poisoned
 
@@ -63,3 +63,27 @@ def test_a_job_whose_loss_is_nan_goes_on_from_before_and_ends_with_the_undisturb
     (parting,) = json.loads(told)["jobs"][0]["partings"]
     assert parting["cause"]["id"] == finding["id"] and parting["recorded_response"] == "checks_started"
     assert parting["response_instead"] == "reattempt" and parting["cost"]["recorded_s"] > 0
+
+
+@pytest.mark.long
+def test_of_a_loss_that_is_reduced_over_all_ranks_the_node_is_found_that_made_it_bad_and_no_other_one_leaves(
+    holdfast: Cluster, tmp_path: Path
+) -> None:
+    bad, until = tmp_path / "bad", tmp_path / "finish"
+    arguments = ("--bad-node", bad, "--until", until)
+    job = holdfast.run(*arguments, script=JOBS / "reduced_loss.py", nproc=1, options=["--persist-every", "never"])
+    holdfast.until("some are clean", lambda: any(it["step"] > 20 for it in holdfast.events(job, "steps_certified")))
+    _, culprit = holdfast.members(job)
+    bad.write_text(culprit)
+
+    holdfast.until("the incident is over", lambda: [it for it in holdfast.incidents(job) if it["closed_at"]])
+    until.touch()
+    assert job.exit_code() == 0
+    (incident,) = holdfast.incidents(job)
+    assert incident["outcome"] == "recovered"
+    assert {it["elsewhere"] for it in holdfast.events(job, "bad_number")} == {"bad"}
+    (opened,) = holdfast.events(job, "incident_opened")
+    assert "node" not in opened and "on several nodes" in opened["reason"]
+    # Nothing of the job was on a disk: the machines were compared from its beginning.
+    assert [it["suspects"] for it in holdfast.events(job, "replay_ended")] == [[culprit]]
+    assert [it["node"] for it in holdfast.events(job, "eviction")] == [culprit]
