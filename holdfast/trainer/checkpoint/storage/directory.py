@@ -41,7 +41,7 @@ from holdfast.trainer.checkpoint.storage.folder import (
     whole_manifest,
 )
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
-from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, Workplace
+from holdfast.trainer.checkpoint.storage.workplace import NO_SPACE, UNFENCED, Owner, Workplace
 
 __all__ = [
     "DirectoryStorage",
@@ -159,7 +159,7 @@ class DirectoryStorage:
         try:
             self._workplace.claim()
         except OSError as error:
-            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, *NO_SPACE):
                 raise CheckpointError(f"{self.root} cannot be claimed: {error.strerror}; check the mount") from error
             log.warning("%s is only read, it cannot be written: %s", self.root, error.strerror)
 

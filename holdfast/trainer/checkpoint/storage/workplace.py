@@ -42,6 +42,7 @@ from holdfast.trainer.checkpoint.storage import presence
 from holdfast.trainer.checkpoint.storage.presence import Life, Presence
 
 REMOVALS_MAX = 100
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 _WORKPLACE = re.compile(r"(?:revoked-[0-9a-f]+\.)?(generation-(\d+)(?:\.([A-Za-z0-9-]+)\.(\d+))?)")
 _ASIDE = "aside-"
@@ -82,7 +83,8 @@ class Workplace:
     def claim(self) -> None:
         """Take the root over from all predecessors; a second call only checks that no newer owner has done so.
 
-        Raises Superseded if a newer generation is there, DirectoryTaken if an earlier submission of this name writes.
+        Raises Superseded if a newer generation is there, DirectoryTaken if an earlier submission of this name writes,
+        and OSError. Without space for the workplace (`NO_SPACE`) the predecessors are out all the same.
         """
         self._refuse_if_superseded()
         if self._is_claimed:
@@ -90,8 +92,14 @@ class Workplace:
         if self._owner.job:
             self._refuse_if_lives([owner for owner in self._strangers() if owner.precedes(self._owner)])
         missing = [each for each in (self._root, *self._root.parents) if not each.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
-        sync_directory(self._root)
+        try:
+            self._make()
+        except OSError as error:
+            if error.errno not in NO_SPACE or not self._owner.job:
+                raise
+            # What predecessors had begun takes space, and needs none to be published.
+            self.sweep()
+            self._make()
         for each in missing:
             # A directory is durable when its name in the one above is.
             sync_directory(each.parent)
@@ -104,6 +112,10 @@ class Workplace:
         if self._owner.job:
             self.sweep()
         self._is_claimed = True
+
+    def _make(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        sync_directory(self._root)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

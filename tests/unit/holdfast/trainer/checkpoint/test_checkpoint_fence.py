@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
@@ -199,6 +200,51 @@ def test_who_may_not_take_over_says_so_and_never_goes_on_unfenced(
         os.seteuid(0)
     new.claim()
     save(new, 2, 8)
+
+
+@pytest.fixture
+def few_files(tmp_path: Path) -> Iterator[Path]:
+    """A file system for 20 files and directories."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=21", "none", tmp_path], check=False).returncode:
+        pytest.skip("no right to mount a tmpfs")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+def fill(root: Path) -> list[Path]:
+    """Make files until there is no space for another one; return them."""
+    made: list[Path] = []
+    with suppress(OSError):
+        while True:
+            made.append(root / f"filler-{len(made)}")
+            made[-1].touch()
+    return made[:-1]
+
+
+def test_a_restore_needs_no_space(few_files: Path) -> None:
+    save(storage(few_files, 7), 1, 7)
+    shutil.rmtree(few_files / "generation-7.job.1000")
+    fillers, new = fill(few_files), storage(few_files, 8)
+    new.claim()
+    assert new.manifest(1).generation == 7
+    with pytest.raises(CheckpointError, match="No space left"):
+        new.write(2, "rank-00000.part", [b"data"])
+    for filler in fillers:
+        filler.unlink()
+    save(new, 2, 8)
+
+
+def test_who_is_replaced_where_there_is_no_space_is_refused_and_gives_up_its_own(few_files: Path) -> None:
+    old, new = storage(few_files, 7), storage(few_files, 8)
+    save(old, 1, 7)
+    for name in ("rank-00000.part", "rank-00001.part"):
+        old.write(2, name, [b"data"])
+    fill(few_files)
+    new.claim()
+    with pytest.raises(Superseded):
+        old.publish(manifest(2, 7))
+    save(new, 2, 8)
+    assert sorted(new.steps()) == [1, 2]
 
 
 def _old_generation(root: Path) -> None:
