@@ -16,7 +16,7 @@ import logging
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,7 +51,7 @@ from holdfast.node.vault.messages import (
 from holdfast.node.vault.mmap_file import map_file
 from holdfast.node.vault.seals import BrokenSeal, Bytes
 from holdfast.trainer.checkpoint.layout.recipe import PartPlan
-from holdfast.trainer.device import FillRefused, Unfit
+from holdfast.trainer.device import FillRefused, Unfit, has_accelerator
 from holdfast.trainer.vault_client.shard_layout import (
     NotKeepable,
     TensorPlace,
@@ -160,6 +160,8 @@ class VaultClient:
         large = {
             memory: tensor for memory, tensor in distinct.items() if tensor.nbytes >= DIRECT_BYTES and _is_plain(tensor)
         }
+        for memory in _written_by_device(large):
+            del large[memory]
         small = [(memory, tensor) for memory, tensor in distinct.items() if memory not in large]
         self._make_room_aside(sum(aligned(tensor.nbytes) for _, tensor in small))
         addresses = {memory: tensor.data_ptr() for memory, tensor in large.items()}
@@ -316,6 +318,14 @@ class VaultClient:
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Return True if its bytes lie in this process's memory one after the other."""
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _written_by_device(tensors: Mapping[Hashable, torch.Tensor]) -> Sequence[Hashable]:
+    if not tensors or not has_accelerator():
+        return ()
+    from holdfast.trainer.device.pinned import written_by_device
+
+    return written_by_device(tensors)
 
 
 def _populate(ranges: Sequence[tuple[int, int]]) -> None:

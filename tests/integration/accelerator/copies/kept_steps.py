@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -355,6 +357,34 @@ def kept_without_elements(directory: Path) -> tuple[int, bool]:
     client.close()
     copies.close()
     return found
+
+
+def kept_beside_writes_of_device(directory: Path) -> list[float]:
+    """Keep a state that lies on the host, with one pinned tensor that the device then writes to: past the pages of this
+    process, by another mapping of the same memory, as a device does. Return the values that are kept of it.
+    """
+    nbytes = 8 << 20
+    file = os.memfd_create("pinned")
+    os.truncate(file, nbytes)
+    ours, of_device = (torch.frombuffer(mmap.mmap(file, nbytes), dtype=torch.float32) for _ in range(2))
+    os.close(file)
+    ours.fill_(1.0)
+    # torch asks no device that has pinned nothing yet.
+    other = torch.zeros(4).pin_memory().to("sim")
+    accelerator.register_host(ours.data_ptr(), nbytes)
+    assert ours.is_pinned()
+    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
+    client = VaultClient(directory, name_of(), 1, copies=copies)
+    # What is copied first takes a while.
+    state = {"large": torch.zeros(50_000_000), "pinned": ours, "other": other}
+    client.save(1, state)
+    client.save(2, state)  # the first waits until it is sealed
+    of_device.fill_(2.0)
+    values = client.restore(client.steps()[0])["pinned"].unique().tolist()
+    client.close()
+    copies.close()
+    accelerator.unregister_host(ours.data_ptr())
+    return [float(value) for value in values]
 
 
 def busy(directory: Path, world_size: int) -> tuple[int, int, int, int]:

@@ -146,6 +146,12 @@ def test_a_step_whose_memory_is_taken_away_is_not_sealed(accelerators: Accelerat
     assert not result.torn and result.sealed == [1, 2, 4, 5]
 
 
+def test_what_a_device_writes_to_pinned_memory_of_the_host_does_not_tear_a_step(
+    accelerators: Accelerators, directory: Path
+) -> None:
+    assert accelerators.call(kept_steps.kept_beside_writes_of_device, directory) == [1.0]
+
+
 def test_a_state_without_elements_is_kept(accelerators: Accelerators, directory: Path) -> None:
     assert accelerators.call(kept_steps.kept_without_elements, directory) == (1, True)
 
