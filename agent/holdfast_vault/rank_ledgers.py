@@ -20,7 +20,7 @@ class RankLedgers:
         self._paths: dict[ShardName, str] = {}
 
     def watch(self, name: ShardName, path: str) -> LedgerReader | None:
-        """Go by this ledger for a rank until it is left; "": it has none."""
+        """Read this ledger for a rank until `leave`; "": the rank has none."""
         with self._lock:
             self._drop(name)
             if not path:

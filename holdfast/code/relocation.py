@@ -13,7 +13,8 @@ VERSION_VARIABLE = "HOLDFAST_CODE_VERSION"
 
 
 def relocate(path: str, root: str, place: str, cwd: str) -> str:
-    """Return the path in `place` if it leads into the tree `root`, else unchanged. Relative paths start at `cwd`."""
+    """Return the path moved to `place` if it leads into the tree `root`, else unchanged. Relative paths start at
+    `cwd`."""
     whole = posixpath.normpath(posixpath.join(cwd, path))
     root = posixpath.normpath(root)
     if whole == root:

@@ -21,7 +21,7 @@ DEFAULT_NODES = 4
 DEFAULT_DIRECTORY = ".holdfast"
 DIRECTORY_VARIABLE = "HOLDFAST_DIR"
 NOT_STARTED = "not started: "
-"""Stands before the reason in the supervisor's log."""
+"""Text before the reason in the supervisor's log."""
 _WRITE_AGAIN_S = 2.0
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -68,7 +68,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     pid: int | None
-    """The supervisor, None after an orderly stop. Stale after a kill: the control socket tells whether one runs."""
+    """The supervisor, None after an orderly stop. Stale after a kill: the control socket shows whether one runs."""
     ports: Ports
     nats_url: str
     """Address with the operator's password. With `fabric` it allows plain text: it stays on this machine."""

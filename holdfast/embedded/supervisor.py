@@ -37,7 +37,7 @@ from holdfast.embedded.services import ClusterPlan
 
 
 class Supervisor:
-    """One run of one cluster. `tell` receives a line of text for every event."""
+    """One run of one cluster. `show_line` receives a line of text for every event."""
 
     def __init__(
         self,

@@ -229,9 +229,9 @@ class DiagnosticResult(Evidence, frozen=True, kw_only=True, omit_defaults=True):
     took_s: float = 0.0
     detail: str = ""
     done: Count = 0
-    """Finished tests of this node."""
+    """Number of finished tests of this node."""
     total: Count = 0
-    """All tests of this node."""
+    """Number of all tests of this node."""
     results: Count = 0
     """In the result that ends the run: number of results that this node published before it, which may arrive later."""
     folded: tuple[FoldedResult, ...] = ()

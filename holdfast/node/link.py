@@ -1,6 +1,6 @@
 """A connection between processes of a node: framed messages, and with some of them a file descriptor.
 
-It never waits: what the socket does not take is kept, and `flush` goes on with it.
+It never waits: bytes that the socket does not take are kept for the next `flush`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def activity_of(reading: DeviceReading, before: DeviceReading | None, passed_s: 
 
 
 def together(first: DeviceActivity, more: DeviceActivity) -> DeviceActivity:
-    """Return the first, with what it lacks from another source."""
+    """Return the first reading, completed by what another source has."""
     lacking = {name: getattr(more, name) for name in RATES if getattr(first, name) is None}
     return msgspec.structs.replace(first, **lacking)
 

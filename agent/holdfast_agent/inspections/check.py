@@ -33,7 +33,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     them."""
     times: int = 1
     shared: str = ""
-    """Thing at fault if it is not the node's own, in words that are equal on all nodes ("address 10.0.0.1")."""
+    """Thing at fault if it is not the node's own, as a text that is equal on all nodes ("address 10.0.0.1")."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str
     read: Callable[[], Reading]
-    """May block: it has its own thread, one call at a time, and `limit_s`."""
+    """Function that reads the state. It may block: it runs in its own thread, one call at a time, within `limit_s`."""
     interval_s: float
     slow_interval_s: float | None = None
     """Interval while a job of the node is slow, if the check may show why: the node may soon be replaced."""

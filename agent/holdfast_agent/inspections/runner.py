@@ -76,7 +76,7 @@ class Inspections:
         return tuple(self._statuses.values())
 
     def note_slow_job(self) -> None:
-        """Read for a while more often what may show why a job of this node is slow."""
+        """Read more often, for a while, the checks that may show why a job of this node is slow."""
         self._slow_until = asyncio.get_running_loop().time() + SLOW_S
         self._is_slow.set()
 

@@ -50,7 +50,7 @@ def inherited(pid: int) -> dict[str, str]:
 
 
 def python() -> str:
-    """Return which interpreter runs here, and its version."""
+    """Return the path of the interpreter that runs here, and its version."""
     return f"{sys.executable} {sys.version}"
 
 

@@ -16,7 +16,7 @@ from holdfast.node.vault.seals import Seal
 
 
 class ShardToWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's, see `holdfast_vault.shelf.segments`."""
+    """The shard of one rank; see `holdfast_vault.shelf.segments`."""
 
     rank: int
     descriptor: int

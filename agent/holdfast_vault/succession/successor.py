@@ -1,4 +1,4 @@
-"""The process that waits for the end of its node's vault, and then is the vault.
+"""The process that waits for the end of its node's vault, and then takes its place.
 
 It is a fork of the vault from before the vault had threads, connections or shards, so it waits with its modules
 imported. It shares the listening sockets: a connection that is made after the vault's death waits for the successor.
@@ -129,7 +129,7 @@ def _inherit(link: socket.socket, vault: int, pidfd: int) -> Inheritance:
 
 
 def _received(link: socket.socket, inheritance: Inheritance) -> bool:
-    """Take in what the vault records next, if it has recorded something; return False if it is gone."""
+    """Take in the vault's next record, if there is one; return False if the vault is gone."""
     if not _is_readable(link.fileno(), 0):
         return True
     try:

@@ -80,7 +80,7 @@ class LiveNumbers:
             self._reports.append((at, step))
 
     def _pause(self, at: datetime) -> None:
-        """The job does not train from now on, and its steps may begin again."""
+        """Note that the job does not train from now on, and that its steps may begin again."""
         if self._training_since is not None:
             self._trained_s += max(0.0, (at - self._training_since).total_seconds())
         self._training_since = None

@@ -42,7 +42,7 @@ class RankOutput:
         return max(0, lines.before - expected)
 
     def text(self, lines: LogLines, shown: list[str], prefix: str, *, on_terminal: bool = False) -> str:
-        """Return what to write. `shown` are the lines as the output takes them, `prefix` what begins each line.
+        """Return the text to write. `shown` are the lines as the output takes them, `prefix` what begins each line.
         `on_terminal`: both streams appear at one place, where a line of the other one ends first.
         """
         goes_on = self._open.get(lines.stream) == lines.rank

@@ -169,7 +169,7 @@ def _what_follows(event: events.NodesAwaited) -> str:
 
 
 def _start_in_words(event: events.FirstStep) -> str:
-    """Return what is not plain from the step's number."""
+    """Return a remark on steps whose number is not the job's."""
     if not event.is_start_known:
         why = event.step_source_name or "no number shows it"
         return f" by this generation's count; the job's own step is unknown: {why}"

@@ -12,7 +12,7 @@ _SOURCES = {
 
 
 def steps_lost(steps: int | None) -> str:
-    """Return a number of lost steps; what is not known is not 0."""
+    """Return a number of lost steps as text; "unknown" is not 0."""
     return "unknown" if steps is None else str(steps)
 
 

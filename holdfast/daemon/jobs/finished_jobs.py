@@ -6,7 +6,8 @@ KEPT_MAX = 1000
 
 
 class FinishedJobs:
-    """The jobs that ended last, in memory: a late event of one must not recreate its state. Names are never reused."""
+    """The jobs that ended last, in memory: a late event of a finished job must not recreate its state. Names are never
+    reused."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max

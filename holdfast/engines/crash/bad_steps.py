@@ -68,8 +68,8 @@ def _step(line: str) -> Step:
 
 
 def _is_lost(line: str, scale: re.Match[str]) -> bool:
-    """True if a loss scale has sunk as far as it can. One that starts too high sinks for some steps; below 1, or held
-    at 1, it no longer scales, and nothing is learned."""
+    """Return True if a loss scale has sunk as far as it can. One that starts too high sinks for some steps; below 1, or
+    held at 1, it no longer scales, and nothing is learned."""
     to = _SCALED.match(line, scale.end())
     if to is None or "hysteresis" in line:
         return False

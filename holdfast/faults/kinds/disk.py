@@ -91,7 +91,7 @@ class Unmount(FaultStep, frozen=True, kw_only=True, tag="unmount"):
     directory: str
 
     def do(self) -> None:
-        """Do nothing: the helper mount_namespaces."""
+        """Do nothing: the helper mounts the file system."""
 
     def undo(self) -> None:
         mount_namespaces.unmount(Path(self.directory), self.mark)

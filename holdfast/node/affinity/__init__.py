@@ -1,1 +1,1 @@
-"""The processors and the memory that are near a device."""
+"""Processors and memory near a device."""

@@ -58,7 +58,7 @@ _ENDED, _P2P, _BACKEND = 1, 2, 4
 _SEQUENCE_MAX = 0xFFFFFFFF
 _RECORD_BYTES = RECORD.size
 _PACK = struct.Struct("@8q").pack_into
-"""A record as words: to pack its fields one by one takes longer."""
+"""A record as 64-bit words: packing its fields one by one takes longer."""
 _monotonic_ns = time.monotonic_ns
 
 
@@ -162,12 +162,12 @@ class RingWriter:
 
     @property
     def hold_wanted_after(self) -> int:
-        """The step after which nothing is to begin."""
+        """Step after which no collective may begin."""
         return self._words[_HOLD + 1]
 
     @property
     def hold_until_ns(self) -> int:
-        """When the hold ends by itself, by the monotonic clock."""
+        """Time at which the hold ends by itself, by the monotonic clock."""
         return self._words[_HOLD + 2]
 
     def take_product_wanted(self) -> int:

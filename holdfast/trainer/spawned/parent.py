@@ -1,7 +1,7 @@
 """The side of the rank: what it sends to a process that it spawns, besides what `multiprocessing` sends itself.
 
 No variable and no file of the user's changes for it: the entry is part of the data from which a spawned process
-prepares itself, and that process runs it when it reads them, whichever Python it is.
+prepares itself, and that process runs it when it reads them, whichever Python runs it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _POLL_S = 0.02
 
 
 class NotOnDisk(OSError):
-    """A save that was answered has not reached the disk_writes."""
+    """A save that was answered has not reached the disk."""
 
 
 @dataclass

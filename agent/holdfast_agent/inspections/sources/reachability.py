@@ -1,6 +1,6 @@
 """The switch of the node: its default gateway by the kernel's neighbour table, or addresses that the settings name.
 
-Reading the table sends nothing: it tells whether the node's own traffic found the gateway. Only addresses in
+Reading the table sends nothing: it shows whether the node's own traffic found the gateway. Only addresses in
 `[inspections] switches` are asked, by ICMP echo. Many switches never reply; for these the table counts as well.
 """
 

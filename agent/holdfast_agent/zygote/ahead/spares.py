@@ -1,8 +1,8 @@
-"""Processes with a context: one for each rank for which the agent wants one, made beside training.
+"""Spares: processes with a context, made beside training, one for each rank for which the agent wants one.
 
-A context on an accelerator takes up to seconds, and no fork inherits one, so the process that makes it has to be the
-rank. It takes memory of the device. So it is ended as soon as it asks for that because training needs the memory, when
-it is stopped and could not ask, and before ranks start that it cannot become.
+Making a context on an accelerator takes up to seconds, and no fork inherits one: so the process that makes it must
+become the rank. A context takes memory of the device. So a spare is ended when it reports that training needs the
+memory, when it is stopped and could not report that, and before ranks start that it cannot become.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Spare:
     """A process that has a context, or makes one."""
 
     def __init__(self, wanted: MakeContext, slot: RankSlot, plans: int) -> None:
-        """Fork it. Raises OSError."""
+        """Fork the process. Raises OSError."""
         self.wanted = wanted
         self.warm = fork_warm(wanted.kind, partial(await_plan_on_device, slot, plans, wanted))
         self.frames = Frames(msgspec.msgpack.Decoder(ContextReport), MESSAGE_BYTES_MAX)
@@ -80,7 +80,7 @@ class Spares:
         return self._dying | {spare.pid for spare in self._spares}
 
     def make(self, wanted: MakeContext, slot: RankSlot, plans: int) -> None:
-        """Begin to make one, unless it is there. `plans`: the file of the plans of ranks that run."""
+        """Begin to make a spare, unless it is there. `plans`: the file with the plans of the ranks that run."""
         if any(spare.wanted.rank == wanted.rank and spare.wanted.kind == wanted.kind for spare in self._spares):
             return
         try:
@@ -146,9 +146,9 @@ class Spares:
         return next((one for one in self._spares if one.is_ready and one.wanted.kind == slot.context), None)
 
     def keep_only(self, kinds: Collection[str]) -> None:
-        """Before ranks start: end those that none of them can use, and wait a moment until their memory is free.
+        """End the spares that none of the ranks about to start can use, and wait a moment until their memory is free.
 
-        Not for one that only comes too late: its rank would have waited less to make a context itself.
+        A spare that is not ready yet is ended as well, without that wait: its rank makes a context itself.
         """
         self._rest_at = None
         for spare in [spare for spare in self._spares if spare.wanted.kind not in kinds]:
@@ -163,12 +163,12 @@ class Spares:
             self._end(spare, reason)
 
     def rest(self, now: float) -> None:
-        """End all after a while without ranks."""
+        """End all spares after a while without ranks."""
         if self._spares:
             self._rest_at = now + DISCARD_AFTER_S
 
     def keep_time(self, now: float) -> None:
-        """End those that a signal has stopped, that take too long, or whose job has not come back."""
+        """End spares that a signal has stopped, that take too long, or whose job has not come back."""
         if self._rest_at is not None and now >= self._rest_at:
             self._rest_at = None
             self.end_all("no ranks have started")

@@ -23,7 +23,7 @@ NICE = 15
 """Priority of the warm-up, below that of ranks."""
 
 LATE_S = 2.0
-"""Time beyond its limit after which the process is killed; what it has not reported by then is never known."""
+"""Time beyond its limit after which the process is killed; results that it has not reported by then are lost."""
 
 
 class WarmUpHost:
@@ -38,7 +38,7 @@ class WarmUpHost:
         self._pipe = -1
         self._read = bytearray()
         self.deadline: float | None = None
-        """When the process is killed; None: there is none."""
+        """Time at which the process is killed (monotonic clock); None: there is no process."""
         self.pids: set[int] = set()
         """Processes that have not been reaped yet."""
 

@@ -15,7 +15,7 @@ _PENDING, _UNRESERVABLE = 1, 2
 
 
 def begin() -> Callable[[], GpuReport] | GpuReport:
-    """Return what reports from now on, or what is missing."""
+    """Return the function that reports from now on, or the reason why there is none."""
     try:
         smi: Any = importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError) as error:
@@ -69,7 +69,7 @@ def _state(smi: Any, index: int, handle: Any) -> GpuState:
 
 
 def _number(value: Any) -> int | None:
-    """Return a number; None for what the library has in its place, such as "N/A"."""
+    """Return a number; None for a text in its place, such as "N/A"."""
     return int(value) if isinstance(value, int | float) else None
 
 
