@@ -107,7 +107,7 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
     error = RankError(
         generation=generation,
         signature="exit code 0 while others train" if finished else signature(event),
-        step=event.step,
+        step=_step_of_error(state, event),
         on_first_step=event.steps_done == 0,
         traceback=event.exception.traceback if event.exception else event.log_tail,
         exit_code=event.exit_code or 1,
@@ -146,6 +146,16 @@ def _finished_before(state: JobState, event: ProcessExited) -> str:
         return ""
     nodes = [node for node in state.nodes if node in phase.finished]
     return f"the ranks on {', '.join(nodes[:RANKS_SHOWN])} {while_others}"
+
+
+def _step_of_error(state: JobState, event: ProcessExited) -> int:
+    """Return the last step before the error, in the script's numbers.
+
+    A rank that has made no step since it restored one counts that from 0, where most scripts count from 1: without this
+    the same error would be at another step the second time.
+    """
+    is_restored = event.steps_done == 0 and event.step >= 0 and event.step == state.step - 1
+    return state.step if is_restored else event.step
 
 
 def _last_step(state: JobState, event: ProcessExited, generation: int) -> int:
