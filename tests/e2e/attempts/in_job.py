@@ -100,7 +100,7 @@ def rises(scene: Scene) -> Any:
     "refused",
     {
         "give its vault the agent's orders": ["Assign", {"token": "taken"}],
-        "receive what its vault tells the agent": ["Follow", {}],
+        "receive what its vault reports to the agent": ["Follow", {}],
     },
 )
 def is_the_agent(scene: Scene, argument: list[Any]) -> Any:

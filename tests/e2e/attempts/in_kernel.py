@@ -7,10 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from attempts.in_job import asks_its_vault
 from attempts.scene import Scene
 from attempts.table import JOB, attempt, attempts
 from holdfast.node.collectives.ring_path import ring_path
+from holdfast.subjects import heartbeat_subject
+
+LEASED_S = 20.0
+"""The kernel takes a lease away after 45 s."""
 
 
 def _others(scene: Scene) -> list[int]:
@@ -139,6 +145,21 @@ def exchanges_for(scene: Scene, argument: str) -> Any:
 def swells_reports(scene: Scene) -> Any:
     scene.ask_rank("swell_reports", 64 << 30)
     scene.until_it_trains_on()
+
+
+@attempt(JOB, "hold a lease on its file of reports, so that its agent waits where it opens it", "its agent goes on")
+def leases_reports(scene: Scene) -> Any:
+    environment = scene.ask_rank("environment")
+    if not scene.ask_rank("lease", environment["HOLDFAST_REPORTS"], LEASED_S):
+        pytest.skip("this file system has no leases")
+    scene.operator.subscribe(heartbeat_subject(scene.members[0]))
+    arrived: list[object] = []
+
+    def some() -> bool:
+        arrived.extend(scene.operator.flush())
+        return len(arrived) >= 3
+
+    scene.cluster.until("heartbeats arrive", some, within_s=LEASED_S - 5)
 
 
 @attempt(JOB, "leave a process behind that left its session, parents, limits and ignores signals", "ended with the job")

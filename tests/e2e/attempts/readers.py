@@ -190,6 +190,14 @@ def takes_connections(scene: Scene) -> Any:
     assert scene.sql("holdfast_controller", "select 1") == [1]
 
 
+@attempt(READER, "fill the server's disk with notifications that no session reads", "512 KiB")
+def notifies(scene: Scene) -> Any:
+    many = "select pg_notify('heap', repeat('x', 7000) || g) from generate_series(1, 1000) g"
+    got = scene.sql("holdfast_reader", many, before="set default_transaction_read_only = off")
+    assert got == ["ProgramLimitExceededError"]
+    return got
+
+
 @attempt(READER, "hold its own role, so that its password cannot be renewed", "an ended session, a renewed password")
 def holds_its_role(scene: Scene) -> Any:
     assert scene.renew_while("holdfast_reader", "begin; alter role current_user set application_name = 'x'")

@@ -1,11 +1,13 @@
 """What a script asks of the kernel to get beyond its job. It imports only what every zygote has imported."""
 
 import ctypes
+import fcntl
 import os
 import resource
 import signal
 import socket
 import struct
+import threading
 import time
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -315,3 +317,16 @@ def leave_behind():
     os.close(reading)
     os.close(writing)
     return pid
+
+
+def lease(path, seconds):
+    """Take a lease on a file, write to it, and answer nobody who opens it. Return False where there are no leases."""
+    libc.signal(signal.SIGIO, ctypes.c_void_p(1))
+    file = os.open(path, os.O_RDWR | os.O_APPEND)
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError:
+        return False
+    os.write(file, b'{"kind": "none"}\n')
+    threading.Timer(seconds, os.close, (file,)).start()
+    return True
