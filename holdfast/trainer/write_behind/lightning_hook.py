@@ -19,7 +19,8 @@ MODULES = (
 
 
 def patch(saves: TorchSaves, module: ModuleType) -> None:
-    """Hook the function that writes a checkpoint; a file on this machine is kept in memory, any other one is written as usual."""
+    """Hook the function that writes a checkpoint; a file on this machine is kept in memory, any other one is written as
+    usual."""
     original = module._atomic_save
     if getattr(original, "is_of_holdfast", False):
         return
