@@ -16,7 +16,7 @@ WINDOW = 32
 
 
 def test_ranks_that_keep_some_steps_only_go_on_from_the_newest_that_all_have(holdfast: Cluster) -> None:
-    job = holdfast.run(*ARGUMENTS, nnodes=1, nproc=2, options=OPTIONS)
+    job = holdfast.run(*ARGUMENTS, nproc=1, options=OPTIONS)
     holdfast.until("some steps are kept only", lambda: distances(holdfast, job)[-1] >= 4)
     every, since = distances(holdfast, job)[-1], changes(holdfast, job)[-1]["step"]
     job.until_step(since + every)
@@ -38,9 +38,10 @@ def test_ranks_that_keep_some_steps_only_go_on_from_the_newest_that_all_have(hol
     check_record(holdfast, job)
 
 
+@pytest.mark.long
 def test_a_job_may_keep_every_step_whatever_it_costs(holdfast: Cluster) -> None:
     options = (*OPTIONS, "-e", "HOLDFAST_KEEP_COST_MAX=0")
-    job = holdfast.run(*ARGUMENTS, nnodes=1, nproc=2, options=options)
+    job = holdfast.run(*ARGUMENTS, nproc=1, options=options)
     # The first window ends, and nothing is decided by what it has cost.
     job.until_step(WINDOW + WINDOW // 2)
     killed = job.kill_rank(0)

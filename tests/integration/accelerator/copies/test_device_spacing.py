@@ -54,3 +54,10 @@ def test_where_nothing_waits_every_step_is_kept(accelerators: Accelerators, dire
     one, other = accelerators.ranks(2, backend, train, directory, 1, steps, (FAST, FAST), "0.5")
     assert one.every == other.every == 1
     assert one.kept == other.kept == list(range(1, steps + 1))
+
+
+def test_without_a_limit_every_step_is_kept_whatever_it_costs(accelerators: Accelerators, directory: Path) -> None:
+    backend, steps = "cpu:gloo,sim:simccl", WINDOW + 8
+    one, other = accelerators.ranks(2, backend, train, directory, 1, steps, (SLOW, SLOW), "0")
+    assert one.every == other.every == 1
+    assert one.kept == other.kept == list(range(1, steps + 1))
