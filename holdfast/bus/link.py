@@ -79,7 +79,7 @@ class Inflow:
         self._link = link
         self._backlog_max = backlog_max
         self._bytes = 0
-        """Of what has not been taken, where there is a limit."""
+        """Size of the messages that were not taken yet; counted only if there is a limit."""
         self._arrived: asyncio.Queue[Msg | _Drained | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._received_at = self._loop.time()

@@ -11,7 +11,7 @@ some ranks ended with 0 before others         -> restart in place; after three r
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 the same on one node alone, at two steps      -> exchange the node, and test it
-the same at a step that was clean before      -> likewise if a replay finds nothing; nobody alone: exchange all, or stop
+the same at a step that was clean before      -> likewise if a replay finds nothing; of several: exchange all, or stop
 crash on a node that has an alert             -> evict it: a crash with a culprit
 a rank names its machine, and a witness too   -> evict it: its kernel, its devices, or all nodes that ran without it
 a rank alone names its machine, others are free -> it leaves, and is tested beside training; else all are tested
