@@ -241,6 +241,25 @@ def test_what_a_script_names_is_read_only_if_its_user_may_read_it(rank: Rank, re
         assert str(named) not in {news.path for news in reads.news}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run ranks as other users")
+def test_what_a_rank_may_only_write_is_not_read(rank: Rank, reads: Reads) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chmod(place, 0o777)
+        closed = Path(place, "events.out.tfevents.1")
+        closed.write_bytes(EVENTS)
+        closed.chmod(0o602)
+        rank.does(f"data = open({str(RECORDED / 'events.out.tfevents.recorded')!r}, 'rb').read()")
+        rank.does(f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})")
+        rank.does(f"other = os.open({str(closed)!r}, os.O_WRONLY)")
+        opened(rank, Path(place, "events.out.tfevents.2"))
+        rank.does("file.write(data[:3_000])")
+        reads.reader.watch(WatchedRanks(fence=(1, 1), pids={0: rank.process.pid}, tags=Tags(), user="nobody"), {})
+        reads.until(lambda: len(reads.losses()) > 3)
+        rank.does("file.write(data[3_000:])")
+        reads.until(lambda: len(reads.losses()) >= 41)
+        assert {Path(news.path).name for news in reads.news} == {"events.out.tfevents.2"}
+
+
 def test_an_error_that_nobody_foresaw_reaches_the_agent(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(ranks: dict[int, int]) -> list[FoundLog]:
         raise ZeroDivisionError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import structlog
 
 from holdfast_agent.training_logs.open_files import FileKey, FoundLog, kind_of
 from holdfast_agent.training_logs.readings import StepReading, StepReadings
+from holdfast_agent.training_logs.rights import FileRights
 from holdfast_agent.training_logs.scalars import LogParser
 from holdfast_agent.training_logs.tags import Tags
 from holdfast_agent.training_logs.tfevents import TfEvents
@@ -23,8 +25,10 @@ log = structlog.get_logger(__name__)
 class FollowedLog:
     """An open log. `offset` is the start of the first record that was not taken."""
 
-    def __init__(self, found: FoundLog, tags: Tags, offset: int) -> None:
-        """Open the log. Raises OSError if it cannot be opened or another file has taken its place."""
+    def __init__(self, found: FoundLog, tags: Tags, offset: int, rights: FileRights | None = None) -> None:
+        """Open the log. Raises OSError if it cannot be opened, another file has taken its place, or these are not
+        enough: what a rank has open it need not be able to read, and what it has open may change at any time.
+        """
         self.found = found
         self.kind = kind_of(found.path)
         self._readings = StepReadings(tags, Path(found.path).parent.name)
@@ -36,6 +40,9 @@ class FollowedLog:
         if FileKey(status.st_dev, status.st_ino) != found.key:
             self.close()
             raise OSError(f"{found.path} is a different file now")
+        if rights is not None and not rights.may_read(status):
+            self.close()
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), found.path)
 
     @property
     def offset(self) -> int:

@@ -126,7 +126,7 @@ class LogReader:
 
     def _search(self, watched: WatchedRanks, followed: dict[FileKey, FollowedLog], here: int) -> None:
         found: dict[FileKey, FoundLog] = {}
-        rights = of_ranks(watched.pids.values(), watched.user) if watched.paths or watched.patterns else None
+        rights = of_ranks(watched.pids.values(), watched.user)
         for one in (*open_logs(watched.pids), *_named(watched, rights)):
             found.setdefault(one.key, one)
         for key in followed.keys() - found.keys():
@@ -138,7 +138,7 @@ class LogReader:
                 continue
             try:
                 with held(rights) if one.is_named and rights is not None else nullcontext():
-                    followed[key] = FollowedLog(one, watched.tags, self._offsets.get(key, 0))
+                    followed[key] = FollowedLog(one, watched.tags, self._offsets.get(key, 0), rights)
             except OSError as error:
                 log.warning("a training log cannot be opened", file=one.path, reason=error.strerror or str(error))
 

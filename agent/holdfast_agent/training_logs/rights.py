@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import platform
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,15 @@ class FileRights(NamedTuple):
     uid: int
     gid: int
     groups: tuple[int, ...]
+
+    def may_read(self, status: os.stat_result) -> bool:
+        """Return True if the file's mode lets them read it, once they have it open."""
+        if not self.uid or self.uid == os.geteuid():
+            return True
+        if status.st_uid == self.uid:
+            return bool(status.st_mode & stat.S_IRUSR)
+        is_of_group = status.st_gid in (self.gid, *self.groups)
+        return bool(status.st_mode & (stat.S_IRGRP if is_of_group else stat.S_IROTH))
 
 
 def of_process(pid: int) -> FileRights | None:
