@@ -15,7 +15,7 @@
    0.5 < generation_started [gpu-3 gpu-7 gpu-11 gpu-15] because gpu-3, gpu-7, gpu-11, gpu-15 joined; all 4 nodes are present
   29.9 < incident_closed [recovered] because step 351 completed, past step 350 at which the job had failed
   60.7 < job_finished [completed] because every rank exited with code 0
-  60.7 < suspects_tested because gpu-15 is at fault: gemm failed: differs (silent_stall); may come back: gpu-3, gpu-7, gpu-11; 3 of 4 nodes were evicted without a fault, for 60 s; the pool lacked 180 node-seconds
+  60.7 < suspects_tested because gpu-15 is at fault: gemm failed: differs (silent_stall); may come back: gpu-3, gpu-7, gpu-11; tests found no fault on 3 of 4 evicted nodes, which were out for 60 s; the pool lacked 180 node-seconds
   60.7 < eviction_revoked gpu-3 because it passed the tests that followed its eviction (retest-87305201ba5b)
   60.7 < eviction_revoked gpu-7 because it passed the tests that followed its eviction (retest-87305201ba5b)
   60.7 < eviction_revoked gpu-11 because it passed the tests that followed its eviction (retest-87305201ba5b)

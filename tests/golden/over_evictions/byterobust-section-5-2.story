@@ -17,7 +17,7 @@
    0.5 < generation_started [gpu-5 gpu-13 gpu-21 gpu-29 gpu-37 gpu-45] because gpu-5, gpu-13, gpu-21, gpu-29, gpu-37, gpu-45 joined; all 6 nodes are present
   29.9 < incident_closed [recovered] because step 351 completed, past step 350 at which the job had failed
   44.4 < job_finished [completed] because every rank exited with code 0
-  44.4 < suspects_tested because gpu-21 is at fault: gemm failed: differs (defective_cores); gpu-29 is at fault: gemm failed: differs (defective_cores); may come back: gpu-13, gpu-37, gpu-5, gpu-45; 4 of 6 nodes were evicted without a fault, for 44 s; the pool lacked 176 node-seconds
+  44.4 < suspects_tested because gpu-21 is at fault: gemm failed: differs (defective_cores); gpu-29 is at fault: gemm failed: differs (defective_cores); may come back: gpu-13, gpu-37, gpu-5, gpu-45; tests found no fault on 4 of 6 evicted nodes, which were out for 44 s; the pool lacked 176 node-seconds
   44.4 < eviction_revoked gpu-13 because it passed the tests that followed its eviction (retest-25185fbaa5a5)
   44.4 < eviction_revoked gpu-37 because it passed the tests that followed its eviction (retest-25185fbaa5a5)
   44.4 < eviction_revoked gpu-5 because it passed the tests that followed its eviction (retest-25185fbaa5a5)

@@ -19,7 +19,7 @@
    0.5 < generation_started [gpu-2 gpu-6 gpu-10 gpu-14 gpu-18 gpu-22 gpu-26 gpu-30] because gpu-2, gpu-6, gpu-10, gpu-14, gpu-18, gpu-22, gpu-26, gpu-30 joined; all 8 nodes are present
   29.9 < incident_closed [recovered] because step 351 completed, past step 350 at which the job had failed
   59.7 < job_finished [completed] because every rank exited with code 0
-  59.7 < suspects_tested because gpu-18 is at fault: gemm failed: differs (silent_stall); may come back: gpu-2, gpu-6, gpu-10, gpu-14, gpu-22, gpu-26, gpu-30; 7 of 8 nodes were evicted without a fault, for 59 s; the pool lacked 415 node-seconds
+  59.7 < suspects_tested because gpu-18 is at fault: gemm failed: differs (silent_stall); may come back: gpu-2, gpu-6, gpu-10, gpu-14, gpu-22, gpu-26, gpu-30; tests found no fault on 7 of 8 evicted nodes, which were out for 59 s; the pool lacked 415 node-seconds
   59.7 < eviction_revoked gpu-2 because it passed the tests that followed its eviction (retest-7abe5a0e86eb)
   59.7 < eviction_revoked gpu-6 because it passed the tests that followed its eviction (retest-7abe5a0e86eb)
   59.7 < eviction_revoked gpu-10 because it passed the tests that followed its eviction (retest-7abe5a0e86eb)

@@ -42,9 +42,10 @@ class GuessCost(msgspec.Struct, frozen=True, kw_only=True):
         return self.took_s * (self.cleared + self.witnesses)
 
     def in_words(self, evicted: int) -> str:
-        those = f"{self.cleared} of {evicted} {'nodes were' if evicted > 1 else 'node was'}"
+        nodes = "nodes, which were" if evicted > 1 else "node, which was"
         return (
-            f"{those} evicted without a fault, for {self.took_s:.0f} s; the pool lacked {self.pool_s:.0f} node-seconds"
+            f"tests found no fault on {self.cleared} of {evicted} evicted {nodes} out for {self.took_s:.0f} s; "
+            f"the pool lacked {self.pool_s:.0f} node-seconds"
         )
 
 
