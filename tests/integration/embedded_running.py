@@ -13,6 +13,7 @@ import pytest
 from holdfast.embedded.control import ChildStatus, Status, ask
 from holdfast.embedded.layout import ClusterInfo, ClusterLayout
 from holdfast.node.kernel import started_ticks
+from tests.warm_python import WarmHoldfast
 
 CLUSTER = str(Path(__file__).with_name("embedded_cluster.py"))
 
@@ -22,7 +23,8 @@ class Cluster:
 
     def __init__(self, directory: Path, *arguments: str, prefix: Sequence[str] = ()) -> None:
         self.layout = ClusterLayout(directory)
-        self.process = subprocess.Popen(
+        start: type[subprocess.Popen[str]] = subprocess.Popen if prefix else WarmHoldfast
+        self.process = start(
             [*prefix, sys.executable, CLUSTER, str(directory), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
