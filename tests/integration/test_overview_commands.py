@@ -86,7 +86,11 @@ def test_the_overview(scene: Scene, embedded_nats: str) -> None:
     assert [rejection.error for rejection in after.rejections] == ["not JSON"]
 
 
-def test_top_has_jobs_incidents_and_nodes_as_status_and_doctor_have_them(scene: Scene, embedded_nats: str) -> None:
+def test_top_has_jobs_incidents_and_nodes_as_status_and_doctor_have_them(
+    scene: Scene, embedded_nats: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No node tells its time here.
+    monkeypatch.setattr("holdfast.cli.doctor.reading_bus.LISTEN_S", 0.2)
     hot = {"check": "gpu", "symptom": "gpu_temperature", "device": "0000:3b:00", "confidence": "hint"}
     at = datetime.now(UTC)
     for node, states in (("n2", ("alert",)), ("n3", ("alert", "cleared"))):
