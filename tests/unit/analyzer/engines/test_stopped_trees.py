@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.events import CollectiveTrace, HangFound, Progress, StackDump
@@ -56,6 +57,14 @@ def test_a_rank_that_waits_for_other_ranks_is_not_held_up_by_its_child() -> None
     tree = (process(10, WAITS, kind="rank"), STOPPED)
     assert not stopped_trees(tree, HangPolicy(), is_alone=False)
     assert stopped_trees(tree, HangPolicy(), is_alone=True)
+
+
+@pytest.mark.parametrize("is_tracers_fault", [True, False])
+def test_a_stopped_rank_is_named_by_its_state_where_no_stacks_can_be_read(is_tracers_fault: bool) -> None:
+    unread: Any = {"threads": (), "unread": "no rights", "is_tracers_fault": is_tracers_fault, "kind": "rank"}
+    ranks = [msgspec.structs.replace(process(10 + rank), rank=rank, **unread) for rank in range(2)]
+    ranks[1] = msgspec.structs.replace(ranks[1], state="T")
+    assert stopped_trees(ranks, HangPolicy(), is_alone=False) == {1: ranks[1]}
 
 
 @pytest.mark.parametrize(

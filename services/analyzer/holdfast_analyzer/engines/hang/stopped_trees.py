@@ -23,7 +23,8 @@ def stopped_trees(
 ) -> dict[int, ProcessStacks]:
     """Return the ranks that a stopped process holds up, and that process. `is_alone`: the job has one rank.
 
-    Of a rank's own process this is decided by comparison with other ranks, unless there are none.
+    Of a rank's own process this is decided by comparison of its stacks with those of other ranks, unless there are
+    none: the tracer may lack the rights to read them.
     """
     of_rank: defaultdict[int, list[ProcessStacks]] = defaultdict(list)
     for process in processes:
@@ -32,7 +33,11 @@ def stopped_trees(
     reader = StateReader()
     found: dict[int, ProcessStacks] = {}
     for rank, tree in of_rank.items():
-        stopped = [one for one in tree if one.state in STOPPED_BY_SIGNAL and (is_alone or one.kind != "rank")]
+        stopped = [
+            one
+            for one in tree
+            if one.state in STOPPED_BY_SIGNAL and (is_alone or one.kind != "rank" or not one.threads)
+        ]
         if stopped and not any(_explains(one, reader, policy, is_alone=is_alone) for one in tree):
             found[rank] = stopped[0]
     return found
