@@ -65,7 +65,7 @@ def test_a_context_is_made_only_where_there_is_room() -> None:
     assert "4095 MiB of cuda:1 are free" in why_none(
         DeviceUsed(device="cuda:1", free_bytes=4 * GIB - 1), "kind", 4 * GIB, GIB
     )
-    assert "does not tell" in why_none(DeviceUsed(device="cuda:1", free_bytes=None), "kind", GIB, GIB)
+    assert "does not report" in why_none(DeviceUsed(device="cuda:1", free_bytes=None), "kind", GIB, GIB)
     assert "nothing made ahead" in why_none(enough, "", GIB, GIB)
     assert "1023 MiB of the host" in why_none(enough, "kind", GIB, GIB - 1)
     changed = DeviceUsed(device="cuda:0", free_bytes=8 * GIB, changed=("CUDA_VISIBLE_DEVICES",))
