@@ -17,6 +17,7 @@
 #include "context.h"
 #include "fault.h"
 #include "knobs.h"
+#include "without_gil.h"
 
 namespace sim {
 
@@ -93,6 +94,7 @@ class Queue {
 
   // Blocks the calling thread until all that is queued now has ended.
   void drain() {
+    const WithoutGil without_gil;
     std::unique_lock<std::mutex> lock(mutex_);
     const auto target = queued_;
     changed_.wait(lock, [&] { return ended_ >= target; });

@@ -195,6 +195,15 @@ def views_and_sizes() -> list[bool]:
     return [torch.equal(a, b.cpu()) for a, b in pairs] + [grown.flatten()[:2].tolist() == [0, 1]]
 
 
+def numbers_that_the_host_waits_for() -> float:
+    """Return a sum of which each summand is read while the streams let go of tensors that Python knew."""
+    accelerator.delay(longest_us=2000)
+    total, one = torch.zeros((), device="sim"), torch.ones((), device="sim")
+    for _ in range(20):
+        total.add_(one, alpha=-(one * one))
+    return float(total)
+
+
 def two_devices() -> str:
     """Return the error of an operator with one tensor here and one there."""
     return error_of(lambda: torch.ones(3, device="sim") + torch.ones(3))

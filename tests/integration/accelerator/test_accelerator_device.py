@@ -65,6 +65,11 @@ def test_operators_give_what_they_give_on_the_cpu(accelerators: Accelerators) ->
     assert "same device" in accelerators.call(device_work.two_devices)
 
 
+def test_the_host_waits_for_a_number_while_streams_let_go_of_tensors(accelerators: Accelerators) -> None:
+    """It ended never: the host waited with the interpreter's lock, which a stream's thread needed."""
+    assert accelerators.call(device_work.numbers_that_the_host_waits_for) == -20
+
+
 def test_memory_is_counted_and_limited(accelerators: Accelerators) -> None:
     assert accelerators.call(device_work.memory_in_use) == [1 << 20, 0]
 
