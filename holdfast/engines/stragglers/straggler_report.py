@@ -15,7 +15,7 @@ def in_words(verdict: SlownessVerdict) -> list[str]:
         f"verdict     {verdict.verdict}",
         f"summary     {verdict.summary}",
         f"confidence  {verdict.confidence:.2f}",
-        f"evict       {', '.join(map(str, verdict.evict)) if verdict.evict else 'nobody'}",
+        f"evict       {', '.join(map(str, verdict.evict)) if verdict.evict else 'none'}",
         f"slowdown    {figures.slowdown:.3f}: a step lasts {figures.recorded_s:.4g} s ({figures.replayed_s:.4g} s "
         f"replayed), {figures.ideal_s:.4g} s if every operation were as the usual one of its kind",
         f"read        {verdict.operations} operations, {verdict.steps} steps, data parallel {verdict.dp_size}, "
