@@ -193,5 +193,5 @@ def test_words_say_who_goes_and_mark_the_worker_on_the_map() -> None:
     (row,) = [line for line in said if "dp 2 " in line and "*" in line]
     assert row.split("*")[0].count(".") == 2
     said = in_words(judged(last_stage=(1.5, 1.5)))
-    assert "evict       nobody" in said
+    assert "evict       none" in said
     assert "No machine is at fault" in said[1]
