@@ -13,7 +13,7 @@ from holdfast.daemon.logs import log_to_stderr
 from holdfast.node.users.user_rights import find_job_user
 from holdfast.node.vault.vault_socket import BACKLOG, listen, listen_to_peers
 from holdfast_vault.limits import add_flags, limits_of, network_of
-from holdfast_vault.local_server import LocalServer
+from holdfast_vault.local.server import LocalServer
 from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.peers.trust import PeerTrust
 from holdfast_vault.succession.succession_records import Inheritance

@@ -7,10 +7,12 @@ import re
 import ssl
 from collections.abc import Callable
 
+from holdfast.bus import BusError
 from holdfast.bus.nats_py import Client, Msg, Subscription, nats
+from holdfast.network.guard import addresses_of
 from holdfast.network.impostors import Impostor, refuse_peer
-from holdfast.network.tls import why_refused
-from holdfast.network.trust import allows_plain_text, is_loopback
+from holdfast.network.tls import TlsFilesRefused, client_context, why_refused
+from holdfast.network.trust import AddressRefused, allows_plain_text, is_loopback, require_private_bus
 from holdfast.settings.network import NO_FILES, NetworkPolicy
 
 _HEADER_BLOCK = re.compile(rb"NATS/1\.0(?: [\x20-\x7e]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")
@@ -129,6 +131,18 @@ class HardenedClient(Client):
         readable = bytes(subject).decode(errors="backslashreplace").encode()
         sound = headers if headers and _HEADER_BLOCK.fullmatch(headers) else b""
         await super()._process_msg(sid, readable, reply, data, sound)
+
+
+def tls_context(url: str, network: NetworkPolicy) -> ssl.SSLContext | None:
+    """Return the context for servers that offer TLS, None for nats-py's own.
+
+    Raises BusError if an address would be reached in plain text, or a file of `network` cannot be used.
+    """
+    try:
+        require_private_bus(url, network, addresses_of)
+        return client_context(network) if network.tls_ca or network.tls_cert else None
+    except (AddressRefused, TlsFilesRefused) as error:
+        raise BusError(str(error)) from error
 
 
 def refusal(error: Exception | None) -> str:

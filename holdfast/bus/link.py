@@ -17,11 +17,8 @@ import msgspec
 import structlog
 
 from holdfast.bus import BusError, BusUnavailable, NoResponder, wire_bytes
-from holdfast.bus.client import CUT, HardenedClient, end_of_tls, refusal
+from holdfast.bus.client import CUT, HardenedClient, end_of_tls, refusal, tls_context
 from holdfast.bus.nats_py import Msg, Subscription, nats
-from holdfast.network.guard import addresses_of
-from holdfast.network.tls import TlsFilesRefused, client_context
-from holdfast.network.trust import AddressRefused, require_private_bus
 from holdfast.settings.network import NO_FILES, NetworkPolicy
 
 CONNECT_TIMEOUT_S = 2
@@ -181,18 +178,6 @@ def inbox_prefix(url: str) -> str:
     return f"_INBOX.{user}" if user and re.fullmatch(r"[\w-]+", user, re.ASCII) else "_INBOX"
 
 
-def _context(url: str, network: NetworkPolicy) -> ssl.SSLContext | None:
-    """Return the context for servers that offer TLS, None for nats-py's own.
-
-    Raises BusError if an address would be reached in plain text, or a file of `network` cannot be used.
-    """
-    try:
-        require_private_bus(url, network, addresses_of)
-        return client_context(network) if network.tls_ca or network.tls_cert else None
-    except (AddressRefused, TlsFilesRefused) as error:
-        raise BusError(str(error)) from error
-
-
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]*)"')
 
 
@@ -225,7 +210,7 @@ class Link:
 
     @classmethod
     async def _open(cls, url: str, name: str, network: NetworkPolicy) -> Link:
-        context = _context(url, network)
+        context = tls_context(url, network)
         client = (link := cls(address_of(url), network))._client
         try:
             await client.connect(

@@ -17,7 +17,6 @@ from holdfast_controller.plan.doubt import doubts, replacement, shared_faults
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident import (
     alerts,
-    bad_numbers,
     breaker,
     classify,
     hangs,
@@ -27,6 +26,7 @@ from holdfast_controller.plan.incident import (
     rungs,
     slow,
 )
+from holdfast_controller.plan.incident.bad_numbers import bad_numbers
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice

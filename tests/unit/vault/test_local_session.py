@@ -37,10 +37,11 @@ from holdfast.node.vault.messages import (
 )
 from holdfast.node.vault.seals import seal
 from holdfast.orders.backup import BackupOrder, VaultAddress
-from holdfast_vault import interruptions, local_session
+from holdfast_vault import interruptions
 from holdfast_vault.assignments import Assignment, JobId
 from holdfast_vault.limits import VaultLimits
-from holdfast_vault.local_session import LocalSession
+from holdfast_vault.local import session as local_session
+from holdfast_vault.local.session import LocalSession
 from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.shelf.segments import SealedContents, Segment
 

@@ -62,7 +62,8 @@ from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.doubt import doubts, group_guesses, replacement, shared_faults
 from holdfast_controller.plan.draft import NOWHERE, JobDecision, JobDraft, Rules
 from holdfast_controller.plan.elastic import growth
-from holdfast_controller.plan.incident import bad_numbers, hangs, inspection, rank_exit, slow
+from holdfast_controller.plan.incident import hangs, inspection, rank_exit, slow
+from holdfast_controller.plan.incident.bad_numbers import bad_numbers
 from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.loss import absent_nodes, forgotten_orders, lost_steps
 from holdfast_controller.plan.own_nodes import is_foreign

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,8 +14,8 @@ import torch
 from torch import nn
 
 from holdfast.node.vault.messages import SealedStep, ShardName
-from holdfast.trainer.device import StepSkipped, gate, lay_out
 from holdfast.trainer.device import copies as copies_module
+from holdfast.trainer.device import gate, lay_out
 from holdfast.trainer.device.checks import INTERVAL_VARIABLE, Writes
 from holdfast.trainer.device.copies import DeviceCopies
 from holdfast.trainer.device.follower import Follower
@@ -25,7 +23,6 @@ from holdfast.trainer.device.guards import CopySizes, Guard, StateTensor
 from holdfast.trainer.device.landings import Landing, Landings
 from holdfast.trainer.device.step_copy import StepCopy
 from holdfast.trainer.vault_client.client import BrokenSeal, VaultClient
-from holdfast.trainer.vault_client.shard_layout import take_apart
 from tests import accelerator
 from tests.integration.accelerator.trainings import Optimizing, batches, gpt, optimizer_of
 
@@ -131,12 +128,12 @@ def is_as(truth: dict[tuple[Any, ...], Any], found: dict[str, Any]) -> bool:
     if restored.keys() != truth.keys():
         return False
     return all(
-        _bits(it).equal(_bits(restored[path])) if isinstance(it, torch.Tensor) else it == restored[path]
+        bits_of(it).equal(bits_of(restored[path])) if isinstance(it, torch.Tensor) else it == restored[path]
         for path, it in truth.items()
     )
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
 
 
@@ -341,114 +338,3 @@ def take_memory_away(job: Job, step: int) -> None:
         storage.resize_(nbytes)
         parameter.data.copy_(values)
         del used
-
-
-def kept_without_elements(directory: Path) -> tuple[int, bool]:
-    """Keep a state whose only tensor on the device has no elements; return the last step that was sealed, and whether
-    copies still go beside training.
-    """
-    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
-    client = VaultClient(directory, name_of(), 1, copies=copies)
-    state = {"none": torch.zeros(0, 5, device="sim"), "step": 1}
-    client.save(1, state)
-    assert copies.wait_sealed(60)
-    leaves, _ = take_apart(state)
-    found = copies.sealed, copies.takes(leaves)
-    client.close()
-    copies.close()
-    return found
-
-
-def kept_beside_writes_of_device(directory: Path) -> list[float]:
-    """Keep a state that lies on the host, with one pinned tensor that the device then writes to: past the pages of this
-    process, by another mapping of the same memory, as a device does. Return the values that are kept of it.
-    """
-    nbytes = 8 << 20
-    file = os.memfd_create("pinned")
-    os.truncate(file, nbytes)
-    ours, of_device = (torch.frombuffer(mmap.mmap(file, nbytes), dtype=torch.float32) for _ in range(2))
-    os.close(file)
-    ours.fill_(1.0)
-    # torch asks no device that has pinned nothing yet.
-    other = torch.zeros(4).pin_memory().to("sim")
-    accelerator.register_host(ours.data_ptr(), nbytes)
-    assert ours.is_pinned()
-    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
-    client = VaultClient(directory, name_of(), 1, copies=copies)
-    # What is copied first takes a while.
-    state = {"large": torch.zeros(50_000_000), "pinned": ours, "other": other}
-    client.save(1, state)
-    client.save(2, state)  # the first waits until it is sealed
-    of_device.fill_(2.0)
-    values = client.restore(client.steps()[0])["pinned"].unique().tolist()
-    client.close()
-    copies.close()
-    accelerator.unregister_host(ours.data_ptr())
-    return [float(value) for value in values]
-
-
-def busy(directory: Path, world_size: int) -> tuple[int, int, int, int]:
-    """Keep three steps at once over a slow link; return how many were skipped, waited, and the last that was kept and
-    that was sealed.
-    """
-    accelerator.bandwidth(2e6)
-    copies = DeviceCopies(directory, name_of(world_size), 1, None, sizes=SIZES)
-    client = VaultClient(directory, name_of(world_size), 1, copies=copies)
-    tensor, last = torch.zeros(100_000, device="sim"), 0
-    client.save(1, {"tensor": tensor})  # the first waits for its seal
-    for step in (2, 3, 4):
-        with suppress(StepSkipped):
-            client.save(step, {"tensor": tensor})
-            last = step
-    assert copies.wait_sealed(60)
-    found = copies.skipped, copies.waited, last, copies.sealed
-    client.close()
-    copies.close()
-    return found
-
-
-def kept_in_inference_mode(directory: Path) -> tuple[int, bool]:
-    """Keep a step as a validation does that keeps one, and the next as usual; return the last that was sealed, and
-    whether copies still go beside training.
-    """
-    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
-    client = VaultClient(directory, name_of(), 1, copies=copies)
-    state = {"tensor": torch.zeros(100_000, device="sim"), "small": torch.zeros(4, device="sim")}
-    for step, mode in ((1, torch.inference_mode()), (2, nullcontext())):
-        with mode:
-            client.save(step, state)
-        assert copies.wait_sealed(60)
-    leaves, _ = take_apart(state)
-    found = copies.sealed, copies.takes(leaves)
-    client.close()
-    copies.close()
-    return found
-
-
-def brought_back(directory: Path) -> list[str]:
-    """Keep a step, restore it to the device over a slow link; return what differs."""
-    slow_link(1)
-    job = Job("fused", 2, 1)
-    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
-    client = VaultClient(directory, name_of(), 1, copies=copies)
-    job.forward()
-    job.update()
-    state = job.state()
-    client.save(1, state)
-    assert copies.wait_sealed(60)
-    # So slow that what does not wait for the last slices is read before they come.
-    accelerator.bandwidth(1e6)
-    found = client.restore(SealedStep(generation=1, step=1), to_device=True)
-    came, truth = truth_of(found), truth_of(state)
-    devices = {path: it.device.type for path, it in flat(state) if isinstance(it, torch.Tensor)}
-    differing = [
-        str(path) for path, it in flat(found) if isinstance(it, torch.Tensor) and it.device.type != devices[path]
-    ]
-    differing += [
-        str(path)
-        for path, it in truth.items()
-        if isinstance(it, torch.Tensor) and not _bits(it).equal(_bits(came[path]))
-    ]
-    client.close()
-    copies.close()
-    return differing

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.accelerator.children import Accelerators, on_accelerator
-from tests.integration.accelerator.copies import kept_chunks, kept_steps
+from tests.integration.accelerator.copies import kept_chunks, kept_states, kept_steps
 from tests.integration.accelerator.copies.kept_steps import DIRECT_MIN, Mutant, kept, replace_everything, write_late
 from tests.integration.accelerator.trainings import Optimizing
 from tests.integration.vault_process import UNTIL_TORN_DOWN, vault
@@ -149,25 +149,25 @@ def test_a_step_whose_memory_is_taken_away_is_not_sealed(accelerators: Accelerat
 def test_what_a_device_writes_to_pinned_memory_of_the_host_does_not_tear_a_step(
     accelerators: Accelerators, directory: Path
 ) -> None:
-    assert accelerators.call(kept_steps.kept_beside_writes_of_device, directory) == [1.0]
+    assert accelerators.call(kept_states.kept_beside_writes_of_device, directory) == [1.0]
 
 
 def test_a_state_without_elements_is_kept(accelerators: Accelerators, directory: Path) -> None:
-    assert accelerators.call(kept_steps.kept_without_elements, directory) == (1, True)
+    assert accelerators.call(kept_states.kept_without_elements, directory) == (1, True)
 
 
 def test_a_rank_that_is_alone_skips_steps_and_one_of_several_waits(accelerators: Accelerators, directory: Path) -> None:
-    skipped, waited, kept_last, sealed = accelerators.call(kept_steps.busy, directory, 1)
+    skipped, waited, kept_last, sealed = accelerators.call(kept_states.busy, directory, 1)
     assert (skipped, waited) == (2, 0) and kept_last == sealed == 2
-    skipped, waited, kept_last, sealed = accelerators.call(kept_steps.busy, directory, 2)
+    skipped, waited, kept_last, sealed = accelerators.call(kept_states.busy, directory, 2)
     assert (skipped, waited) == (0, 2) and kept_last == sealed == 4
 
 
 def test_a_step_that_is_kept_in_inference_mode_changes_nothing_for_the_next(
     accelerators: Accelerators, directory: Path
 ) -> None:
-    assert accelerators.call(kept_steps.kept_in_inference_mode, directory) == (2, True)
+    assert accelerators.call(kept_states.kept_in_inference_mode, directory) == (2, True)
 
 
 def test_a_state_comes_back_to_the_device_that_it_lay_on(accelerators: Accelerators, directory: Path) -> None:
-    assert accelerators.call(kept_steps.brought_back, directory) == []
+    assert accelerators.call(kept_states.brought_back, directory) == []

@@ -31,7 +31,7 @@ from holdfast.node.vault.messages import (
 from holdfast.node.vault.mmap_file import map_file
 from holdfast.node.vault.seals import CHUNK_BYTES, Bytes, check
 from holdfast_vault.limits import VaultLimits
-from holdfast_vault.local_session import LocalSession
+from holdfast_vault.local.session import LocalSession
 from holdfast_vault.node_vault import NodeVault
 from holdfast_vault.shelf.shelf import Shelf
 

@@ -56,7 +56,7 @@ from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.doubt_records import leaving
 from holdfast_controller.plan.evidence.blame import blame, trait
-from holdfast_controller.plan.incident.bad_number_rungs import for_bad_numbers
+from holdfast_controller.plan.incident.bad_numbers.bad_number_rungs import for_bad_numbers
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import (
     Failure,

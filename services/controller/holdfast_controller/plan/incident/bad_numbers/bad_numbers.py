@@ -9,7 +9,7 @@ from holdfast.events import BadNumber, StepsCertified, Withheld
 from holdfast.symptoms import Symptom
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDraft
-from holdfast_controller.plan.incident.bad_number_rungs import EXCHANGED_TOGETHER_MAX
+from holdfast_controller.plan.incident.bad_numbers.bad_number_rungs import EXCHANGED_TOGETHER_MAX
 from holdfast_controller.plan.incident.incident import BadStep, Failure
 from holdfast_controller.plan.incident.recovery import handle_failure, handle_late_failure
 from holdfast_controller.plan.job import JobState

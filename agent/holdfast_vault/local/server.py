@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.node.vault.vault_socket import remove_own
 from holdfast_vault.acceptor import Acceptor
-from holdfast_vault.local_session import LocalSession
+from holdfast_vault.local.session import LocalSession
 from holdfast_vault.node_vault import NodeVault
 
 
