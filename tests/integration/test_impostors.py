@@ -16,7 +16,7 @@ import pytest
 from holdfast.bus import BusError
 from holdfast.bus.link import Link
 from holdfast.embedded.servers.readiness import nats_answers, postgres_answers
-from holdfast.network import impostors
+from holdfast.network import impostors, socket_owners
 from holdfast.network.impostors import Impostor, refuse_listener
 from holdfast.store import StoreUnavailable
 from holdfast.store.connecting import connect
@@ -173,13 +173,21 @@ async def test_listeners_on_ipv6_are_found() -> None:
         refuse_listener(("127.0.0.1", impostor.port))
 
 
-async def test_whose_cluster_is_used_and_whom_settings_allow_are_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_the_kernel_answers_nothing_about_one_socket_the_tables_name_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket_owners, "_asked", lambda *_: None)
+    with impersonating(NATS) as impostor, pytest.raises(Impostor):
+        refuse_listener(("127.0.0.1", impostor.port))
+
+
+async def test_whose_cluster_is_used_and_whom_settings_allow_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     with impersonating(NATS) as server:
         place = ("127.0.0.1", server.port)
-        for believed in (4242, impostors.EVERYONE):
+        for trusted in (4242, impostors.EVERYONE):
             with pytest.raises(Impostor):
                 refuse_listener(place)
             with monkeypatch.context() as patched:
-                patched.setattr(impostors, "_believed", set())
-                impostors.believe(believed)
+                patched.setattr(impostors, "_trusted", set())
+                impostors.trust(trusted)
                 refuse_listener(place)

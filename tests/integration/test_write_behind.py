@@ -120,8 +120,8 @@ def test_the_flag_acts_in_a_rank_that_imports_torch_itself(tmp_path: Path) -> No
     script.write_text(
         "import torch\n"
         "torch.save({'weights': torch.ones(300_000)}, 'ckpt.pt')\n"
-        "from holdfast.trainer.write_behind import start\n"
-        "print('step', start._started[0]._step, torch.load('ckpt.pt')['weights'].sum().item())\n"
+        "from holdfast.trainer.write_behind import switch_on\n"
+        "print('step', switch_on._started[0]._step, torch.load('ckpt.pt')['weights'].sum().item())\n"
     )
     variables = {
         "HOLDFAST_VAULT": str(tmp_path),

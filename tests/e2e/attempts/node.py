@@ -281,7 +281,7 @@ def registers_far_ahead(scene: Scene) -> Any:
     instance = uuid7_of(int(at.timestamp() * 1000), bytes(10))
     body = scene.registration() | {"instance": instance, "id": uuid7()}
     scene.publish_as_outsider("evidence.node_registered._", json.dumps(body).encode())
-    scene.cluster.until("it is noted", lambda: "not believed" in scene.cluster.nodes()[scene.outsider]["reason"])
+    scene.cluster.until("it is noted", lambda: "not accepted" in scene.cluster.nodes()[scene.outsider]["reason"])
     assert scene.cluster.nodes()[scene.outsider]["state"] == "standby"
 
 

@@ -20,6 +20,7 @@ pytestmark = on_accelerator
 LONG = "HOLDFAST_LONG" in os.environ
 SEEDS = range(1, 11 if LONG else 2)
 STEPS = 6
+TRIES = 3
 
 SHOWING = {
     # torch does not count what a fused optimizer writes: without the gate others would be taken for late writers.
@@ -78,8 +79,11 @@ def test_bytes_that_come_are_reported_or_are_let_go_in_a_wrong_order_tear_steps(
         assert accelerators.call(kept_chunks.kept, directory, is_ring=is_ring, seed=seed) == []
         for mutant in kept_chunks.Mutant:
             if (mutant in kept_chunks.OF_RING) == is_ring:
-                torn = accelerators.call(kept_chunks.kept, directory, mutant, is_ring=is_ring, seed=seed)
-                assert torn, mutant
+                # A host that is held up for as long as a copy takes hides what comes too early.
+                assert any(
+                    accelerators.call(kept_chunks.kept, directory, mutant, is_ring=is_ring, seed=seed)
+                    for _ in range(TRIES)
+                ), mutant
 
 
 # Without a wait for training the shadows are found wrong, too: from then on nothing is copied in this way any more.
