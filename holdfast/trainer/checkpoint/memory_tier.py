@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 STEPS_SHARED_MAX = 8
+_STEP_BITS = 40
 NEVER_WHOLE_MAX = 2
 """Number of the newest steps that only some ranks may have kept: a rank can be two ahead of one that is copying."""
 RESTARTED_WITHIN_S = 5.0
@@ -125,18 +126,17 @@ class MemoryTier:
         def may_be(sealed: SealedStep) -> bool:
             return at_most is None or sealed.step <= at_most
 
-        mine = torch.full((2 + STEPS_SHARED_MAX, 2), -1, dtype=torch.int64)
+        # Other nodes may have another release: its ranks gather this shape, and read the first number of the first row.
+        mine = torch.full((1 + STEPS_SHARED_MAX, 2), -1, dtype=torch.int64)
         here = self._steps(at_most)
-        mine[0] = int(here is not None)
+        mine[0] = torch.tensor((int(here is not None), _packed(here.newest_made if here else None)))
         steps = sorted(here.sealed if here else (), key=lambda sealed: (may_be(sealed), sealed), reverse=True)
-        made = here.newest_made if here else None
-        for row, sealed in enumerate((made, *steps[:STEPS_SHARED_MAX]), start=1):
-            if sealed is not None:
-                mine[row] = torch.tensor((sealed.generation, sealed.step))
+        for row, sealed in enumerate(steps[:STEPS_SHARED_MAX], start=1):
+            mine[row] = torch.tensor((sealed.generation, sealed.step))
         everyone = [rows.tolist() for rows in all_gather(mine)]
         self._all_answered = all(did_answer for (did_answer, _), *_ in everyone)
-        newest_made = [SealedStep(generation=g, step=s) if s >= 0 else None for _, (g, s), *_ in everyone]
-        found = [{SealedStep(generation=g, step=s) for g, s in rows if s >= 0} for _, _, *rows in everyone]
+        newest_made = [_unpacked(made) for (_, made), *_ in everyone]
+        found = [{SealedStep(generation=g, step=s) for g, s in rows if s >= 0} for _, *rows in everyone]
         self.has_newer = not all(map(may_be, set.union(*found)))
         self._of_some = set(filter(may_be, set.union(*found)))
         self.found = found_steps([set(filter(may_be, steps)) for steps in found], newest_made)
@@ -345,6 +345,16 @@ class FoundSteps(NamedTuple):
     newest: int = 0
     whole: int = 0
     missing: tuple[int, ...] = ()
+
+
+def _packed(made: SealedStep | None) -> int:
+    """Return a generation and step as one number; below 2**40: none is known, or a release that tells none."""
+    return 0 if made is None else made.generation << _STEP_BITS | made.step
+
+
+def _unpacked(packed: int) -> SealedStep | None:
+    generation, step = packed >> _STEP_BITS, packed & ((1 << _STEP_BITS) - 1)
+    return SealedStep(generation=generation, step=step) if generation > 0 else None
 
 
 def found_steps(by_rank: Sequence[Collection[SealedStep]], newest_made: Sequence[SealedStep | None] = ()) -> FoundSteps:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -43,6 +44,9 @@ from holdfast.trainer.checkpoint.storage.folder import Folder, FoundCheckpoint, 
 from holdfast.trainer.checkpoint.storage.presence import words_of
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, owner_of
+
+HOLD_AGAIN_S = 60.0
+"""Pause before a hold that the store has failed is tried again beside training."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
@@ -69,6 +73,7 @@ class ObjectStorage:
         self._prefix = prefix
         self._journal = Journal(filesystem, self._root, owner)
         self._has_looked = self._is_held = False
+        self._hold_failed_at: float | None = None
 
     def claim(self) -> None:
         try:
@@ -79,13 +84,15 @@ class ObjectStorage:
                 raise
             log.warning("%s is only read, it cannot be written: %s", self._url, error.__cause__)
 
-    def hold(self) -> None:
+    def hold(self, *, is_needed: bool = False) -> None:
         """Take the checkpoints for this job until the process ends: other jobs that would write here are refused.
 
         Raises DirectoryTaken if another one writes here, and Superseded. Waits up to
-        `object_presence.STALE_S` for a sign of life of one that another machine has begun.
+        `object_presence.STALE_S` for a sign of life of one that another machine has begun. If the store fails, it is
+        tried again after `HOLD_AGAIN_S`, and with `is_needed` at once, which raises its error.
         """
-        if not self._owner.job or self._is_held:
+        is_early = self._hold_failed_at is not None and time.monotonic() < self._hold_failed_at + HOLD_AGAIN_S
+        if not self._owner.job or self._is_held or (is_early and not is_needed):
             return
         shown = ObjectPresence(self._fs, self._root, self._owner)
         try:
@@ -95,9 +102,13 @@ class ObjectStorage:
             shown.end()
             raise
         except CheckpointError as error:
-            # What is written next fails for the same reason, and its error counts.
+            shown.end()
+            self._hold_failed_at = time.monotonic()
+            if is_needed:
+                raise
             log.warning("other jobs do not see that this one writes to %s: %s", self._url, error)
-        self._is_held = True
+            return
+        self._is_held, self._hold_failed_at = True, None
 
     def _hold(self, shown: ObjectPresence) -> None:
         current = self._claim()
@@ -118,6 +129,9 @@ class ObjectStorage:
             return size
 
     def publish(self, manifest: CheckpointManifest) -> str:
+        if self._hold_failed_at is not None:
+            # Else a job that ended long ago would count as the one that writes here.
+            self.hold(is_needed=True)
         with self._explained("published"):
             before = self._claim()
             location = self._next(before, manifest.step)

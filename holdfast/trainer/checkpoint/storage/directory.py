@@ -21,6 +21,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +51,9 @@ __all__ = [
     "newest_first",
     "sizes",
 ]
+
+HOLD_AGAIN_S = 60.0
+"""Pause until a directory that had no space is held."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
@@ -152,6 +156,7 @@ class DirectoryStorage:
         self._prefix = prefix
         self._workplace = Workplace(self.root, owner)
         self._is_held = False
+        self._hold_at = float("-inf")
 
     def claim(self) -> None:
         if not self._owner.job:
@@ -168,13 +173,16 @@ class DirectoryStorage:
 
         Raises DirectoryTaken if another one writes here, and CheckpointError like `claim`.
         """
-        if self._is_held:
+        if self._is_held or time.monotonic() < self._hold_at:
             return
         try:
             self._workplace.hold()
         except OSError as error:
             # What is written next fails for the same reason, and its error counts.
             log.warning("other jobs do not see that this one writes to %s: %s", self.root, error.strerror)
+            if error.errno in NO_SPACE:
+                self._hold_at = time.monotonic() + HOLD_AGAIN_S
+                return
         self._is_held = True
 
     def write(self, step: int, name: str, chunks: Iterable[memoryview | bytes]) -> int:

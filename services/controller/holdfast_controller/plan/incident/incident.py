@@ -309,6 +309,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     replayed: frozenset[str] = frozenset()
     untrained: frozenset[int] = frozenset()
     """Generations of checks and replays."""
+    early_ended: frozenset[int] = frozenset()
+    """Generations in which ranks had ended with exit code 0 when others lost them."""
     taken: tuple[RungTaken, ...] = ()
     """The newest rungs."""
     named: str = ""

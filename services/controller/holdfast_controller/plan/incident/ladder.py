@@ -161,9 +161,10 @@ def _for_user_error(incident: Incident, failure: Failure, error: RankError, opti
     if options.can_roll_back:
         return RungChoice(rung=Rung.ROLLBACK, reason=failure.text)
     if failure.is_early_end:
-        if incident.restarts < EARLY_ENDS_MAX:
+        earlier = len(incident.early_ended - {failure.generation})
+        if earlier < EARLY_ENDS_MAX:
             return RungChoice(rung=Rung.REATTEMPT, reason=failure.text)
-        why = f"after {incident.restarts} restarts the script still ends earlier on some ranks than on others"
+        why = f"after {earlier} restarts the script still ends earlier on some ranks than on others"
         return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}")
     if incident.user_error and (why := _recurs(incident.user_error, error)):
         return RungChoice(rung=Rung.STOP, reason=f"{failure.text}; {why}")

@@ -98,7 +98,9 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
     known = state.incident.cause if state.incident else None
     cause = _joined(draft, generation) if is_new else known
     symptom = classify(event, alone=state.spec.nnodes * state.spec.nproc_per_node == 1)
-    finished = _finished_before(state, event) if symptom is Symptom.PEER_LOST else ""
+    # Where a node is blamed already, ranks may have lost that one.
+    is_blamed = state.incident is not None and bool(state.incident.blamed)
+    finished = _finished_before(state, event) if symptom is Symptom.PEER_LOST and not is_blamed else ""
     if finished:
         symptom = Symptom.EXIT_CODE
     is_about_this = cause is not None and cause.node == event.node and cause.rank in (event.rank, None)

@@ -222,6 +222,9 @@ def _describes_better(failure: Failure, incident: Incident) -> bool:
     """
     if incident.symptom is Symptom.PEER_LOST:
         return failure.symptom is not Symptom.PEER_LOST
+    if incident.symptom is Symptom.EXIT_CODE and failure.generation in incident.early_ended:
+        # Ranks that end early break nothing: what a node shows itself explains the lost partner.
+        return failure.symptom in FIRST_HAND_OF_NODE
     is_of_first = bool(incident.taken) and failure.generation == incident.taken[0].generation
     is_bare = incident.symptom in ENDS and not incident.named
     return is_of_first and is_bare and failure.symptom in (Symptom.INFRASTRUCTURE_ERROR, Symptom.SERVICE_ELSEWHERE)
@@ -287,6 +290,8 @@ def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
     choice = choose_rung(draft, incident, failure)
     if (error := user_error(failure)) and is_of_present_code(draft.state, failure.generation):
         incident = msgspec.structs.replace(incident, user_error=error)
+    if failure.is_early_end:
+        incident = msgspec.structs.replace(incident, early_ended=incident.early_ended | {failure.generation})
     if failure.bad_step:
         others = tuple(known for known in incident.bad_steps if known.generation != failure.generation)
         incident = msgspec.structs.replace(incident, bad_steps=(*others, failure.bad_step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -19,11 +20,11 @@ import pytest
 from holdfast.trainer.checkpoint import Checkpointer
 from holdfast.trainer.checkpoint.errors import DirectoryTaken
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
-from holdfast.trainer.checkpoint.storage import presence
+from holdfast.trainer.checkpoint.storage import directory, presence
 from holdfast.trainer.checkpoint.storage.directory import VAULT, DirectoryStorage
 from holdfast.trainer.checkpoint.storage.presence import Writer
 from holdfast.trainer.checkpoint.storage.retention import Retention
-from holdfast.trainer.checkpoint.storage.workplace import Owner
+from holdfast.trainer.checkpoint.storage.workplace import Owner, Workplace
 
 MINE, OTHER = Owner("mine", 1000, 1), Owner("other", 2000, 1)
 FILE = Path(MINE.name, presence.NAME)
@@ -204,7 +205,7 @@ def test_an_orderly_end_leaves_no_file_and_that_of_a_child_does(tmp_path: Path) 
 import os
 from pathlib import Path
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
-from holdfast.trainer.checkpoint.storage.workplace import Owner
+from holdfast.trainer.checkpoint.storage.workplace import Owner, Workplace
 DirectoryStorage({str(tmp_path)!r}, owner=Owner(*{tuple(MINE)!r})).hold()
 child = os.fork()
 if child:
@@ -213,3 +214,20 @@ if child:
 """
     subprocess.run([sys.executable, "-c", script], check=True)
     assert (tmp_path / FILE).parent.is_dir() and not (tmp_path / FILE).exists()
+
+
+def test_a_job_that_began_while_the_disk_was_full_has_its_directory_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Workplace) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    storage = DirectoryStorage(tmp_path, owner=MINE)
+    with monkeypatch.context() as patched:
+        patched.setattr(Workplace, "_make", full)
+        patched.setattr(directory, "HOLD_AGAIN_S", 0.0)
+        storage.hold()
+    storage.hold()
+    save(storage, 100)
+    with pytest.raises(DirectoryTaken):
+        DirectoryStorage(tmp_path, owner=OTHER).hold()

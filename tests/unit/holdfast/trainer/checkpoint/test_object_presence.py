@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import msgspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from holdfast.trainer.checkpoint.errors import DirectoryTaken
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, CheckpointPart
@@ -135,3 +137,30 @@ def test_nonsense_in_its_place_holds_nobody_up(tmp_path: Path, content: bytes) -
         pass
     (tmp_path / "writing" / "mine.1000").write_bytes(content)
     storage(tmp_path, OTHER).hold()
+
+
+class _Busy(LocalFileSystem):  # type: ignore[misc]
+    """A store that once refuses a sign of life."""
+
+    cachable = False
+    refuses = True
+
+    def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
+        if self.refuses and "/writing/" in path:
+            self.refuses = False
+            raise OSError("503 SlowDown")
+        super().pipe_file(path, value, **options)
+
+
+def test_a_store_that_was_busy_as_a_job_began_has_its_steps_all_the_same(tmp_path: Path) -> None:
+    ended = storage(tmp_path, OTHER)
+    ended.hold()
+    save(ended, 1)
+    for sign in (tmp_path / "writing").iterdir():
+        sign.unlink()
+    place = ObjectStorage(_Busy(auto_mkdir=True), str(tmp_path), f"file://{tmp_path}", owner=LATER)
+    place.hold()
+    save(place, 10)
+    assert sorted(place.steps()) == [1, 10]
+    with pytest.raises(DirectoryTaken, match="mine"):
+        storage(tmp_path, OTHER).hold()

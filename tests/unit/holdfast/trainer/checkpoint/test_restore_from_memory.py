@@ -259,6 +259,23 @@ def test_the_newest_step_of_all_may_not_have_been_whole_and_the_one_before_it_wa
     assert found_steps([{at(4, 2), at(3, 2), at(9)}, {at(3, 2)}]) == FoundSteps(newest=4, whole=3)
 
 
+def test_a_rank_of_the_release_before_on_another_node_is_understood_and_understands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gathers tensors of this shape, with what it has and whether its vault answers; all must be of one shape."""
+    serve(Vault(4, 5), monkeypatch)
+    theirs = torch.full((9, 2), -1, dtype=torch.int64)
+    theirs[0] = 1
+    theirs[1:3] = torch.tensor([(1, 5), (1, 3)])
+
+    def gather(mine: torch.Tensor) -> list[torch.Tensor]:
+        assert (mine.shape, mine.dtype, mine[0, 0]) == (theirs.shape, theirs.dtype, 1)
+        assert mine[1:3].tolist() == [[1, 5], [1, 4]]
+        return [mine, theirs]
+
+    assert MemoryTier(NAME, 2).common(gather, None) == [at(5)]
+
+
 def test_a_step_that_a_busy_rank_did_not_come_to_was_never_whole() -> None:
     busy = [{at(7), at(6)}, {at(5), at(4)}]
     assert found_steps(busy, [at(7), at(5)]) == FoundSteps(newest=7, whole=5)

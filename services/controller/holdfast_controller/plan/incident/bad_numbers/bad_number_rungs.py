@@ -36,7 +36,8 @@ def for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, opt
         suspects = _members_each_time(bad_step, earlier, options) if was_clean else ()
         if suspects and options.may_exchange and not failure.is_irreplaceable:
             return _all_leave(failure, suspects, f"{why}, though it was clean before")
-        if was_clean and bad_step.members and not suspects:
+        are_known = bool(bad_step.members) and all(known.members for known in earlier)
+        if was_clean and are_known and not suspects:
             fault = "no machine was part of the job each time: data, code or settings are at fault"
         elif was_clean:
             fault = "a machine may be at fault, as the step was clean before, and none is known to be"

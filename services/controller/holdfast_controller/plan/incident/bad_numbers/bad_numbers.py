@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.events import BadNumber, StepsCertified, Withheld
 from holdfast.symptoms import Symptom
+from holdfast.topology import DATA_PARALLEL
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDraft
 from holdfast_controller.plan.incident.bad_numbers.bad_number_rungs import EXCHANGED_TOGETHER_MAX
@@ -55,8 +56,10 @@ def steps_certified(draft: JobDraft, event: StepsCertified) -> None:
 
 def _failure(state: JobState, event: BadNumber) -> Failure:
     # What other nodes have as well was reduced, or came of spoiled weights: who reports it first shows nothing.
-    node = _node_of(state, event) if event.elsewhere == "sound" else None
-    few = len(state.nodes) <= EXCHANGED_TOGETHER_MAX
+    # Of an earlier generation other nodes may have been part.
+    is_present = event.generation == state.trained_generation
+    node = _node_of(state, event) if event.elsewhere == "sound" and is_present else None
+    few = len(state.nodes) <= EXCHANGED_TOGETHER_MAX and is_present
     return Failure(
         symptom=Symptom.JUMP if event.kind == "jump" else Symptom.NAN,
         generation=event.generation or 0,
@@ -77,6 +80,14 @@ def _failure(state: JobState, event: BadNumber) -> Failure:
 
 def _node_of(state: JobState, event: BadNumber) -> str | None:
     if event.rank is None or event.rank >= state.spec.nnodes * state.spec.nproc_per_node:
+        return None
+    topology = state.spec.topology()
+    mesh, where = topology.mesh, topology.mesh.coordinates(event.rank)
+    model = [dim for dim in mesh.names if dim not in DATA_PARALLEL]
+    first = mesh.rank(where | dict.fromkeys(model, 0))
+    last = mesh.rank(where | {dim: mesh.size(dim) - 1 for dim in model})
+    if topology.node_rank_of(first) != topology.node_rank_of(last):
+        # Its number is the work of several machines: any of them may have spoiled it, and a replay finds which.
         return None
     member = state.members[event.rank // state.spec.nproc_per_node]
     return member.node if member else None
