@@ -50,7 +50,7 @@ def _as(rung: Rung, draft: JobDraft, failure: Failure, choice: RungChoice) -> Ru
     code = draft.state.code
     is_possible = LEADS_TO[rung] in TRANSITIONS[type(draft.state.phase)]
     if rung is Rung.REPLAY:
-        is_possible = is_possible and can_replay(draft.state)
+        is_possible = is_possible and can_replay(draft.state, draft.rules.ladder)
     elif rung is Rung.ROLLBACK:
         is_possible = is_possible and (code.pending or code.fallback) is not None
     if not is_possible:

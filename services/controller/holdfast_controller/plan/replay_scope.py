@@ -10,16 +10,21 @@ from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.settings.timeouts import Timeouts
 from holdfast_controller.plan.incident.incident import Failure
 from holdfast_controller.plan.job import JobState
-from holdfast_controller.plan.loss.lost_steps import has_checkpoints
+from holdfast_controller.plan.loss.lost_steps import has_checkpoints, trained_up_to
 from holdfast_controller.plan.phase import ReplayProgress
 
 TRAINING_SHARE = 0.5
 """Share of a phase's time limit that is planned for steps: starting, restoring and smaller groups take the rest."""
 
 
-def can_replay(state: JobState) -> bool:
-    """Return True if a replay does no harm: Holdfast can keep it from writing only checkpoints that it knows of."""
-    if not has_checkpoints(state) or state.vacancies:
+def can_replay(state: JobState, policy: LadderPolicy) -> bool:
+    """Return True if a replay does no harm and can show something.
+
+    Holdfast can keep it from writing only checkpoints that it knows of. A job whose steps are in memory only begins
+    from its beginning, and must come to the fault from there.
+    """
+    comes_to_fault = state.has_checkpoints or trained_up_to(state) < policy.replay_steps_max
+    if not has_checkpoints(state) or not comes_to_fault or state.vacancies:
         return False
     try:
         plan_replay(state.spec.topology())

@@ -155,7 +155,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         can_roll_back=can_roll_back(state, failure.generation),
         is_all_of_code=has_only_failures_of_present_code(state, draft.incident),
         code_failures=state.code.failures,
-        can_replay=can_replay(state),
+        can_replay=can_replay(state, rules.ladder),
         may_guess=may_guess(draft, failure),
         has_accused_enough=is_full(draft),
         may_exchange=may_exchange(draft, failure),

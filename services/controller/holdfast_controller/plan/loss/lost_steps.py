@@ -30,7 +30,7 @@ def keeping_spaced(draft: JobDraft, event: KeepingSpaced) -> None:
 
 def has_checkpoints(state: JobState) -> bool:
     """Return True if all ranks together have made a checkpoint, on the disk or only in memory."""
-    return state.has_checkpoints or _has_kept(state, _reached(state))
+    return state.has_checkpoints or _has_kept(state, trained_up_to(state))
 
 
 def can_resume(state: JobState) -> bool:
@@ -40,7 +40,7 @@ def can_resume(state: JobState) -> bool:
 
 def steps_to_redo(state: JobState) -> int:
     """Return the number of steps that a restart now would make once more, as far as is known."""
-    reached = _reached(state)
+    reached = trained_up_to(state)
     if _has_kept(state, reached):
         return state.kept_every - 1
     if state.restorable_step is not None:
@@ -56,13 +56,13 @@ def can_resume_resized(state: JobState) -> bool:
         # It resumed from the script's own files, which a script for MIN to MAX nodes reads with any number of ranks.
         return state.has_resumed and not state.has_checkpoints
     if state.kept_for == "any_ranks":
-        return _has_kept(state, _reached(state))
+        return _has_kept(state, trained_up_to(state))
     return state.kept_for == "disk_reshards" and state.has_checkpoints
 
 
 def steps_to_redo_resized(state: JobState) -> int:
     """Return the number of steps that a restart with another number of ranks would make again, as far as is known."""
-    reached = _reached(state)
+    reached = trained_up_to(state)
     if state.kept_for == "any_ranks" and _has_kept(state, reached):
         return state.kept_every - 1
     if state.restorable_step is not None:
@@ -76,7 +76,7 @@ def note_start(draft: JobDraft, step: int) -> None:
     if state.origin_step is None:
         draft.update(origin_step=step)
     else:
-        redone = max(0, _reached(state) - step + 1)
+        redone = max(0, trained_up_to(state) - step + 1)
         has_resumed = step > state.origin_step
         draft.update(has_resumed=has_resumed, redone_steps=redone)
         if state.is_resized:
@@ -124,7 +124,7 @@ def checkpoint_restored(draft: JobDraft, event: CheckpointRestored) -> None:
     if event.tier != "nothing" and event.step > 0:
         draft.update(has_resumed=True, has_resized=state.has_resized or state.is_resized)
         state = draft.state
-    reached, every = _reached(state), state.kept_every
+    reached, every = trained_up_to(state), state.kept_every
     if every > 1:
         # A generation begins with every step; what is lost was kept by the one before.
         draft.update(kept_every=1)
@@ -151,7 +151,7 @@ def checkpoint_restored(draft: JobDraft, event: CheckpointRestored) -> None:
         draft.update_incident(lost_steps=max(incident.lost_steps, lost), losses=(*incident.losses, text)[-LOSSES_MAX:])
 
 
-def _reached(state: JobState) -> int:
+def trained_up_to(state: JobState) -> int:
     """Return the newest step that is known to have been trained, below the limit of this generation."""
     reached = max(state.step, state.incident.failed_step if state.incident else -1)
     limit = None if state.is_past_limit else state.restore_at_most
