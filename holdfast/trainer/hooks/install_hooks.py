@@ -20,6 +20,7 @@ from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import flight_recorder, kernel_starts
 from holdfast.trainer.hooks.collective_hooks import patch_process_groups, put_marks, recorded_call
 from holdfast.trainer.hooks.ddp_times import note_buckets, patch_ddp
+from holdfast.trainer.hooks.group_ends import after_last_collective
 from holdfast.trainer.hooks.log_hooks import patch_event_files
 from holdfast.trainer.phases import binding
 from holdfast.trainer.replay_run import make_deterministic
@@ -126,6 +127,7 @@ def _patch_distributed(module: ModuleType) -> None:
         if original is not None:
             setattr(module, name, recorded_call(original, name.encode(), getattr(module, "Work", object)))
     module.init_process_group = _in_rendezvous(module.init_process_group)  # type: ignore[attr-defined]
+    module.destroy_process_group = after_last_collective(module.destroy_process_group)  # type: ignore[attr-defined]
     if hasattr(module, "Work"):
         patch_process_groups(module)
 

@@ -81,13 +81,8 @@ def _failure(state: JobState, event: BadNumber) -> Failure:
 def _node_of(state: JobState, event: BadNumber) -> str | None:
     if event.rank is None or event.rank >= state.spec.nnodes * state.spec.nproc_per_node:
         return None
-    topology = state.spec.topology()
-    mesh, where = topology.mesh, topology.mesh.coordinates(event.rank)
-    model = [dim for dim in mesh.names if dim not in DATA_PARALLEL]
-    first = mesh.rank(where | dict.fromkeys(model, 0))
-    last = mesh.rank(where | {dim: mesh.size(dim) - 1 for dim in model})
-    if topology.node_rank_of(first) != topology.node_rank_of(last):
-        # Its number is the work of several machines: any of them may have spoiled it, and a replay finds which.
+    if _is_of_several_nodes(state, event.rank):
+        # Any of them may have spoiled it, and a replay finds which.
         return None
     member = state.members[event.rank // state.spec.nproc_per_node]
     return member.node if member else None
@@ -103,3 +98,14 @@ def _describe(event: BadNumber) -> str:
         change = f"rose from a level of {event.level:g} to {event.value:g}"
         return f"the {what}{owner} {change} at step {event.step}{by}{where}"
     return f"the {what}{owner} is {event.kind} at step {event.step}{by}{where}"
+
+
+def _is_of_several_nodes(state: JobState, rank: int) -> bool:
+    """Return True if several nodes made a rank's loss, and those with a sound one may be of other replicas."""
+    topology = state.spec.topology()
+    mesh, where = topology.mesh, topology.mesh.coordinates(rank)
+    model = [dim for dim in mesh.names if dim not in DATA_PARALLEL]
+    first = mesh.rank(where | dict.fromkeys(model, 0))
+    last = mesh.rank(where | {dim: mesh.size(dim) - 1 for dim in model})
+    has_replicas = any(mesh.size(dim) > 1 for dim in mesh.names if dim in DATA_PARALLEL)
+    return has_replicas and topology.node_rank_of(first) != topology.node_rank_of(last)
