@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast_agent.training_logs import followed_log, log_reader
+from holdfast_agent.training_logs import followed_log, log_reader, rights
 from holdfast_agent.training_logs.log_reader import LogNews, LogReader, ReaderFailed, WatchedRanks
 from holdfast_agent.training_logs.open_files import FileKey, FoundLog, kind_of, open_logs
 from holdfast_agent.training_logs.readings import StepReading
@@ -258,6 +258,35 @@ def test_what_a_rank_may_only_write_is_not_read(rank: Rank, reads: Reads) -> Non
         rank.does("file.write(data[3_000:])")
         reads.until(lambda: len(reads.losses()) >= 41)
         assert {Path(news.path).name for news in reads.news} == {"events.out.tfevents.2"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run ranks as other users")
+def test_what_a_rank_has_open_is_read_once_it_has_its_own_user(
+    rank: Rank, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[rights.FileRights | None] = []
+
+    def of_ranks(pids: Iterable[int], user: str) -> rights.FileRights | None:
+        found.append(rights.of_ranks(pids, user))
+        return found[-1]
+
+    monkeypatch.setattr(log_reader, "of_ranks", of_ranks)
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chmod(place, 0o777)
+        closed = Path(place, "events.out.tfevents.1")
+        closed.write_bytes(EVENTS)
+        closed.chmod(0o600)
+        opened(rank, closed)
+        reads.reader.watch(WatchedRanks(fence=(1, 1), pids={0: rank.process.pid}, tags=Tags(), user="nobody"), {})
+        # The first search is over when the second begins.
+        reads.until(lambda: len(found) > 1)
+        assert found[0] is None
+        rank.does(f"import os; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})")
+        own = Path(place, "events.out.tfevents.2")
+        rank.does(f"own = open({str(own)!r}, 'wb', buffering=0)")
+        own.write_bytes(EVENTS)
+        reads.until(lambda: len(reads.losses()) >= 41)
+        assert {news.path for news in reads.news} == {str(own)}
 
 
 def test_an_error_that_nobody_foresaw_reaches_the_agent(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,10 +134,10 @@ class LogReader:
             self._read(key, followed[key], followed, here)
         self._close(followed, found.keys() & followed.keys())
         for key, one in found.items():
-            if key in followed or len(followed) >= LOGS_MAX:
+            if rights is None or key in followed or len(followed) >= LOGS_MAX:
                 continue
             try:
-                with held(rights) if one.is_named and rights is not None else nullcontext():
+                with held(rights) if one.is_named else nullcontext():
                     followed[key] = FollowedLog(one, watched.tags, self._offsets.get(key, 0), rights)
             except OSError as error:
                 log.warning("a training log cannot be opened", file=one.path, reason=error.strerror or str(error))

@@ -1,9 +1,8 @@
 """The end of process groups, without a deadlock of torch's (2.13, gloo; seen without Holdfast at 1 of 190 ends).
 
 A thread of gloo lets go of a collective under the group's lock, and needs the interpreter's lock for that. Python takes
-the last reference to the group away and holds the interpreter's lock while the group waits for its own: for ever, if
-that thread has not come so far. A script that trains in a function stood there as that returned, with DDP among its
-variables.
+the last reference to the group away and holds the interpreter's lock while the group waits for its own: without end if
+that thread has not let go yet. A script that trains in a function hung as that returned, with DDP among its variables.
 """
 
 from __future__ import annotations

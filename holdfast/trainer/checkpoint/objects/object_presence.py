@@ -94,11 +94,15 @@ class ObjectPresence:
         return None
 
     def _keep_on(self) -> None:
+        is_seen = True
         while not self._ended.wait(BEAT_S):
             try:
                 self.write()
+                is_seen = True
             except Exception as error:  # noqa: BLE001 - the clients' own; training does not depend on it
-                log.warning("other jobs may not see that this one writes to %s: %s", self._root, error)
+                if is_seen:
+                    log.warning("other jobs may not see that this one writes to %s: %s", self._root, error)
+                is_seen = False
         with suppress(Exception):
             if (seen := _seen(self._fs, self._path)) and _is_process(seen.writer, self._pid):
                 self._fs.rm_file(self._path)

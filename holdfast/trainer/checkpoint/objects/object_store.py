@@ -41,12 +41,9 @@ from holdfast.trainer.checkpoint.objects.journal import Journal
 from holdfast.trainer.checkpoint.objects.object_presence import ObjectPresence
 from holdfast.trainer.checkpoint.storage.directory import SET_ASIDE_MAX, sizes
 from holdfast.trainer.checkpoint.storage.folder import Folder, FoundCheckpoint, StepState, whole_manifest
-from holdfast.trainer.checkpoint.storage.presence import words_of
+from holdfast.trainer.checkpoint.storage.presence import HOLD_AGAIN_S, words_of
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
 from holdfast.trainer.checkpoint.storage.workplace import UNFENCED, Owner, owner_of
-
-HOLD_AGAIN_S = 60.0
-"""Pause before a hold that the store has failed is tried again beside training."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 

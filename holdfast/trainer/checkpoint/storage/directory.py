@@ -41,6 +41,7 @@ from holdfast.trainer.checkpoint.storage.folder import (
     StepState,
     whole_manifest,
 )
+from holdfast.trainer.checkpoint.storage.presence import HOLD_AGAIN_S
 from holdfast.trainer.checkpoint.storage.retention import Retention, outdated
 from holdfast.trainer.checkpoint.storage.workplace import NO_SPACE, UNFENCED, Owner, Workplace
 
@@ -51,9 +52,6 @@ __all__ = [
     "newest_first",
     "sizes",
 ]
-
-HOLD_AGAIN_S = 60.0
-"""Pause until a directory that had no space is held."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 

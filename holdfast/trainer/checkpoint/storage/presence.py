@@ -32,6 +32,8 @@ NAME = "writing"
 BEAT_S = 2.0
 STALE_S = 10.0
 """For this long a file of another machine must not have been touched until its writer counts as gone."""
+HOLD_AGAIN_S = 60.0
+"""Pause before storage that could not be marked as this job's is tried again."""
 _LOOK_EVERY_S = 0.25
 _BYTES_MAX = 4096
 
