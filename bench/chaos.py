@@ -68,7 +68,10 @@ PAIRS = 0.4
 RARE = {"kill supervisor": 0.2, "lose node": 0.5, "jump": 0.3}
 """Share of these kinds, by name or first word, for 1 of each other."""
 IN_STEP = 2
-"""Steps that a death may lose in any case: the one that was trained, and the one whose copy was not complete."""
+"""Steps that a death may lose in any case: the one that was trained, and the one whose copy was not complete.
+
+Where keeping one costs too much, ranks keep one step in k and say so (`keeping_spaced`): then k times as many.
+"""
 LATE_S = 0.5
 """Time that copies to another node may be late."""
 COPIES_S = 2.0
@@ -91,6 +94,7 @@ class Soak:
         self._faults = Faults(running, self.training, self._chance, up, Clocks(place.record.parents[1] / CLOCKS))
         self.kinds = matching(self._faults.kinds, args.faults)
         self._checked: set[str] = set()
+        self._generation = 0
         self.shared: set[str] = set()
         self.rounds: list[Round] = []
         self.violations: list[str] = []
@@ -112,6 +116,7 @@ class Soak:
         """Inject, wait, check. Returns False if the cluster does not recover."""
         began = time.time()
         restores = len(self.training.restores)
+        self._generation = self.database.generation(JOB)
         injected = self._inject()
         if not injected:
             return True
@@ -211,13 +216,16 @@ class Soak:
             for other, then, _ in without
         )
         # The newest step that is on the disk, and one more that was being written.
-        allowed_steps = 3 * PERSIST_EVERY if only_copies else IN_STEP
-        return [
-            f"{it.lost_steps} steps lost by {' and '.join(map(str, injected))} (rank {it.rank} restored step "
-            f"{it.step}, {it.lost_s:.2f} s of training; allowed are {allowed_steps} steps or {allowed_s:.2f} s)"
-            for it in lost
-            if it.lost_steps > allowed_steps and it.lost_s > allowed_s
-        ]
+        found = []
+        for it in lost:
+            apart = self.database.kept_apart(JOB, self._generation, it.step, it.step + it.lost_steps)
+            allowed_steps = 3 * PERSIST_EVERY if only_copies else IN_STEP * apart
+            if it.lost_steps > allowed_steps and it.lost_s > allowed_s:
+                found.append(
+                    f"{it.lost_steps} steps lost by {' and '.join(map(str, injected))} (rank {it.rank} restored step "
+                    f"{it.step}, {it.lost_s:.2f} s of training; allowed are {allowed_steps} steps or {allowed_s:.2f} s)"
+                )
+        return found
 
     def check_received(self, injected: list[Injected]) -> None:
         """Wait until all that the subscriber has received is recorded."""

@@ -30,6 +30,17 @@ from historian.events
 """
 
 
+SPACED = """
+with spaced as (
+    select (body->>'every')::int as every, (body->>'step')::bigint as step,
+           lead((body->>'step')::bigint) over (partition by generation order by (body->>'step')::bigint, at) as next
+    from historian.events where type = 'keeping_spaced' and job = $1 and generation >= $2
+)
+select coalesce(max(every), 1) as every from spaced where step <= $4 and coalesce(next, $4 + 1) > $3
+"""
+"""Of steps $3 to $4 that were trained in generation $2 or later."""
+
+
 class Event(NamedTuple):
     """A row of the record."""
 
@@ -261,6 +272,15 @@ class Database:
     def open_incidents(self) -> list[str]:
         rows = self.rows("select key, job from controller.incidents where closed_at is null")
         return [f"{row['key']} of {row['job']}" for row in rows]
+
+    def generation(self, job: str) -> int:
+        """Return the newest one."""
+        query = "select coalesce(max(generation), 0) as newest from historian.generations where job = $1"
+        return int(self.rows(query, job)[0]["newest"])
+
+    def kept_apart(self, job: str, generation: int, first: int, last: int) -> int:
+        """Return the largest distance of kept steps that was told for these steps; 1: every step was to be kept."""
+        return int(self.rows(SPACED, job, generation, first, last)[0]["every"])
 
     def close(self) -> None:
         if self._connection is not None:

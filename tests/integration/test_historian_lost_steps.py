@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from holdfast.events import (
     FailSlowLocated,
     FirstStep,
     JobFinished,
+    KeepingSpaced,
     NodeLost,
     ProcessExited,
     StepsNumbered,
@@ -28,6 +31,7 @@ from tests.integration.historian_scene import (
 )
 
 pytestmark = pytest.mark.integration
+SPACED = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "chaos_checks.py"))["SPACED"]
 
 
 urls = database("historian_lost_steps")
@@ -222,3 +226,19 @@ async def test_steps_that_the_scripts_output_numbers(urls: dict[str, str]) -> No
 
 async def test_phases_of_all_these_incidents_add_up(urls: dict[str, str]) -> None:
     assert await assert_phases_add_up(urls["reader"]) >= 1
+
+
+async def test_the_soak_allows_for_steps_that_were_kept_apart(urls: dict[str, str]) -> None:
+    """`bench/chaos.py` has SQL of its own: which distance of kept steps was told for the steps that were lost."""
+    story = Story("apart")
+    story.submit()
+    story.start(0.001, 0.5)
+    for at_s, step, every in ((1.0, 32, 4), (1.1, 32, 8), (2.0, 128, 1)):
+        story.say(KeepingSpaced, at_s, node="n1", step=step, every=every)
+    story.start(3.0, 3.5, restore=128)
+    await record(urls["historian"], story.events)
+    allowed = {
+        (generation, first, last): (await one(urls, SPACED, "apart", generation, first, last))["every"]
+        for generation, first, last in ((1, 10, 31), (1, 24, 33), (1, 120, 127), (1, 128, 140), (2, 24, 33))
+    }
+    assert list(allowed.values()) == [1, 8, 8, 1, 1]
