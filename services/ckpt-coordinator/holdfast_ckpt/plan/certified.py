@@ -1,20 +1,34 @@
 """The steps that the vaults of a job keep so that it can go back to before bad numbers (ADR 10).
 
 There are two: the certified step, and a coming step that replaces it once it is certified and every node is known to
-have it twice. The coming step is named far enough ahead that all nodes receive the order before they make it. If a node
-missed it, it is given up and another one is named.
+have it twice. The coming step is named far enough ahead that all nodes receive the order before they make it. What is
+kept for it is the first step from there on that the script saves, however late that is. It is given up, and another one
+is named, once a node's reports show that the node missed it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import ceil
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.events import StepsCertified
 from holdfast_ckpt.plan.lead_time import lead_steps
 from holdfast_ckpt.plan.records import CertifiedSteps, HeldStep, JobBackups
+
+GIVEN_UP_LEADS = 2
+"""Lead times after a coming step until it may count as missed: its copies and their reports take a while."""
+
+
+class Reports(NamedTuple):
+    """Steps that nodes of a job reported in its present generation, by node rank."""
+
+    coming: dict[int, int]
+    """The step that node and keeper both have of the coming one."""
+    newest: dict[int, int]
+    """The newest step that node and keeper both have."""
 
 
 def newer(before: CertifiedSteps | None, job: str, event: StepsCertified) -> CertifiedSteps | None:
@@ -25,8 +39,8 @@ def newer(before: CertifiedSteps | None, job: str, event: StepsCertified) -> Cer
     return CertifiedSteps(job=job, generation=generation, step=event.step, certified_at=event.at)
 
 
-def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> JobBackups:
-    """Return the plan with the steps to keep; `kept`: the step that node and keeper both have of the coming one.
+def rotate(plan: JobBackups, event: StepsCertified, reports: Reports) -> JobBackups:
+    """Return the plan with the steps to keep.
 
     `held` becomes the newest step that is certified and that all nodes have twice: the coming one, or the complete one
     (see `complete.py`).
@@ -43,11 +57,12 @@ def rotate(plan: JobBackups, event: StepsCertified, kept: Mapping[int, int]) -> 
     if complete is not None and complete.generation == plan.generation and complete.step <= event.step:
         held = complete if held is None or held.age < complete.age else held
     lead = lead_steps(plan.step_s)
-    if coming is not None and (made := _made(plan, coming, kept, event.step - (lead or 0))) is not None:
+    if coming is not None and (made := _made(plan, coming, reports.coming, event.step - (lead or 0))) is not None:
         if made <= event.step:
             held, coming = HeldStep(generation=plan.generation, step=made), None
-    elif coming is not None and lead is not None and event.newest_step >= first_made(coming, kept) + 2 * lead:
-        coming = None
+    elif coming is not None and lead is not None:
+        is_late = event.newest_step >= coming + GIVEN_UP_LEADS * lead
+        coming = None if is_late and is_missed(plan, coming, reports) else coming
     if coming is None and lead is not None:
         coming = ceil((event.newest_step + lead) / plan.named_every) * plan.named_every
     if (held, coming, complete) == (plan.held, plan.coming, plan.complete):
@@ -87,12 +102,16 @@ def made_by_all(plan: JobBackups, coming: int, kept: Mapping[int, int]) -> int |
     return steps.pop() if len(steps) == 1 and min(steps) >= coming else None
 
 
-def first_made(coming: int, kept: Mapping[int, int]) -> int:
-    """Return the step that was made for the coming one, as far as any node has reported it; else the number itself.
+def is_missed(plan: JobBackups, coming: int, reports: Reports) -> bool:
+    """Return True if a node has made a step from the coming one on that it did not keep for it, or another than others.
 
-    A script that keeps one step in a hundred makes it long after that number: other nodes' reports are still to come.
+    A script may save one step in a thousand. How many steps have passed shows nothing, and waiting costs no memory.
     """
-    return min((step for step in kept.values() if step >= coming), default=coming)
+    ranks = senders(plan)
+    kept = [reports.coming.get(rank, -1) for rank in ranks]
+    if kept and min(kept) >= coming:
+        return len(set(kept)) > 1
+    return any(reports.newest.get(rank, -1) >= coming > step for rank, step in zip(ranks, kept, strict=True))
 
 
 def _made(plan: JobBackups, coming: int, kept: Mapping[int, int], long_certified: int) -> int | None:

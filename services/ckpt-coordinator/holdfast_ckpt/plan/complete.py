@@ -18,7 +18,7 @@ from math import ceil
 import msgspec
 
 from holdfast.events import KeepingInterrupted
-from holdfast_ckpt.plan.certified import first_made, made_by_all, senders
+from holdfast_ckpt.plan.certified import Reports, is_missed, made_by_all, senders
 from holdfast_ckpt.plan.lead_time import lead_steps
 from holdfast_ckpt.plan.records import CertifiedSteps, HeldShards, HeldStep, JobBackups
 
@@ -26,26 +26,26 @@ PATIENCE_LEADS = 8
 """Lead times for which a complete step waits to be certified: numbers that are only suspicious must not make it old."""
 
 GIVEN_UP_LEADS = 4
-"""Lead times after a coming step until it counts as missed: its copies and their reports take a while."""
+"""Lead times after a coming step until it may count as missed: its copies and their reports take a while."""
 
 
 def advance(
-    plan: JobBackups, newest_step: int, kept: Mapping[int, int], known: CertifiedSteps | None, decision: str
+    plan: JobBackups, newest_step: int, reports: Reports, known: CertifiedSteps | None, decision: str
 ) -> JobBackups:
     """Return the plan with the coming step as the complete one once all nodes have it twice, and the next one named.
 
-    `kept`: the step that node and keeper both have of the coming one; `known`: what is certified.
+    `known`: what is certified.
     """
     lead = lead_steps(plan.step_s)
     if lead is None:
         return plan
     coming, complete = plan.coming, plan.complete
-    if coming is not None and (made := made_by_all(plan, coming, kept)) is not None:
+    if coming is not None and (made := made_by_all(plan, coming, reports.coming)) is not None:
         if _awaits_certification(plan, newest_step, known, lead):
             return plan
         coming, complete = None, HeldStep(generation=plan.generation, step=made)
-    elif coming is not None and newest_step >= first_made(coming, kept) + GIVEN_UP_LEADS * lead:
-        coming = None  # a node missed the order
+    elif coming is not None and newest_step >= coming + GIVEN_UP_LEADS * lead and is_missed(plan, coming, reports):
+        coming = None
     if coming is None:
         # Reports are two seconds old, and the order must arrive before the step is made.
         coming = ceil((newest_step + 2 * lead) / plan.named_every) * plan.named_every

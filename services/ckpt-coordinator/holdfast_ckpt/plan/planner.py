@@ -80,11 +80,13 @@ def copies_measured(state: CoordinatorState, job: str, event: CopiesMeasured, no
     state.shards.record(shards)
     if shards.generation != plan.generation:
         return Effect()
+    reports = state.reports_of(job)
+    reports.newest[shards.node_rank] = shards.step
     if event.coming_step is not None:
-        state.kept.setdefault(job, {})[shards.node_rank] = event.coming_step
+        reports.coming[shards.node_rank] = event.coming_step
     newest, known = _newest_step(state, plan, event), state.certified.get(job)
     decision = derived_id(event.id, "complete")
-    advanced = complete.advance(plan, newest, state.kept.get(job, {}), known, decision)
+    advanced = complete.advance(plan, newest, reports, known, decision)
     released = complete.release(advanced, state.shards.of_job(job), decision)
     if released != advanced:
         return _announced_change(state, released, event.id, now, "all nodes keep steps in memory again")
@@ -148,7 +150,7 @@ def steps_certified(state: CoordinatorState, job: str, event: StepsCertified, no
     plan, known = state.plans.get(job), newer or state.certified.get(job)
     if plan is None:
         return Effect(rows=rows)
-    rotated = certified.rotate(plan, event, state.kept.get(job, {}))
+    rotated = certified.rotate(plan, event, state.reports_of(job))
     announced = certified.announce(plan, rotated, known, state.saved_at.get(job, {}), event.id)
     return Effect(rows=rows).together(_plan_change(state, plan, announced))
 

@@ -13,6 +13,7 @@ from holdfast.daemon.jobs.finished_jobs import FinishedJobs
 from holdfast.effects import Effect, RowWrite
 from holdfast.settings.checkpoint import CheckpointPolicy
 from holdfast_ckpt.plan.cadence import Pace
+from holdfast_ckpt.plan.certified import Reports
 from holdfast_ckpt.plan.records import CataloguedStep, CertifiedSteps, JobBackups
 from holdfast_ckpt.plan.shard_locations import ShardLocations
 from holdfast_ckpt.store import CERTIFIED, PLANS, SHARDS, STEPS, key_of, parts_of
@@ -31,8 +32,8 @@ class CoordinatorState:
         # From here on in memory only: the next reports restore it.
         self.shards = ShardLocations()
         self.paces: dict[str, Pace] = {}
-        self.kept: dict[str, dict[int, int]] = {}
-        """Copies of the coming step (see `certified.py`): job -> node rank -> step that node and keeper both have."""
+        self.reports: dict[str, Reports] = {}
+        """What nodes of each job reported in its present generation (see `certified.py`)."""
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the state by the stored rows: table name -> key -> row."""
@@ -47,6 +48,9 @@ class CoordinatorState:
         for job in self.shards.jobs():
             if job not in self.plans:
                 self.shards.forget(job)
+
+    def reports_of(self, job: str) -> Reports:
+        return self.reports.setdefault(job, Reports({}, {}))
 
     def shards_to_write(self, count_max: int) -> Effect:
         """Return an effect that writes the shard rows that have waited longest."""
@@ -88,9 +92,9 @@ class CoordinatorState:
             self.plans[job] = plan
             if before and before.generation == plan.generation:
                 return
-            self.kept.pop(job, None)
+            self.reports.pop(job, None)
         else:
             del self.plans[job]
-            self.kept.pop(job, None)
+            self.reports.pop(job, None)
             self.shards.forget(job)
         self.paces.pop(job, None)
