@@ -3,7 +3,8 @@
 The gate knows optimizers. A script that writes to parameters in another way, such as an average over steps that is
 copied into them, may do so in the middle of a copy. So in some steps the device adds up the bits of what it has: when
 the step is kept, and again when the optimizer comes to the gate. The host adds up what has come. A step whose sums
-differ is not kept, and from then on everything is copied aside on the device first.
+differ is not kept, and from then on everything is copied aside on the device first. In all other steps the device puts
+a few blocks of each copy aside when the step is kept, and the host compares what has come with these.
 
 (A sum of the bits as integers. `torch.hash_tensor` takes their exclusive or, in which two equal elements cancel out: a
 tensor of ones that becomes one of twos has the same.)
@@ -16,12 +17,16 @@ from collections.abc import Sequence
 
 import torch
 
+from holdfast.trainer.device.copy_plan import SHADOW, Copy
+
 INTERVAL_VARIABLE = "HOLDFAST_DEVICE_CHECK_EVERY"
 FIRST = 4
 """Number of the first steps after a change of layout that are all checked."""
 EVERY = 64
 """Distance of the checked steps after the first ones. A check reads the state twice on the device (10 GB in some 7 ms)
 and once in the host's memory."""
+BLOCK_BYTES = 4096
+"""Size of a block that is put aside: at the beginning and at the end of each copy."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
@@ -92,6 +97,42 @@ class Check:
         if self._found is None:
             self._found = self._before.cpu().tolist()
         return [at for at, (was, now) in enumerate(zip(self._found, sums, strict=True)) if was != now]
+
+
+class Samples:
+    """Blocks of one step's copies, put aside on the device when the step is kept.
+
+    A writer that changes whole tensors, as one that brings in an average for a while, is found by them in each step: a
+    copy that it changes half of differs at its beginning or at its end. One that changes some rows only is not.
+    """
+
+    def __init__(self, parts: Sequence[torch.Tensor], copies: Sequence[Copy]) -> None:
+        """Queue it on the current stream. `parts`: what each copy reads, as bytes; shadows change no more."""
+        self._places: list[tuple[int, int]] = []
+        blocks: list[torch.Tensor] = []
+        for part, copy in zip(parts, copies, strict=True):
+            if copy.source == SHADOW:
+                continue
+            for begin, end in _blocks(copy.nbytes):
+                self._places.append((copy.offset + begin, copy.offset + end))
+                blocks.append(part[begin:end])
+        self._kept = torch.empty(sum(map(len, blocks)), dtype=torch.uint8, device=parts[0].device)
+        if blocks:
+            views = list(self._kept.split_with_sizes(list(map(len, blocks))))
+            # In no stub of torch; its optimizers call it as well.
+            torch._foreach_copy_(views, blocks)  # pyright: ignore[reportPrivateImportUsage]
+
+    def differ(self, landed: torch.Tensor) -> bool:
+        """Return True if the shard that came has others. Waits for the current stream, which is behind the copies."""
+        kept = self._kept.cpu()
+        return bool(self._places) and not torch.equal(torch.cat([landed[a:b] for a, b in self._places]), kept)
+
+
+def _blocks(nbytes: int) -> tuple[tuple[int, int], ...]:
+    """Return the stretches of a copy that are put aside."""
+    if nbytes <= 2 * BLOCK_BYTES:
+        return ((0, nbytes),)
+    return ((0, BLOCK_BYTES), (nbytes - BLOCK_BYTES, nbytes))
 
 
 class Writes:

@@ -32,7 +32,7 @@ from holdfast.node.vault.messages import PersistTo, ShardName
 from holdfast.node.vault.seals import Bytes
 from holdfast.trainer.device import StepSkipped, Unfit, gate
 from holdfast.trainer.device.adapters import DeviceEvent, accelerator_type, adapter_of
-from holdfast.trainer.device.checks import EVERY, INTERVAL_VARIABLE, Check, Writes, interval, is_checked
+from holdfast.trainer.device.checks import EVERY, INTERVAL_VARIABLE, Check, Samples, Writes, interval, is_checked
 from holdfast.trainer.device.copy_plan import SHADOW, Copy
 from holdfast.trainer.device.fill_link import FillLink
 from holdfast.trainer.device.follower import Follower
@@ -270,6 +270,8 @@ class DeviceCopies:
             copy.check = Check([*parts, shadow.memory] if shadow is not None else parts)
             self._last_check = copy.check
         copy.parts = [_part(it, tensors, shadow) for it in plan.copies]
+        if copy.check is None and plan.gate is not None and self._check_every:
+            copy.samples = Samples(copy.parts, plan.copies)
         copy.writes = Writes([tensors[index] for index in plan.of(Guard.GATED)], copy.parts)
         while len(self._events) < len(plan.marks):
             self._events.append(self._adapter.event(training.device))

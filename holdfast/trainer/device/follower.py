@@ -160,7 +160,10 @@ class Follower:
             self.outcome.has_late_writer |= was_written_to
             return WRITTEN_TO
         if step.check is None:
-            return ""
+            if step.samples is None or not step.samples.differ(step.landing.data):
+                return ""
+            self.outcome.has_late_writer = True
+            return WRITTEN_TO
         differing = step.check.differing(step.landed())
         if not differing:
             return ""

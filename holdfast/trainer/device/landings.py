@@ -18,6 +18,7 @@ from holdfast.node.vault.mmap_file import map_file
 from holdfast.trainer.device.adapters import Adapter, NotRegistered
 from holdfast.trainer.device.copy_plan import CopyPlan
 from holdfast.trainer.device.guards import Guard
+from holdfast.trainer.vault_client.shard_layout import copyable
 
 PIECE_BYTES = 1 << 30
 
@@ -54,13 +55,13 @@ class Landing:
         if self._of_host is None or self._of_host[0] is not plan:
             offsets = (plan.offsets[index] for index in plan.of(Guard.HOST) if plan.sizes[index])
             views = [
-                self.data[offset : offset + it.nbytes].view(it.dtype).view(it.shape)
+                copyable(self.data[offset : offset + it.nbytes].view(it.dtype).view(it.shape))
                 for offset, it in zip(offsets, sources, strict=True)
             ]
             self._of_host = plan, views
         if sources:
             # In no stub of torch; its optimizers call it as well.
-            torch._foreach_copy_(list(self._of_host[1]), [it.detach() for it in sources])  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_copy_(list(self._of_host[1]), [copyable(it.detach()) for it in sources])  # pyright: ignore[reportPrivateImportUsage]
 
     def pin(self, adapter: Adapter) -> None:
         """Raises NotRegistered; what was pinned is then unpinned again."""

@@ -22,7 +22,7 @@ from holdfast.trainer.device.guards import (
     guards_of,
     is_of_device,
 )
-from holdfast.trainer.vault_client.shard_layout import Leaf, ShardEntry, TensorPlace, describe, place
+from holdfast.trainer.vault_client.shard_layout import Leaf, ShardEntry, TensorPlace, copyable, describe, place
 
 SHADOW_BYTES_UNKNOWN = 256 << 20
 """Memory for shadows on a device that does not report its free memory."""
@@ -48,11 +48,13 @@ class Shadow:
         """Queue the copies on the current stream. Nothing may still be copied from the shadows before."""
         if self._views:
             # In no stub of torch; its optimizers call it as well.
-            torch._foreach_copy_(list(self._views.values()), [tensors[index].detach() for index in self._views])  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_copy_(
+                list(self._views.values()), [copyable(tensors[index].detach()) for index in self._views]
+            )  # pyright: ignore[reportPrivateImportUsage]
 
     def _view(self, begin: int, like: torch.Tensor) -> torch.Tensor:
         part = self.memory[begin : begin + like.nbytes]
-        return part.view(like.dtype).view(like.shape)
+        return copyable(part.view(like.dtype).view(like.shape))
 
 
 class LayoutKey(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from holdfast.trainer.device.adapters import DeviceEvent
-from holdfast.trainer.device.checks import Check, Writes
+from holdfast.trainer.device.checks import Check, Samples, Writes
 from holdfast.trainer.device.copy_plan import CopyPlan
 from holdfast.trainer.device.fill_link import FillLink
 from holdfast.trainer.device.landings import Landing
@@ -34,6 +34,8 @@ class StepCopy:
         self.check: Check | None = None
         self.checked: Sequence[int] = ()
         """The sources that the check's parts are; after them comes the shadow, if there is one."""
+        self.samples: Samples | None = None
+        """Blocks to compare with, in steps without a check."""
         self.earlier: Check | None = None
         """The check of a step before, which an optimizer has come to the gate for since."""
 

@@ -56,6 +56,7 @@ from holdfast.trainer.vault_client.shard_layout import (
     NotKeepable,
     TensorPlace,
     aligned,
+    copyable,
     lay,
     place,
     put_together,
@@ -170,7 +171,7 @@ class VaultClient:
             addresses[memory] = base + at if tensor.nbytes else 0
             aside = view(self._aside[at : at + tensor.nbytes], tensor.dtype, tuple(tensor.shape))
             try:
-                aside.copy_(tensor.detach())
+                copyable(aside).copy_(copyable(tensor.detach()))
             except NotImplementedError as error:
                 raise MemoryRefused(f"torch copies no tensor of {tensor.dtype}: {error}") from error
             at += aligned(tensor.nbytes)

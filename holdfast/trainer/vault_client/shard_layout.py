@@ -32,6 +32,10 @@ from holdfast.trainer.checkpoint.layout.recipe import (
 ALIGNMENT = 64
 _USUAL_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _USUAL_DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32, torch.int64})
+_NOT_COPIED = frozenset(
+    getattr(torch, name) for bits in range(1, 8) for name in (f"int{bits}", f"uint{bits}") if hasattr(torch, name)
+)
+"""Dtypes of single bits, which no operator of torch's copies; each element takes a byte."""
 
 
 class NotKeepable(ValueError):
@@ -235,6 +239,11 @@ def view(memory: Bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
     if not memory.size:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype).reshape(shape)
+
+
+def copyable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of a tensor that torch can copy."""
+    return tensor.view(torch.uint8) if tensor.dtype in _NOT_COPIED else tensor
 
 
 def aligned(nbytes: int) -> int:

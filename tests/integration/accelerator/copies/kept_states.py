@@ -100,6 +100,35 @@ def kept_in_inference_mode(directory: Path) -> tuple[int, bool]:
     return found
 
 
+def kept_of_odd_dtypes(directory: Path) -> dict[str, bool]:
+    """Keep tensors of dtypes that few operators take, small ones and those of a copy each, on the device and the host;
+    return for each dtype whether the same bits come back, to the same device.
+    """
+    names = ("bool", "uint1", "int4", "uint16", "float8_e4m3fn", "float4_e2m1fn_x2", "complex64")
+    dtypes = {name: getattr(torch, name) for name in names}
+    counts = torch.arange(4 * SIZES.small_bytes, dtype=torch.int64).fmod(2).to(torch.uint8)
+    copies = DeviceCopies(directory, name_of(), 1, None, sizes=SIZES)
+    client = VaultClient(directory, name_of(), 1, copies=copies)
+    state = {
+        name: [counts.to("sim").view(dtype), counts[:64].to("sim").view(dtype), counts[:64].view(dtype)]
+        for name, dtype in dtypes.items()
+    }
+    client.save(1, state)
+    assert copies.wait_sealed(60)
+    found = client.restore(SealedStep(generation=1, step=1), to_device=True)
+    client.close()
+    copies.close()
+    return {
+        name: [it.device.type for it in found[name]] == ["sim", "sim", "cpu"]
+        and all(it.dtype is dtypes[name] and _is_start_of(counts, it) for it in found[name])
+        for name in names
+    }
+
+
+def _is_start_of(counts: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return torch.equal(tensor.view(torch.uint8).cpu(), counts[: tensor.nbytes])
+
+
 def brought_back(directory: Path) -> list[str]:
     """Keep a step, restore it to the device over a slow link; return what differs."""
     slow_link(1)

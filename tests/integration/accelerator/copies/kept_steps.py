@@ -16,7 +16,7 @@ from torch import nn
 from holdfast.node.vault.messages import SealedStep, ShardName
 from holdfast.trainer.device import copies as copies_module
 from holdfast.trainer.device import gate, lay_out
-from holdfast.trainer.device.checks import INTERVAL_VARIABLE, Writes
+from holdfast.trainer.device.checks import FIRST, INTERVAL_VARIABLE, Samples, Writes
 from holdfast.trainer.device.copies import DeviceCopies
 from holdfast.trainer.device.follower import Follower
 from holdfast.trainer.device.guards import CopySizes, Guard, StateTensor
@@ -33,6 +33,8 @@ Pinned = Literal["at once", "later", "never"]
 """When the vault's memory is: `later` is when the vault has settled it, as in a job."""
 DIRECT_MIN = 4
 LOADED_AT = 3
+BETWEEN_CHECKS = FIRST + 1
+"""A step without a check."""
 
 
 class Mutant(Enum):
@@ -44,6 +46,7 @@ class Mutant(Enum):
     FREED_EARLY = "what is copied is not held"
     NO_WAIT_AT_ONCE = "training does not wait for what there is no memory to shadow"
     NO_SHADOW = "what no optimizer has is copied without a shadow"
+    NO_SAMPLES = "what came is not compared in steps without a check"
 
 
 class Result(NamedTuple):
@@ -162,6 +165,7 @@ def mutated(mutant: Mutant | None) -> Iterator[None]:
         Mutant.SEALED_BEFORE_THE_EVENT: mock.patch.object(Follower, "_wait", nothing),
         Mutant.FREED_EARLY: mock.patch.object(DeviceCopies, "_queue", queue_and_let_go),
         Mutant.NO_WAIT_AT_ONCE: mock.patch.object(copies_module, "lay_out", laid_without_wait),
+        Mutant.NO_SAMPLES: mock.patch.object(Samples, "differ", nothing),
         Mutant.NO_SHADOW: mock.patch.object(lay_out, "guards_of", guards_without_shadow),
     }
     with patches[mutant] if mutant is not None else nullcontext():
@@ -298,6 +302,33 @@ def write_late(job: Job, step: int) -> None:
     """Change parameters outside an optimizer, in a way that torch does not count."""
     for parameter in job.model.parameters():
         parameter.data.mul_(0.5)
+
+
+def write_late_once(job: Job, step: int) -> None:
+    """Change parameters in one of the steps that have no check."""
+    if step == BETWEEN_CHECKS:
+        write_late(job, step)
+
+
+def evaluate_average(job: Job, step: int) -> None:
+    """Bring in the average while a step without a check is copied, and then the weights again: none is counted."""
+    if step != BETWEEN_CHECKS:
+        return
+    parameters = list(job.model.parameters())
+    weights = [parameter.detach().clone() for parameter in parameters]
+    torch._foreach_copy_([it.data for it in parameters], job.average)  # pyright: ignore[reportPrivateImportUsage]
+    job.model(job.data[0])
+    torch._foreach_copy_([it.data for it in parameters], weights)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def exchange_memory(job: Job, step: int) -> None:
+    """Exchange the memory of parameters and averages in a step without a check, and change what was a parameter's."""
+    if step != BETWEEN_CHECKS:
+        return
+    with torch.no_grad():
+        for parameter, mean in zip(job.model.parameters(), job.average, strict=True):
+            parameter.data, mean.data = mean.data, parameter.data
+            mean.lerp_(parameter, 0.5)
 
 
 def load_once(job: Job, step: int) -> None:

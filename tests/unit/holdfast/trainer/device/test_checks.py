@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.trainer.device.checks import EVERY, FIRST, Writes, has_words, interval, is_checked, sum_of
+from holdfast.trainer.device.checks import (
+    BLOCK_BYTES,
+    EVERY,
+    FIRST,
+    Samples,
+    Writes,
+    has_words,
+    interval,
+    is_checked,
+    sum_of,
+)
+from holdfast.trainer.device.copy_plan import SHADOW, Copy
 
 
 def test_the_first_steps_are_checked_and_then_some() -> None:
@@ -62,3 +73,26 @@ def test_a_write_counts_until_an_optimizer_comes_to_the_gate() -> None:
     with torch.inference_mode():
         made = torch.zeros(4)
     assert not Writes([made]).were_made()
+
+
+def test_blocks_that_are_put_aside_show_a_writer_of_whole_tensors_that_comes_at_any_moment_of_a_copy() -> None:
+    """The copies are a large one, a small one and one of shadows, which begin at bytes 64, 64 + 5 blocks and later."""
+    sizes = (5 * BLOCK_BYTES, 100, 3 * BLOCK_BYTES)
+    parts = [torch.full((size,), 1, dtype=torch.uint8) for size in sizes]
+    offsets = (64, 64 + sizes[0], 64 + sizes[0] + sizes[1])
+    copies = [Copy(source, 0, *it) for source, it in zip((0, 1, SHADOW), zip(sizes, offsets, strict=True), strict=True)]
+    samples = Samples(parts, copies)
+    parts[0].fill_(9)  # what came counts, not what is there by now
+    landed = torch.full((offsets[2] + sizes[2],), 1, dtype=torch.uint8)
+    assert not samples.differ(landed)
+
+    def came(begin: int, end: int) -> torch.Tensor:
+        return torch.cat([landed[:begin], torch.zeros(end - begin, dtype=torch.uint8), landed[end:]])
+
+    for moment in range(0, sizes[0], 1000):
+        written_from = 64 + moment
+        assert samples.differ(came(written_from, offsets[1])), "written to from this byte on"
+        assert moment == 0 or samples.differ(came(64, written_from)), "and written back from it on"
+    assert samples.differ(came(offsets[1], offsets[1] + 1))
+    assert not samples.differ(came(offsets[2], offsets[2] + sizes[2])), "a shadow is not compared"
+    assert not Samples(parts[2:], copies[2:]).differ(landed)
