@@ -17,7 +17,6 @@ from holdfast.embedded.servers.access import Access
 from holdfast.embedded.servers.database_image import Image, Images
 from holdfast.embedded.servers.identity import Identity, choose_identity
 from holdfast.embedded.servers.postgres import (
-    clear_stale_pid,
     ensure_database,
     initialise,
     postgres_spec,
@@ -64,7 +63,6 @@ class Database:
         is_copy = image is not None and await self._take(image)
         if not is_copy:
             await self._initialise(None if images is None else new_password())
-        clear_stale_pid(self._directory)
         server = await bring_up(self.spec())
         if images is not None and not is_copy:
             await self._make_image(images, server)

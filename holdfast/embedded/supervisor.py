@@ -33,6 +33,7 @@ from holdfast.embedded.servers.access import Access
 from holdfast.embedded.servers.credentials import HOST
 from holdfast.embedded.servers.nats_disk import restart_after_write_errors
 from holdfast.embedded.servers.ports import reserve_ports
+from holdfast.embedded.servers.postgres_recovery import restart_after_failed_recovery
 from holdfast.embedded.services import ClusterPlan
 
 
@@ -187,6 +188,10 @@ class Supervisor:
             self._servers["nats"], self._info.nats_monitor_url, self._layout.nats, self._report
         )
         self._runs.append(self._tasks.create_task(watch, name="disk of nats"))
+        recovery = restart_after_failed_recovery(
+            self._servers["postgres"], lambda: self._access.database_urls["admin"], self._report
+        )
+        self._runs.append(self._tasks.create_task(recovery, name="recovery of postgres"))
         self._runs.append(self._tasks.create_task(self._access.record(), name="record of credentials"))
 
     def _agent(self, node: str) -> ChildSpec:

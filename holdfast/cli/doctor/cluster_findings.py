@@ -22,6 +22,9 @@ NOT_READY_S_MAX = 300.0
 """A node checks itself and imports torch before it is a standby."""
 RESTARTS_MAX = 5
 CERTIFICATE_S_MIN = 30 * 86400.0
+RECOVERING = ("in recovery mode", "starting up", "not yet accepting connections")
+"""What Postgres answers while it recovers from a crash, and after a recovery that failed."""
+STORAGE_ERRORS = ("Input/output error", "No space left on device", "Read-only file system", "Disk quota exceeded")
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05
 FREE_BYTES_PLENTY = 20 << 30
@@ -53,7 +56,7 @@ def _sources(facts: Facts) -> Iterator[Finding]:
             kind="database",
             about="Postgres",
             what=f"{facts.database_problem}. Jobs go on training; no service decides until it is back",
-            cure="start it, or correct its address; `holdfast logs postgres` shows why it ended",
+            cure=_cure_of_database(facts.database_problem),
         )
     if facts.bus_problem:
         yield Finding(
@@ -62,6 +65,16 @@ def _sources(facts: Facts) -> Iterator[Finding]:
             what=f"{facts.bus_problem}. Jobs go on training; a failure is not recovered until it is back",
             cure="start it, or correct its address; `holdfast logs nats` shows why it ended",
         )
+
+
+def _cure_of_database(problem: str) -> str:
+    if any(state in problem for state in RECOVERING):
+        return (
+            "it recovers its files after a crash: wait. If none of its processes is named `startup`, the recovery has "
+            "failed, and only a restart begins it again (`holdfast up` restarts it); `holdfast logs postgres` names "
+            "the file and the error"
+        )
+    return "start it, or correct its address; `holdfast logs postgres` shows why it ended"
 
 
 def _access(facts: Facts) -> Iterator[Finding]:
@@ -86,6 +99,8 @@ def _processes(facts: Facts) -> Iterator[Finding]:
         elif process.state != "ready":
             last = f"; its last end: {process.last_exit}" if process.last_exit else ""
             cure = f"`holdfast nodes poweron {process.name}`" if process.state == "off" else "it is started again"
+            if any(error in last for error in STORAGE_ERRORS):
+                cure = f"repair the disk of its directory, or make room: {cure} until it can read and write there"
             yield Finding(
                 kind="process",
                 about=process.name,

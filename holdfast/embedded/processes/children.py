@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import enum
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from holdfast.embedded.servers.identity import Identity
 
 Probe = Callable[[], Awaitable[None]]
 _FAILURE_LOG_LINES = 15
+_CAUSE_LOG_LINES = 2000
+"""Clients that are refused each write a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,10 @@ class ChildSpec:
     """Signal that the kernel sends to the child if the supervisor dies."""
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     identity: Identity = Identity.AS_IS
+    before_start: Callable[[], None] | None = None
+    """Called before each start; may raise an OSError."""
+    cause_of_end: Callable[[Iterable[str]], str] | None = None
+    """Finds in the last lines of the log why it ended; "" if they do not say it."""
     endpoint: str = ""
     """Address of the process, for display."""
 
@@ -136,10 +142,10 @@ class Child:
         if self._process is None:
             self._unwanted.set()  # There is no process, but maybe a delay before a restart to end.
 
-    def end_process(self) -> None:
-        """Signal its process to stop; it is started again, unless it is switched off."""
+    def end_process(self, number: int | None = None) -> None:
+        """Signal its process to stop, by `stop_signal` or another; it is started again, unless it is switched off."""
         if self._process is not None:
-            self._process.send_signal(self.spec.stop_signal)
+            self._process.send_signal(number or self.spec.stop_signal)
 
     def kill(self) -> None:
         """Switch it off with SIGKILL."""
@@ -184,8 +190,9 @@ class Child:
             self.last_exit = f"cannot run {self.spec.argv[0]}: {error.strerror}"
             ready_s = None
         else:
-            self.last_exit = await self._oversee(self._process, born_at)
+            ended = await self._oversee(self._process, born_at)
             self._drain_logs()
+            self.last_exit = f"{ended}: {cause}" if (cause := self._cause()) else ended
             ready_s = self.ready_s
         self._process = None
         self._ready_at = None
@@ -205,6 +212,8 @@ class Child:
     async def _begin(self, output: int) -> Process:
         """Start a process. Raises OSError if it cannot be run."""
         spec = self.spec
+        if spec.before_start is not None:
+            spec.before_start()
         if spec.imports and self._fork_server is not None:
             request = ForkRequest(
                 arguments=spec.argv[3:],
@@ -270,6 +279,10 @@ class Child:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._unwanted.wait()
+
+    def _cause(self) -> str:
+        find = self.spec.cause_of_end
+        return "" if find is None else find(tail(self._log.path, _CAUSE_LOG_LINES))
 
     @contextlib.contextmanager
     def _logged(self) -> Iterator[int]:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 from holdfast.embedded.errors import EmbeddedError, StartFailed
@@ -19,6 +20,7 @@ from holdfast.embedded.processes.logfile import tail
 from holdfast.embedded.processes.restart import RestartPolicy
 from holdfast.embedded.servers.credentials import DATABASE, HOST
 from holdfast.embedded.servers.identity import Identity
+from holdfast.embedded.servers.postgres_recovery import cause_of_end
 from holdfast.embedded.servers.readiness import postgres_answers
 from holdfast.store.connecting import connect
 
@@ -155,6 +157,8 @@ def postgres_spec(
         # After a SIGKILL the old backends hold the shared memory for a moment, and a new postmaster gives up on it.
         restart=RestartPolicy(base_s=0.1, cap_s=1.0, start_attempts_max=20),
         identity=identity,
+        before_start=partial(clear_stale_pid, directory),
+        cause_of_end=cause_of_end,
         endpoint=f"{HOST}:{port}",
     )
 
@@ -167,7 +171,7 @@ def clear_stale_pid(directory: Path) -> None:
     data = directory / "data"
     file = data / "postmaster.pid"
     try:
-        first = file.read_text().split("\n", 1)[0]
+        first = file.read_text(errors="replace").split("\n", 1)[0]
     except FileNotFoundError:
         return
     if first.isdigit():

@@ -135,6 +135,20 @@ def test_processes_that_do_not_run_or_end_again_and_again(process: dict[str, Any
     assert (finding.kind, finding.about, finding.severity) == ("process", "controller", severity)
 
 
+def test_a_server_whose_disk_fails_is_cured_by_its_disk() -> None:
+    ended = 'exit code 1: could not write file "global/pg_control": Input/output error'
+    finding = _only(_with(processes=(_process(name="postgres", state="starting", last_exit=ended),)))
+    assert ended in finding.what
+    assert "repair the disk" in finding.cure
+
+
+def test_a_database_that_recovers_is_to_be_waited_for_unless_nothing_recovers() -> None:
+    problem = "cannot connect: the database system is in recovery mode"
+    finding = _only(msgspec.structs.replace(WELL, database=None, database_problem=problem))
+    assert "wait" in finding.cure
+    assert "`startup`" in finding.cure
+
+
 def test_a_process_that_ended_often_long_ago_is_well() -> None:
     assert findings_of(_with(processes=(_process(restarts=5, ready_s=900.0),))) == []
 
