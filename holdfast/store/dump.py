@@ -12,6 +12,7 @@ import subprocess
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
@@ -25,15 +26,13 @@ select case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grante
        privilege_type, is_grantable
 from pg_database, aclexplode(coalesce(datacl, acldefault('d', datdba))) where datname = $1
 """
+_LEFT = "select datname from pg_database where starts_with(datname, $1)"
+_END_AGAIN_S = 0.05
 _TERMINATE = "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()"
 
 
 class DumpFailed(Exception):
     """A backup could not be written or restored; the message names the cause. The present database is unchanged."""
-
-
-class LeftClosed(Exception):
-    """A restore failed, and the present database accepts no connections; the message names the cause and the cure."""
 
 
 def write(programs: Path, admin_url: str, target: Path) -> int:
@@ -69,11 +68,11 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
 
     The backup is brought to this version's schema first. Not to be called on an event loop's thread. Raises DumpFailed,
     migrate.UnknownRevision, sqlalchemy.exc.DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError or OSError, and
-    nothing has changed then; LeftClosed if the present database could not be opened again.
+    nothing has changed then.
     """
     name = urlsplit(admin_url).path.removeprefix("/")
     stamp = now.strftime("%Y%m%dT%H%M%S%f")
-    fresh, before = f"{name}_restored_{stamp}", f"{name}_before_{stamp}"
+    fresh, before = f"{_restored(name)}{stamp}", f"{name}_before_{stamp}"
     fresh_url = _with_database(admin_url, fresh)
     asyncio.run(_create(admin_url, name, fresh))
     try:
@@ -90,6 +89,11 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
     return before
 
 
+def _restored(name: str) -> str:
+    """Return the beginning of the names of databases that are restored, before they take the place of this one."""
+    return f"{name}_restored_"
+
+
 async def _create(admin_url: str, name: str, fresh: str) -> None:
     """Create an empty database with the owner and the rights of the present one, which no backup contains."""
     connection = await connect(_beside(admin_url))
@@ -100,6 +104,10 @@ async def _create(admin_url: str, name: str, fresh: str) -> None:
                 f"the server has no database {name}. On a new server, with the services stopped, create it and run "
                 "`holdfast migrate`, which makes the roles of the services with their passwords; then restore"
             )
+        for (left,) in await connection.fetch(_LEFT, _restored(name)):
+            # A restore that was killed left it; one that runs has sessions there.
+            with suppress(asyncpg.ObjectInUseError):
+                await connection.execute(f"drop database {_quoted(left)}")
         await connection.execute(f"create database {_quoted(fresh)} template template0 owner {owner}")
         await connection.execute(f"revoke all on database {_quoted(fresh)} from public")
         for grantee, right, is_grantable in await connection.fetch(_RIGHTS, name):
@@ -110,38 +118,33 @@ async def _create(admin_url: str, name: str, fresh: str) -> None:
 
 
 async def _swap(admin_url: str, name: str, fresh: str, before: str) -> None:
-    connection = await connect(_beside(admin_url))
+    """Exchange the databases in one transaction: what is killed amid it, or loses its server, has changed nothing."""
+    # If this machine is gone, its locks are, too.
+    connection = await connect(_beside(admin_url), server_settings={"idle_in_transaction_session_timeout": "10s"})
     try:
-        # A rename needs a database without sessions; new ones are refused as if the server were starting.
-        await connection.execute(f"alter database {_quoted(name)} allow_connections false")
+        others = await connect(_beside(admin_url))
         try:
-            await connection.fetch(_TERMINATE, name)
-            await connection.fetch(_TERMINATE, fresh)
             async with connection.transaction():
-                await connection.execute(f"alter database {_quoted(name)} rename to {_quoted(before)}")
-                await connection.execute(f"alter database {_quoted(fresh)} rename to {_quoted(name)}")
-                await connection.execute(f"alter database {_quoted(before)} allow_connections true")
-        except BaseException as error:
-            await _open_again(admin_url, name, error)
-            raise
+                await _rename(connection, others, name, before)
+                await _rename(connection, others, fresh, name)
+        finally:
+            await others.close()
     finally:
         await connection.close()
 
 
-async def _open_again(admin_url: str, name: str, cause: BaseException) -> None:
-    # By a new connection: the other one may be what failed.
-    command = f"alter database {_quoted(name)} allow_connections true"
+async def _rename(connection: asyncpg.Connection[Any], others: asyncpg.Connection[Any], old: str, new: str) -> None:
+    """Rename a database. The server lets no new session begin meanwhile, and waits for the present ones, which
+    `others` ends."""
+    renaming = asyncio.create_task(connection.execute(f"alter database {_quoted(old)} rename to {_quoted(new)}"))
     try:
-        await _execute(admin_url, command)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        raise LeftClosed(
-            f"{_in_words(cause)}; the present database is unchanged but takes no connections, and could not be opened "
-            f"again ({_in_words(error)}). Run in psql as administrator: {command}"
-        ) from error
-
-
-def _in_words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+        while not renaming.done():
+            await others.fetch(_TERMINATE, old)
+            await asyncio.wait([renaming], timeout=_END_AGAIN_S)
+        await renaming
+    finally:
+        renaming.cancel()
+        await asyncio.wait([renaming])
 
 
 async def _execute(admin_url: str, *statements: str) -> None:

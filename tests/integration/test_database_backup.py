@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import socket
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -138,13 +138,39 @@ async def test_services_that_were_refused_meanwhile_are_let_in_again(urls: dict[
     await query(urls["admin"], f'drop database "{taken}"')
 
 
-async def test_a_database_that_stays_closed_is_named_with_the_cure(urls: dict[str, str]) -> None:
-    """As when the server goes away within the swap."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    nobody = f"postgresql://admin@127.0.0.1:{port}/{NAME}"
-    cause = asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-    with pytest.raises(dump.LeftClosed, match=r"in the middle of operation.*takes no connections") as left:
-        await dump._open_again(nobody, NAME, cause)
-    (cure,) = re.findall("as administrator: (.*)$", str(left.value))
-    await query(urls["admin"], cure)
+KILLED = """
+import asyncio, os, signal, sys
+from holdfast.store import dump
+
+rename = dump._rename
+
+async def killed(*arguments):
+    await rename(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+dump._rename = killed
+asyncio.run(dump._swap(*sys.argv[1:]))
+"""
+
+
+async def test_a_restore_that_is_killed_amid_the_swap_changes_nothing(urls: dict[str, str], tmp_path: Path) -> None:
+    before = await recorded(urls)
+    left = f"{NAME}_restored_earlier"
+    await query(urls["admin"], f'create database "{left}"')
+    words = [sys.executable, "-c", KILLED, urls["admin"], NAME, left, f"{NAME}_before_x"]
+    process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == -signal.SIGKILL
+    assert await names(urls) == {NAME, left}
+    assert await recorded(urls) == before
+    backup = tmp_path / "holdfast.dump"
+    await asyncio.to_thread(dump.write, programs(), urls["admin"], backup)
+    await asyncio.to_thread(dump.restore, programs(), urls["admin"], backup, system_now())
+    assert await names(urls) == {NAME}, "what the killed one left is gone"
+    assert await recorded(urls) == before
+
+
+async def names(urls: dict[str, str]) -> set[str]:
+    """The present database, and those that restores have left."""
+    pattern = f"^{NAME}($|_restored)"
+    rows = await query(urls["admin"], "select datname from pg_database where datname ~ $1", pattern)
+    return {row["datname"] for row in rows}

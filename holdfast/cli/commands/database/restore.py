@@ -42,8 +42,6 @@ def restore(file: Path, directory: Path, database_url: str | None, yes: bool) ->
         before = dump.restore(programs, url, file, system_now())
     except (dump.DumpFailed, UnknownRevision, HeldUp) as error:
         raise click.ClickException(f"{file} cannot be restored: {error}. Nothing has changed") from error
-    except dump.LeftClosed as error:
-        raise click.ClickException(f"{file} cannot be restored: {error}") from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, sqlalchemy.exc.DBAPIError, OSError) as error:
         raise click.ClickException(f"the database refuses or does not answer: {error}. Nothing has changed") from error
     click.echo(f"restored; the database before is now named {before}. Drop it once it is not needed any more")
