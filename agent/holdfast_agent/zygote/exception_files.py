@@ -10,8 +10,11 @@ import structlog
 
 from holdfast.decoding import UNREADABLE
 from holdfast.events.parts.ranks import RankException
+from holdfast.node.machine import Machine
+from holdfast.node.proc.mount_table import mount_table
 from holdfast.node.ranks_file import open_ranks_file
 from holdfast_agent.zygote.copy_file import CopyFile
+from holdfast_agent.zygote.remote_storage import storage_of
 from holdfast_agent.zygote.wire import ERROR_COPY, RankSlot
 
 _EXCEPTION_BYTES_MAX = 512 << 10
@@ -35,9 +38,11 @@ def read_exception(path: Path, before_ns: int | None = None) -> RankException | 
         with open(open_ranks_file(path), "rb") as file:
             if before_ns is not None and os.fstat(file.fileno()).st_mtime_ns >= before_ns:
                 return None
-            return msgspec.json.decode(file.read(_EXCEPTION_BYTES_MAX), type=RankException)
+            exception = msgspec.json.decode(file.read(_EXCEPTION_BYTES_MAX), type=RankException)
     except FileNotFoundError:
         return None
     except (OSError, *UNREADABLE) as error:
         log.warning("an exception record cannot be read", file=str(path), reason=str(error))
         return None
+    mounts = mount_table(Machine()) or {}
+    return msgspec.structs.replace(exception, storage=storage_of(exception.message, mounts))

@@ -58,6 +58,8 @@ class RankException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     type: str
     message: str
     traceback: str
+    storage: str = ""
+    """File systems of other machines on which the failed operation was, by the mounts of the node; "": none."""
 
     @property
     def headline(self) -> str:

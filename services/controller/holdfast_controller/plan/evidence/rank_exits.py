@@ -45,7 +45,9 @@ def rank_exit(event: ProcessExited, own: Diagnosis, policy: LadderPolicy) -> Ran
             type=exception.type,
             message=exception.message[:TEXT_CHARS_MAX],
             traceback=end_of_log(exception.traceback, TEXT_CHARS_MAX),
+            storage=exception.storage,
         )
+    is_elsewhere = exception is not None and bool(exception.storage)
     is_infrastructure = own.root is Root.INFRASTRUCTURE and own.symptom in OF_MACHINE
     return RankExit(
         generation=event.generation,
@@ -57,7 +59,7 @@ def rank_exit(event: ProcessExited, own: Diagnosis, policy: LadderPolicy) -> Ran
         log_tail=end_of_log(event.log_tail, TEXT_CHARS_MAX),
         rule=own.rule,
         is_telling=own.symptom not in _AFTERMATH or (event.exit_code is None and event.signal is None),
-        accuses=is_infrastructure and own.confidence >= policy.accusation_confidence_min,
+        accuses=is_infrastructure and not is_elsewhere and own.confidence >= policy.accusation_confidence_min,
         has_stepped=event.steps_done > 0,
         event=event.id,
     )

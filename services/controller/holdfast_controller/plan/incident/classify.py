@@ -43,6 +43,17 @@ _OF_NODE = frozenset(
 _OF_SERVICE = frozenset({Symptom.HDFS_ERROR, Symptom.STORAGE_SERVICE_ERROR, Symptom.EXTERNAL_SERVICE_ERROR})
 """Crashes caused by a service elsewhere, not by node or script. Refused credentials are none: waiting does not help."""
 
+OF_STORAGE = frozenset(
+    {
+        Symptom.DISK_FAULT,
+        Symptom.STALE_FILE_HANDLE,
+        Symptom.MOUNT_LOST,
+        Symptom.READ_ONLY_FILESYSTEM,
+        Symptom.INSUFFICIENT_DISK_SPACE,
+    }
+)
+"""Crashes that are of no machine of the job if the file system is another machine's (`RankException.storage`)."""
+
 _OF_PEER = frozenset(
     {
         Symptom.NCCL_ERROR,
@@ -98,6 +109,8 @@ def classify(exited: ProcessExited, *, alone: bool = False) -> Symptom:
         if rule.symptom is Symptom.KILLED:
             # A process that the script has started was killed, and the script only reports that.
             return Symptom.KILLED_BY_SIGNAL
+        if rule.symptom in OF_STORAGE and exited.exception.storage:
+            return Symptom.SERVICE_ELSEWHERE
         return Symptom.INFRASTRUCTURE_ERROR if rule.symptom in _OF_NODE else Symptom.USER_EXCEPTION
     if exited.exit_code is None:
         return Symptom.RANKS_VANISHED
@@ -171,7 +184,8 @@ def describe_exit(exited: ProcessExited) -> str:
     if exited.signal is None and (number := killed_by(exited)) is not None:
         return f"{where} ended because a process that it had launched was killed by signal {number}"
     if exited.exception is not None:
-        return f"{where} raised {exited.exception.type}: {exited.exception.headline[:200]}".rstrip(": ")
+        raised = f"{where} raised {exited.exception.type}: {exited.exception.headline[:200]}".rstrip(": ")
+        return f"{raised} ({exited.exception.storage[:200]})" if exited.exception.storage else raised
     if exited.signal is not None:
         return f"{where} was killed by signal {exited.signal}"
     if exited.exit_code is None:

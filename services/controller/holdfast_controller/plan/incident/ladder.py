@@ -9,6 +9,7 @@ the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
 some ranks ended with 0 before others         -> restart in place; after three restarts stop
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
+a file system of another machine did           -> likewise, with stop-time checks before the end
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 the same on one node alone, at two steps      -> exchange the node, and test it
 the same at a step that was clean before      -> likewise if a replay finds nothing; of several: exchange all, or stop
@@ -57,7 +58,7 @@ from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.doubt_records import leaving
 from holdfast_controller.plan.evidence.blame import blame, trait
 from holdfast_controller.plan.incident.bad_numbers.bad_number_rungs import for_bad_numbers
-from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
+from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_STORAGE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import (
     Failure,
     Incident,
@@ -114,7 +115,7 @@ def choose(incident: Incident, failure: Failure, options: LadderOptions, policy:
     if error := user_error(failure):
         return _for_user_error(incident, failure, error, options)
     if failure.symptom is Symptom.SERVICE_ELSEWHERE:
-        return _for_service(incident, failure, policy)
+        return _for_service(incident, failure, options, policy)
     if failure.bad_step:
         return for_bad_numbers(incident, failure, failure.bad_step, options)
     return _for_crash(incident, failure, options, policy)
@@ -176,7 +177,7 @@ def pause_s(pauses: int, policy: LadderPolicy) -> float:
     return min(policy.service_pause_s * 2.0 ** min(pauses, 64), policy.service_pause_s_max)
 
 
-def _for_service(incident: Incident, failure: Failure, policy: LadderPolicy) -> RungChoice:
+def _for_service(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
     """Blame no machine and no code: the service would fail another node or version in the same way."""
     if failure.generation in incident.paused:
         return RungChoice(rung=Rung.WAIT, reason=failure.text)
@@ -184,6 +185,9 @@ def _for_service(incident: Incident, failure: Failure, policy: LadderPolicy) -> 
     waited_s = sum(pause_s(earlier, policy) for earlier in range(pauses))
     if pauses < policy.service_attempts_max and waited_s + pause_s(pauses, policy) <= policy.service_wait_s_max:
         return RungChoice(rung=Rung.WAIT, reason=failure.text)
+    if failure.named in OF_STORAGE and options.can_check and are_some_left(options, incident.checked):
+        # One machine of the job may be cut off from it.
+        return checks_for(failure, options.hints)
     reason = (
         f"{failure.text}; the service failed the job {pauses + 1} times over {waited_s:.0f} s of pauses; "
         "no machine and no code of the job is known to be at fault"

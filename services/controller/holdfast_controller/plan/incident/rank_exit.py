@@ -106,6 +106,9 @@ def _failure(draft: JobDraft, event: ProcessExited, generation: int) -> Failure:
     is_about_this = cause is not None and cause.node == event.node and cause.rank in (event.rank, None)
     if is_about_this and cause and cause.proof and symptom in OF_USER_CODE:
         symptom = Symptom.INFRASTRUCTURE_ERROR
+    if is_about_this and cause and cause.proof is Proof.PROVEN and symptom is Symptom.SERVICE_ELSEWHERE:
+        # The machine itself has a broken disk.
+        symptom = Symptom.INFRASTRUCTURE_ERROR
     error = RankError(
         generation=generation,
         signature="exit code 0 while others train" if finished else signature(event),
