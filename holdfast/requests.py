@@ -151,8 +151,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 CONTROLLER_REQUESTS = request_subject("controller", "ask")
 CODE_REQUESTS = request_subject("controller", "code")
+"""The command line's; of nodes see `code_requests_of`."""
 STANDBY_REQUESTS = request_subject("standby", "ask")
 ANALYZER_REQUESTS = request_subject("analyzer", "ask")
+
+
+def code_requests_of(node: str) -> str:
+    """Return the subject on which this node asks for code (`*`: all nodes): each has its turn."""
+    return f"{CODE_REQUESTS}.{node}"
+
 
 _code_decoder: msgspec.json.Decoder[AnyCodeRequest] = msgspec.json.Decoder(AnyCodeRequest)
 _decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)

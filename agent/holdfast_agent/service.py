@@ -139,6 +139,7 @@ class Agent:
         self._backups = Backups(node, self._vault, publish, now)
         self._backups.placed(reconciler.state.durable.order)
         self._code = CodeStore(
+            node,
             directories.code,
             timeouts.start_s / 2,
             on_change=self._code_changed,

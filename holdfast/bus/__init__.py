@@ -173,7 +173,10 @@ class Bus(Protocol):
         ...
 
     async def serve(self, subject: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Answer requests on `subject` until cancelled, one at a time. An exception of `handler` is raised here."""
+        """Answer requests on `subject` (wildcards allowed) until cancelled, one at a time, each subject in its turn.
+
+        An exception of `handler` is raised here.
+        """
         ...
 
     @property

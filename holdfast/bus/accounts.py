@@ -28,7 +28,7 @@ from holdfast.events.actions import (
 )
 from holdfast.orders.backup import BackupOrder
 from holdfast.orders.node import NodeOrder
-from holdfast.requests import CODE_REQUESTS
+from holdfast.requests import code_requests_of
 from holdfast.subjects import (
     CODE_BUCKET,
     DEAD_LETTER_ROOT,
@@ -173,7 +173,7 @@ def _asked(node: str) -> list[str]:
     return [
         *_emitted(node),
         f"{DEAD_LETTER_ROOT}.*.{node}",
-        CODE_REQUESTS,
+        code_requests_of(node),
         f"{_GET}.*",
         f"{_GET}.{bucket_stream(DESIRED_BUCKET)}.{kv_subject(DESIRED_BUCKET, '*')}.{node}",
         f"{_GET}.{object_stream(CODE_BUCKET)}.$O.{CODE_BUCKET}.M.*",
@@ -197,7 +197,7 @@ def _node_permissions(node: str) -> dict[str, Any]:
             *stored_for(node),
             log_subject("*", "*", node),
             heartbeat_subject(node),
-            CODE_REQUESTS,
+            code_requests_of(node),
             *(
                 f"{_GET}.{bucket_stream(DESIRED_BUCKET)}.{kv_subject(DESIRED_BUCKET, kind.key_of(node))}"
                 for kind in (NodeOrder, BackupOrder)

@@ -248,8 +248,8 @@ class MemoryBus:
     async def request(self, subject: str, body: bytes, timeout_s: float) -> bytes:
         await asyncio.sleep(0)
         self._require_connection()
-        servers = self.broker.servers.get(subject)
-        if not servers:
+        servers = next((it for name, it in self.broker.servers.items() if it and subject_matches(name, subject)), None)
+        if servers is None:
             raise NoResponder(f"nobody answers on {subject}")
         servers.rotate()
         question = Question(body, asyncio.get_running_loop().create_future())

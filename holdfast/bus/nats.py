@@ -40,6 +40,10 @@ OBJECT_BATCH_BYTES = 4 << 20
 LISTEN_BACKLOG_MAX = 10_000
 """Broadcasts that a slow listener has not taken; above this the oldest are dropped."""
 
+WAITING_MAX = 1_000
+WAITING_BYTES_MAX = 16 << 20
+"""Requests of one subject that wait to be answered, and their bytes; above this the oldest are dropped."""
+
 _SERVER_ERROR = 500
 
 log = structlog.get_logger(__name__)
@@ -224,14 +228,30 @@ class NatsBus:
         return (await self._connection.link_now().answer(subject, body, timeout_s=timeout_s)).data
 
     async def serve(self, subject: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Several servers of one subject share its requests. The oldest above 10,000, or 64 MiB, are not answered."""
+        """Several servers of one subject share its requests. The oldest of a subject above 1,000, or 16 MiB, are not
+        answered.
+        """
+        turns = _Turns()
+        reading = asyncio.create_task(self._read_requests(subject, turns), name=f"requests on {subject}")
+        try:
+            while (message := await turns.next()) is not None:
+                await self.broadcast(message.reply, await handler(message.data))
+            await reading
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+    async def _read_requests(self, subject: str, turns: _Turns) -> None:
         attach = partial(_subscribe, subject=subject, queue="serve", backlog_max=LISTEN_BACKLOG_MAX)
-        async with aclosing(self._connection.arriving(attach)) as messages:
-            async for message in messages:
-                if _is_request(message):
-                    await self.broadcast(message.reply, await handler(message.data))
-                else:
-                    log.warning("what is no request is not answered", subject=message.subject, reply=message.reply)
+        try:
+            async with aclosing(self._connection.arriving(attach)) as messages:
+                async for message in messages:
+                    if _is_request(message):
+                        turns.put(message)
+                    else:
+                        log.warning("what is no request is not answered", subject=message.subject, reply=message.reply)
+        finally:
+            turns.end()
 
     @property
     def message_bytes_max(self) -> int:
@@ -249,6 +269,47 @@ class NatsBus:
     async def close(self) -> None:
         """Flush what was published and disconnect; iterations over this bus end."""
         await self._connection.close()
+
+
+class _Turns:
+    """Requests that wait: those of a subject in their order, the subjects in turn, so that none holds up the others."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Msg]] = {}
+        self._bytes: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    def put(self, message: Msg) -> None:
+        """Keep a request, in the place of the oldest of its subject if that has too many."""
+        subject = message.subject
+        waiting = self._waiting.setdefault(subject, deque())
+        waiting.append(message)
+        self._bytes[subject] = self._bytes.get(subject, 0) + len(message.data)
+        while len(waiting) > WAITING_MAX or (self._bytes[subject] > WAITING_BYTES_MAX and len(waiting) > 1):
+            self._bytes[subject] -= len(waiting.popleft().data)
+        self._changed.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    async def next(self) -> Msg | None:
+        """Wait for the request whose turn it is; None: there will be no more."""
+        while not self._waiting:
+            if self._ended:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        subject = next(iter(self._waiting))
+        waiting = self._waiting.pop(subject)
+        message = waiting.popleft()
+        self._bytes[subject] -= len(message.data)
+        if waiting:
+            self._waiting[subject] = waiting  # Behind those of all others.
+        else:
+            del self._bytes[subject]
+        return message
 
 
 def _is_request(message: Msg) -> bool:

@@ -82,7 +82,7 @@ class Place:
         self.in_place: frozenset[str] = frozenset()
         self.brought: list[FetchedCode] = []
         self.failures: list[tuple[str, str]] = []
-        self.store = CodeStore(root, give_up_s, self._changed, self.brought.append, self._failed)
+        self.store = CodeStore("n", root, give_up_s, self._changed, self.brought.append, self._failed)
 
     def _changed(self, code: frozenset[str]) -> None:
         self.in_place = code

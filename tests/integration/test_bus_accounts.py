@@ -99,7 +99,7 @@ ALLOWED_REQUESTS = {
     "evidence": (f"{ROOT}.evidence.process_exited.job.n1", b"mine"),
     "any evidence": ("$JS.API.DIRECT.GET.EVIDENCE", b'{"seq":1,"next_by_subj":">"}'),
     "a stream's state": (f"{ROOT}.streaminfo.DECISIONS", b""),
-    "code requests": (f"{ROOT}.request.controller.code", b"{}"),
+    "code requests": (f"{ROOT}.request.controller.code.n1", b"{}"),
 }
 TRICKS = (
     "$KV.desired.node.n2",
@@ -189,7 +189,7 @@ async def test_an_answer_lands_nowhere_but_with_its_asker(
     guarded: NatsServer, observer: Observer, operator: NatsBus, request_name: str
 ) -> None:
     subject, body = ALLOWED_REQUESTS[request_name]
-    served = asyncio.create_task(operator.serve(f"{ROOT}.request.controller.code", _echo))
+    served = asyncio.create_task(operator.serve(f"{ROOT}.request.controller.code.*", _echo))
     link = await Link.open(guarded.url_of("agent-n1"), "attacker")
     other = await connect(guarded.url_of("agent-n2"), "victim", makes_streams=False, timeout_s=WITHIN_S)
     try:
@@ -228,7 +228,7 @@ async def _until_served(operator: NatsBus) -> None:
     async with asyncio.timeout(WITHIN_S):
         while True:
             try:
-                await operator.request(f"{ROOT}.request.controller.code", b"", 1.0)
+                await operator.request(f"{ROOT}.request.controller.code.n2", b"", 1.0)
             except BusError:
                 await asyncio.sleep(0.01)
             else:

@@ -12,11 +12,17 @@ from bus_worlds import WITHIN_S, unique
 from servers import NatsServer
 
 from holdfast.bus import BusError, NoResponder
-from holdfast.bus import link as link_module
+from holdfast.bus import nats as nats_module
 from holdfast.bus.accounts import SERVICES, node_user
 from holdfast.bus.link import Link
 from holdfast.bus.nats import NatsBus, connect
-from holdfast.requests import ANALYZER_REQUESTS, CODE_REQUESTS, CONTROLLER_REQUESTS, STANDBY_REQUESTS
+from holdfast.requests import (
+    ANALYZER_REQUESTS,
+    CODE_REQUESTS,
+    CONTROLLER_REQUESTS,
+    STANDBY_REQUESTS,
+    code_requests_of,
+)
 from holdfast.subjects import stream_info_subject
 
 pytestmark = pytest.mark.integration
@@ -62,7 +68,7 @@ async def asked_by_operator(operator: NatsBus, subject: str) -> None:
     async with asyncio.timeout(WITHIN_S):
         while True:
             try:
-                assert await operator.request(subject, b"mine", 1.0) == b"done"
+                assert await operator.request(subject, b"mine", WITHIN_S) == b"done"
                 return
             except NoResponder:
                 await asyncio.sleep(0.01)
@@ -130,7 +136,7 @@ async def _api(link: Link, request: str, body: dict[str, object]) -> None:
 async def test_a_node_that_asks_without_end_takes_no_memory_of_the_controller(
     guarded: NatsServer, operator: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "BACKLOG_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(nats_module, "WAITING_BYTES_MAX", 2_000_000)
     bus = await connect(guarded.url_of("controller"), "c", timeout_s=WITHIN_S)
     asked, began, goes_on = 0, asyncio.Event(), asyncio.Event()
 
@@ -141,12 +147,13 @@ async def test_a_node_that_asks_without_end_takes_no_memory_of_the_controller(
         await goes_on.wait()
         return b"done"
 
-    serving_it = asyncio.create_task(bus.serve(CODE_REQUESTS, answer))
+    subject = code_requests_of("n1")
+    serving_it = asyncio.create_task(bus.serve(code_requests_of("*"), answer))
     node = await Link.open(guarded.url_of(node_user("n1")), "n1")
-    waiting = asyncio.create_task(asked_by_operator(operator, CODE_REQUESTS))
+    waiting = asyncio.create_task(asked_by_operator(operator, subject))
     await began.wait()
     for _ in range(40):
-        await node.send(CODE_REQUESTS, bytes(500_000), reply=node.new_inbox())
+        await node.send(subject, bytes(500_000), reply=node.new_inbox())
     await node.answer(stream_info_subject("EVIDENCE"), b"")
     # What comes after them is there, so they are.
     heard = asyncio.create_task(anext(aiter(bus.listen("holdfast.v1.heartbeat.n9"))))
@@ -155,11 +162,37 @@ async def test_a_node_that_asks_without_end_takes_no_memory_of_the_controller(
         await asyncio.sleep(0.01)
     goes_on.set()
     await waiting
-    await asked_by_operator(operator, CODE_REQUESTS)
+    await asked_by_operator(operator, subject)
     assert asked < 10
     serving_it.cancel()
     await bus.close()
     await node.close()
+
+
+async def test_a_node_that_asks_without_end_delays_no_other(guarded: NatsServer, operator: NatsBus) -> None:
+    bus = await connect(guarded.url_of("controller"), "c", timeout_s=WITHIN_S)
+    answered = list[bytes]()
+
+    async def answer(body: bytes) -> bytes:
+        answered.append(body)
+        await asyncio.sleep(0.001)  # As long as a look into the store.
+        return b"done"
+
+    serving_it = asyncio.create_task(bus.serve(code_requests_of("*"), answer))
+    flooding, other = [await Link.open(guarded.url_of(node_user(it)), it) for it in ("n1", "n2")]
+    await asked_by_operator(operator, code_requests_of("n2"))
+    for _ in range(3000):
+        await flooding.send(code_requests_of("n1"), b"again", reply=flooding.new_inbox())
+    await flooding.answer(stream_info_subject("EVIDENCE"), b"")
+    before = len(answered)
+    assert (await other.answer(code_requests_of("n2"), b"once", timeout_s=WITHIN_S)).data == b"done"
+    assert b"again" in answered
+    # The flood is read first, while some of it is answered.
+    assert answered.index(b"once") - before < 500
+    serving_it.cancel()
+    await bus.close()
+    await flooding.close()
+    await other.close()
 
 
 async def test_the_historian_brings_the_analyzer_its_models(guarded: NatsServer, operator: NatsBus) -> None:

@@ -11,7 +11,7 @@ from holdfast.code.manifest import digest_of
 from holdfast.code.on_bus import contents_there
 from holdfast.decoding import UNREADABLE
 from holdfast.fresh_ids import uuid7
-from holdfast.requests import CODE_REQUESTS, Answer, OfferCode
+from holdfast.requests import Answer, OfferCode, code_requests_of
 from holdfast.subjects import CODE_BUCKET
 
 _OFFER_S = 20.0
@@ -21,23 +21,25 @@ class CodeUnavailable(Exception):
     """The bus does not have the content and the controller cannot supply it now; the message gives the reason."""
 
 
-async def fetch_manifest(bus: Bus, version: str) -> bytes:
+async def fetch_manifest(bus: Bus, node: str, version: str) -> bytes:
     """Return the manifest of a version. Raises CodeUnavailable, BusError."""
     for offers in (False, True):
         if offers:
-            await _offer(bus, version)
+            await _offer(bus, node, version)
         body = (await bus.get_objects(CODE_BUCKET, [version])).get(version, b"")
         if digest_of(body) == version:
             return body
     raise CodeUnavailable("its manifest is not on the bus, or not whole")
 
 
-async def fetch_contents(bus: Bus, version: str, sizes: Mapping[str, int]) -> AsyncIterator[dict[str, bytes]]:
+async def fetch_contents(
+    bus: Bus, node: str, version: str, sizes: Mapping[str, int]
+) -> AsyncIterator[dict[str, bytes]]:
     """Yield contents of a version in batches, by digest. `sizes`: bytes by digest. Raises CodeUnavailable, BusError."""
     lacking = dict(sizes)
     for offers in (False, True):
         if lacking and offers:
-            await _offer(bus, version)
+            await _offer(bus, node, version)
         async for contents in contents_there(bus, version, lacking):
             yield contents
             lacking = without(lacking, contents)
@@ -49,11 +51,11 @@ def without(sizes: Mapping[str, int], found: Collection[str]) -> dict[str, int]:
     return {digest: size for digest, size in sizes.items() if digest not in found}
 
 
-async def _offer(bus: Bus, version: str) -> None:
+async def _offer(bus: Bus, node: str, version: str) -> None:
     """Have the controller put a version on the bus again. Raises CodeUnavailable, BusError."""
-    request = OfferCode(id=uuid7(), asked_by="an agent", version=version)
+    request = OfferCode(id=uuid7(), asked_by=node, version=version)
     try:
-        body = await bus.request(CODE_REQUESTS, msgspec.json.encode(request), _OFFER_S)
+        body = await bus.request(code_requests_of(node), msgspec.json.encode(request), _OFFER_S)
         answer = msgspec.json.decode(body, type=Answer)
     except UNREADABLE as error:
         raise CodeUnavailable(f"the controller's answer cannot be read: {error}") from error

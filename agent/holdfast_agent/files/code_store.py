@@ -73,18 +73,20 @@ def code_key(job: str, version: str) -> str:
 
 
 class CodeStore:
-    """The code below `root`. `on_change` gets all versions in place, `on_brought` each fetched one, `on_failure` a need
-    that an order waits for. Callbacks run on the loop and must not wait.
+    """The code of a node below `root`. `on_change` gets all versions in place, `on_brought` each fetched one,
+    `on_failure` a need that an order waits for. Callbacks run on the loop and must not wait.
     """
 
     def __init__(
         self,
+        node: str,
         root: Path,
         give_up_s: float,
         on_change: Callable[[frozenset[str]], None],
         on_brought: Callable[[FetchedCode], None],
         on_failure: Callable[[CodeNeed, str], None],
     ) -> None:
+        self._node = node
         self._root = root
         self._give_up_s = give_up_s
         self._on_change = on_change
@@ -223,7 +225,7 @@ class CodeStore:
         try:
             is_early = len(found) == len(lacking) and await self._announce_at_its_path(manifest, need)
             await asyncio.to_thread(self._keep, found)
-            async for contents in fetch_contents(bus, need.version, without(lacking, found)):
+            async for contents in fetch_contents(bus, self._node, need.version, without(lacking, found)):
                 await asyncio.to_thread(self._keep, contents)
                 fetched += sum(map(len, contents.values()))
             if not is_early:
@@ -287,7 +289,7 @@ class CodeStore:
             body = self._content(version)
             if digest_of(body) == version:
                 return body, 0
-        body = await fetch_manifest(bus, version)
+        body = await fetch_manifest(bus, self._node, version)
         self._keep({version: body})
         return body, len(body)
 

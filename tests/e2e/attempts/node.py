@@ -156,7 +156,7 @@ def asks_doubly(scene: Scene) -> Any:
         "have JetStream's answer stored as an order": f"{ROOT}.evidence.log_signature.no-such-job.{{self}}",
         "have its order's text stored as another's": "$JS.API.DIRECT.GET.KV_desired.$KV.desired.node.{self}",
         "have an event's text arrive as a decision": "$JS.API.DIRECT.GET.EVIDENCE",
-        "have the controller's answer arrive as an order": f"{ROOT}.request.controller.code",
+        "have the controller's answer arrive as an order": f"{ROOT}.request.controller.code.{{self}}",
         "have a stream's state arrive as a request": f"{ROOT}.streaminfo.DECISIONS",
     },
 )
@@ -357,7 +357,7 @@ def prints_for_others(scene: Scene) -> Any:
 def misuses_code_requests(scene: Scene, argument: dict[str, Any]) -> Any:
     wire = scene.as_outsider()
     body = json.dumps({"id": uuid7(), "asked_by": "nobody"} | argument).encode()
-    answer = wire.ask(f"{ROOT}.request.controller.code", body)
+    answer = wire.ask(of(scene, f"{ROOT}.request.controller.code.{{self}}"), body)
     assert json.loads(answer.body)["accepted"] is False, answer
     wire.close()
     return answer

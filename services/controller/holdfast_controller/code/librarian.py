@@ -16,7 +16,7 @@ from holdfast.bus import Bus, BusError
 from holdfast.code.manifest import InvalidManifest, Manifest, decode, digest_of, short
 from holdfast.code.on_bus import batches_of, contents_there, publish_bundle
 from holdfast.daemon.retrying import until_available
-from holdfast.requests import CODE_REQUESTS, Answer, AnyCodeRequest, KeepCode
+from holdfast.requests import CODE_REQUESTS, Answer, AnyCodeRequest, KeepCode, code_requests_of
 from holdfast.store import StoreUnavailable
 from holdfast.subjects import CODE_BUCKET
 from holdfast_controller.code.shelf import PostgresShelf
@@ -67,7 +67,8 @@ class Librarian:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._bus.serve(CODE_REQUESTS, self.answer), name="code requests")
+            for subject in (CODE_REQUESTS, code_requests_of("*")):
+                group.create_task(self._bus.serve(subject, self.answer), name=subject)
             group.create_task(self._keep_tidy(), name="tidy code")
 
     async def answer(self, body: bytes) -> bytes:

@@ -11,7 +11,7 @@ ROUNDS = 100
 
 
 def store_at(root: Path) -> CodeStore:
-    return CodeStore(root, 1.0, lambda _: None, lambda _: None, lambda *_: None)
+    return CodeStore("n", root, 1.0, lambda _: None, lambda _: None, lambda *_: None)
 
 
 def test_two_versions_that_share_files_may_be_fetched_at_once(tmp_path: Path) -> None:
