@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import io
 import locale
 import os
@@ -15,6 +16,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 _FIRST_OWN_DESCRIPTOR = 3
+_libc = ctypes.CDLL(None)
+_UNBUFFERED = 2
+"""`_IONBF` of stdio.h."""
 _HANDLED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _LENIENT_LOCALES = ("C", "POSIX", "C.UTF-8", "C.utf8", "UTF-8")
 """Locales in which an interpreter prints names of files as they are, also those that are not UTF-8."""
@@ -55,7 +59,8 @@ def take_streams(output: int, errors: int, keep: int | None = None) -> int:
     if keep is not None:
         first = os.dup2(keep, first, inheritable=False) + 1
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
-    # Unbuffered like `python -u`, as torchrun does.
+    # Unbuffered like `python -u`, as torchrun does: also what libraries print by C.
+    _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, "stdout"), None, _UNBUFFERED, ctypes.c_size_t(0))
     null_input = io.FileIO(0, closefd=False)
     null_input.name = "<stdin>"
     handling = "surrogateescape" if locale.setlocale(locale.LC_CTYPE) in _LENIENT_LOCALES else "strict"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import faulthandler
 import importlib.util
 import linecache
@@ -34,6 +35,7 @@ from holdfast.trainer import replay_run
 from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import install_hooks
 from holdfast.trainer.hooks.ring_writer import RingWriter
+from holdfast.trainer.open_files import write_open_files
 from holdfast.trainer.phases import bind, binding
 from holdfast.trainer.steps import log_lines
 
@@ -98,13 +100,11 @@ def _execute(script: str, args: Sequence[str], is_module: bool) -> int:
         return _exit_code(request)
     except KeyboardInterrupt as error:
         _trim(error)
-        _show(error)
-        return 130
+        return _show(error, 130)
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is recorded, then ends the process
         _trim(error)
         _record(error)
-        _show(error)
-        return 1
+        return _show(error, 1)
     return 0
 
 
@@ -186,7 +186,7 @@ def _exit_code(request: SystemExit) -> int:
         return 0
     if isinstance(request.code, int):
         return request.code & 0xFF
-    sys.stderr.write(f"{request.code}\n")
+    _print_error(str(request.code))
     return 1
 
 
@@ -223,11 +223,31 @@ def _is_of_hook(part: TracebackType) -> bool:
     return part.tb_next is not None or "original(" in linecache.getline(name, part.tb_lineno)
 
 
-def _show(error: BaseException) -> None:
+def _show(error: BaseException, code: int) -> int:
+    """Print what ended the script, as the interpreter would. Return the exit code, which the script's hook may set."""
     if isinstance(error, ScriptNotFound):
-        sys.stderr.write(f"holdfast: {error}\n")
-        return
-    sys.excepthook(type(error), error, error.__traceback__)
+        _print_error(f"holdfast: {error}")
+        return code
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as request:
+        return _exit_code(request)
+    except BaseException as failure:  # noqa: BLE001 - the script's hook failed, and its first error is the cause
+        _trim(failure)
+        failure.__context__ = None
+        for title, one in (("Error in sys.excepthook:", failure), ("\nOriginal exception was:", error)):
+            _print_error(title)
+            sys.__excepthook__(type(one), one, one.__traceback__)
+    return code
+
+
+def _print_error(text: str) -> None:
+    """Print a line on stderr; a script may have closed that, or set it to None, where the interpreter takes C's own."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is None:
+            os.write(2, f"{text}\n".encode(errors="backslashreplace"))
+        else:
+            sys.stderr.write(f"{text}\n")
 
 
 def _record(error: BaseException) -> None:
@@ -266,6 +286,7 @@ def _end(code: int) -> NoReturn:
         threading._shutdown()  # type: ignore[attr-defined]
         keep_operators()
         atexit._run_exitfuncs()
+        write_open_files()
     finally:
         for stream in (sys.stdout, sys.stderr):
             try:

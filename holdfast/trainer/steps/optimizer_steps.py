@@ -28,6 +28,8 @@ class _Now:
     read = State()
     read_at = -1
     """Number of steps at which it was read: a script may save many files after one step."""
+    module: Any = None
+    """torch.optim.optimizer."""
     before_first: Any = None
     """Handle of the hook on the first step."""
     weights: str | None = None
@@ -57,7 +59,7 @@ def _read_state() -> None:
 
 def hook(module: Any) -> None:
     """Hook the steps of all optimizers."""
-    _Now.before_first = module.register_optimizer_step_pre_hook(_before_step)
+    _Now.module, _Now.before_first = module, module.register_optimizer_step_pre_hook(_before_step)
     module.register_optimizer_step_post_hook(_on_step)
 
 
@@ -109,9 +111,15 @@ def _on_load(optimizer: Any) -> None:
     """An older state that is loaded while it trains counts from there: steps that were thrown away, or the best
     state.
     """
-    counts = binding.is_begun and not (binding.explicit or binding.framework)
-    if counts and binding.ledger is not None and optimizer is _Now.counted.optimizer:
+    if binding.explicit or binding.framework or binding.ledger is None or optimizer is not _Now.counted.optimizer:
+        return
+    if binding.is_begun:
         _note_change(optimizer)
+    elif binding.unsettled_ns is not None:
+        # The one step before it is thrown away: `torch.distributed.checkpoint.state_dict` makes one so that an
+        # optimizer has a state that a checkpoint can be loaded into.
+        binding.unsettled_ns = _Now.weights = None
+        _Now.before_first = _Now.module.register_optimizer_step_pre_hook(_before_step)
 
 
 @harmless

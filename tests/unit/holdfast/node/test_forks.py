@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import locale
 import os
 import signal
@@ -63,3 +64,23 @@ def test_a_fork_prints_names_that_are_no_text_as_an_interpreter_does() -> None:
     with os.fdopen(read, "rb") as output:
         assert output.read() == b"caf\xe9\n"
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_what_a_library_prints_by_c_appears_at_once() -> None:
+    def child(_: int) -> NoReturn:
+        # As where the first process has no PYTHONUNBUFFERED.
+        libc = ctypes.CDLL(None)
+        libc.setvbuf(
+            ctypes.c_void_p.in_dll(libc, "stdout"), ctypes.create_string_buffer(4096), 0, ctypes.c_size_t(4096)
+        )
+        take_streams(write, write)
+        libc.printf(b"NCCL INFO\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+
+    read, write = os.pipe()
+    pid = fork_child(child)
+    os.close(write)
+    with os.fdopen(read, "rb") as output:
+        assert output.read() == b"NCCL INFO\n"
+    os.waitpid(pid, 0)

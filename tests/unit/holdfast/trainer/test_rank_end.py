@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import subprocess
 import sys
 import traceback
 import weakref
@@ -105,3 +107,39 @@ def test_a_script_that_is_a_link_lies_where_the_link_does_and_imports_from_where
     # A copy of another version is not what the link leads to.
     assert _execute(str(copy), (), is_module=False) == 0
     assert capsys.readouterr().out == f"{copy} {copy} {tmp_path}\n"
+
+
+LEFT_OPEN = """
+import csv, ctypes, gzip
+table = csv.writer(open("losses.csv", "w"))
+table.writerow([1, 2.5])
+raw = open("raw.bin", "wb")
+raw.write(bytes(100))
+packed = gzip.open("packed.gz", "wt")
+packed.write("epoch 3")
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+libc.fputs(b"of C", ctypes.c_void_p(libc.fopen(b"c.txt", b"w")))
+"""
+ENDS = {
+    "files left open": LEFT_OPEN,
+    "a hook that fails": "import sys\nsys.excepthook = lambda *_: 1 / 0\nraise ValueError('of the script')",
+    "a hook that ends it": "import sys\nsys.excepthook = lambda *_: sys.exit(7)\nraise ValueError",
+    "a message that cannot be printed": "import sys\nsys.stderr = None\nsys.exit('no data')",
+}
+
+
+@pytest.mark.parametrize("script", ENDS.values(), ids=ENDS)
+def test_a_script_ends_as_under_the_interpreter(script: str, tmp_path: Path) -> None:
+    ends = []
+    for name, frame in (("python", ()), ("rank", ("-m", "holdfast.trainer.rank"))):
+        place = tmp_path / name
+        place.mkdir()
+        file = tmp_path / "train.py"
+        file.write_text(script)
+        done = subprocess.run([sys.executable, *frame, str(file)], cwd=place, capture_output=True, check=False)
+        content = {one.name: one.read_bytes() for one in place.iterdir()}
+        if "packed.gz" in content:
+            content["packed.gz"] = gzip.decompress(content["packed.gz"])
+        ends.append((done.returncode, done.stdout, done.stderr, content))
+    assert ends[0] == ends[1]

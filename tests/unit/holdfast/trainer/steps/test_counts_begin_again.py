@@ -319,3 +319,20 @@ def test_a_step_that_only_makes_an_optimizers_state_comes_before_the_load(job: J
         train(network, optimizer, 20)
         job.torch.save({"model": network.state_dict(), "step": 21}, path)
     assert job.shown() == Shown(21, 41, True)
+
+
+def test_a_step_that_only_gives_an_optimizer_its_state_is_none_of_the_job(job: Job) -> None:
+    """FSDP2 and the like load a checkpoint into an optimizer that has made no step yet: torch makes one for that."""
+    state_dict = import_module("torch.distributed.checkpoint.state_dict")
+    saved: Any = None
+    for shown in (Shown(0, 6, True), Shown(5, 9, True)):
+        job.begin()
+        network = model()
+        optimizer = ADAM(network.parameters())
+        if saved is not None:
+            state_dict.get_optimizer_state_dict(network, optimizer)
+            state_dict.set_optimizer_state_dict(network, optimizer, saved)
+        train(network, optimizer, 5)
+        saved = copy.deepcopy(state_dict.get_optimizer_state_dict(network, optimizer))
+        train(network, optimizer, 2 if job.generation == 1 else 0)
+        assert job.shown() == shown

@@ -1,0 +1,53 @@
+"""What a script has written to files that it never closes: the interpreter writes it as it takes itself down.
+
+A rank ends without that (`holdfast.trainer.rank`), so the buffers are written here. Of an open `csv` or `gzip` file the
+last 8 KiB would be missing otherwise, and of a short one everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import threading
+
+WRITTEN_WITHIN_S = 30.0
+"""Longest wait: a thread may be inside a write that does not end, and then has the file's lock."""
+
+_OPEN: type = next(one for one in io.IOBase.__mro__ if one.__module__ == "_io")
+"""What all files are: its check asks no object for its class, which proxies answer by importing or computing."""
+_BUFFERS = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
+
+
+def write_open_files() -> None:
+    """Write what open files hold, of Python and of C."""
+    thread = threading.Thread(target=_write, name="holdfast-open-files", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        # Some releases start no thread this late.
+        _write()
+    else:
+        thread.join(WRITTEN_WITHIN_S)
+
+
+def _write() -> None:
+    found = [one for one in gc.get_objects() if issubclass(type(one), _OPEN)]
+    # From the outside in: text holds characters for a compressor, and that holds bytes for a file.
+    for text in (one for one in found if isinstance(one, io.TextIOWrapper)):
+        _flush(text)
+    for other in (one for one in found if type(one).__module__ != "_io"):
+        # Its end has a trailer, or sends what is there; the interpreter closes it too.
+        with contextlib.suppress(Exception):
+            other.close()
+    for buffer in (one for one in found if isinstance(one, _BUFFERS)):
+        _flush(buffer)
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).fflush(None)
+
+
+def _flush(file: io.IOBase) -> None:
+    # Closed, not for writing, or a disk that is full: nothing can be done here.
+    with contextlib.suppress(Exception):
+        file.flush()
