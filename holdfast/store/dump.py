@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 from contextlib import suppress
 from datetime import datetime
@@ -27,6 +28,8 @@ select case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grante
 from pg_database, aclexplode(coalesce(datacl, acldefault('d', datdba))) where datname = $1
 """
 _LEFT = "select datname from pg_database where starts_with(datname, $1)"
+_STAMP = re.compile("[0-9]{8}T[0-9]{12}")
+"""As `restore` writes it."""
 _END_AGAIN_S = 0.05
 _TERMINATE = "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()"
 
@@ -105,6 +108,8 @@ async def _create(admin_url: str, name: str, fresh: str) -> None:
                 "`holdfast migrate`, which makes the roles of the services with their passwords; then restore"
             )
         for (left,) in await connection.fetch(_LEFT, _restored(name)):
+            if not _STAMP.fullmatch(left.removeprefix(_restored(name))):
+                continue  # somebody's own
             # A restore that was killed left it; one that runs has sessions there.
             with suppress(asyncpg.ObjectInUseError):
                 await connection.execute(f"drop database {_quoted(left)}")

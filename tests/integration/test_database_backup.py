@@ -155,18 +155,20 @@ asyncio.run(dump._swap(*sys.argv[1:]))
 
 async def test_a_restore_that_is_killed_amid_the_swap_changes_nothing(urls: dict[str, str], tmp_path: Path) -> None:
     before = await recorded(urls)
-    left = f"{NAME}_restored_earlier"
-    await query(urls["admin"], f'create database "{left}"')
+    left, own = f"{NAME}_restored_{'1' * 8}T{'1' * 12}", f"{NAME}_restored_by_hand"
+    for name in (left, own):
+        await query(urls["admin"], f'create database "{name}"')
     words = [sys.executable, "-c", KILLED, urls["admin"], NAME, left, f"{NAME}_before_x"]
     process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
     assert await process.wait() == -signal.SIGKILL
-    assert await names(urls) == {NAME, left}
+    assert await names(urls) == {NAME, left, own}
     assert await recorded(urls) == before
     backup = tmp_path / "holdfast.dump"
     await asyncio.to_thread(dump.write, programs(), urls["admin"], backup)
     await asyncio.to_thread(dump.restore, programs(), urls["admin"], backup, system_now())
-    assert await names(urls) == {NAME}, "what the killed one left is gone"
+    assert await names(urls) == {NAME, own}, "what the killed one left is gone"
     assert await recorded(urls) == before
+    await query(urls["admin"], f'drop database "{own}"')
 
 
 async def names(urls: dict[str, str]) -> set[str]:
