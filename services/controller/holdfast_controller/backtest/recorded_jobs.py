@@ -17,6 +17,8 @@ from holdfast_controller.plan.planner import SUBSCRIPTIONS
 
 READ_S = 600.0
 _MARGIN = timedelta(minutes=1)
+_SKEW = timedelta(days=1)
+"""A process whose clock was set dates an event of a job before its beginning or after its end."""
 _SEEN_KINDS: tuple[type[Event], ...] = (*SUBSCRIPTIONS, NodeReleaseRequested)
 
 _JOBS = """
@@ -31,7 +33,8 @@ group by job order by 2
 """
 _DECISIONS = """
 select body::text from historian.events
-where job = $1 and source = $2 and at between $3 and $4 and class in ('decision', 'finding')
+where job = $1 and source = $2 and class in ('decision', 'finding')
+    and at between $3::timestamptz - $5::interval and $4::timestamptz + $5::interval
 """
 _NODES = """
 select distinct node.name from historian.events, jsonb_array_elements_text(body->'nodes') as node(name)
@@ -40,7 +43,9 @@ where type = 'generation_started' and job = $1
 _SEEN = """
 select e.body::text, (select min(handled_at) from controller.inbox i where i.id = e.id::text)
 from historian.events e
-where e.type = any($1) and (e.job = $2 or (e.job is null and e.node = any($3))) and e.at between $4 and $5
+where e.type = any($1) and e.at between $4::timestamptz - $6::interval and $5::timestamptz + $6::interval
+    and (e.job = $2 or (e.job is null and e.node = any($3) and coalesce(
+        (select min(handled_at) from controller.inbox i where i.id = e.id::text), e.at) between $4 and $5))
 """
 _MANIFESTS = """
 select v.code as version, c.content from controller.code_versions v join controller.code_contents c on c.sha256 = v.code
@@ -96,9 +101,9 @@ class Record:
         kinds = [str(kind.__struct_config__.tag) for kind in _SEEN_KINDS]
         async with self._connections.one() as connection:
             with translated():
-                decisions = await connection.fetch(_DECISIONS, job.name, SOURCE, *span)
+                decisions = await connection.fetch(_DECISIONS, job.name, SOURCE, *span, _SKEW)
                 nodes = [row[0] for row in await connection.fetch(_NODES, job.name)]
-                seen = await connection.fetch(_SEEN, kinds, job.name, nodes, *span)
+                seen = await connection.fetch(_SEEN, kinds, job.name, nodes, *span, _SKEW)
                 manifests = await _manifests(connection, job.name)
         readable = _Readable()
         return JobRecord(
