@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
@@ -19,9 +21,36 @@ async def connect(url: str, **options: Any) -> asyncpg.Connection[Any]:
     asyncpg sends the password to any server that asks for it.
     """
     parts = urlsplit(url)
+    is_local = False
     if parts.hostname and not asks_for_tls(url):
-        for address in addresses_of(parts.hostname):
+        addresses = addresses_of(parts.hostname)
+        is_local = bool(addresses) and all(map(is_loopback, addresses))
+        for address in addresses:
             if is_loopback(address):
                 refuse_listener((address, parts.port or _PORT))
+    if is_local and "ssl" not in options and not _names_mode(url):
+        # asyncpg asks for TLS first, and if it is cancelled then, it leaves an error that nothing retrieves.
+        with suppress(_OnlyWithTls):
+            return await _connect_plain(url, options)
     connection: asyncpg.Connection[Any] = await asyncpg.connect(url, **options)
     return connection
+
+
+class _OnlyWithTls(Exception):
+    """The server may take connections with TLS only."""
+
+
+async def _connect_plain(url: str, options: dict[str, Any]) -> asyncpg.Connection[Any]:
+    try:
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(url, ssl=False, **options)
+    except asyncpg.InvalidAuthorizationSpecificationError as error:
+        # A wrong password has another code.
+        if error.sqlstate == asyncpg.InvalidAuthorizationSpecificationError.sqlstate:
+            raise _OnlyWithTls from error
+        raise
+    return connection
+
+
+def _names_mode(url: str) -> bool:
+    """Return True if the address, or the environment, says whether to use TLS."""
+    return "sslmode" in parse_qs(urlsplit(url).query) or bool(os.environ.get("PGSSLMODE"))

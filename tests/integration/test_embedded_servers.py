@@ -1,5 +1,8 @@
 """The two servers on their own: what the other integration tests stand on."""
 
+import asyncio
+import gc
+
 import asyncpg
 import nats
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.layout import Ports
 from holdfast.embedded.servers.readiness import nats_answers, postgres_answers
+from holdfast.store.connecting import connect
 
 pytestmark = pytest.mark.integration
 
@@ -44,3 +48,30 @@ async def test_nats_has_jetstream_and_a_message_limit(embedded_nats: str) -> Non
 async def test_nats_refuses_a_wrong_password(embedded_nats: str, embedded_ports: Ports) -> None:
     with pytest.raises(EmbeddedError, match="Authorization"):
         await nats_answers("127.0.0.1", embedded_ports.nats, user="holdfast", password="wrong")
+
+
+async def test_a_connection_that_is_cancelled_while_it_is_made_leaves_no_error() -> None:
+    left = list[str]()
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: left.append(context["message"]))
+    serving = await asyncio.start_server(server, "127.0.0.1", 0)
+    port = serving.sockets[0].getsockname()[1]
+    for turns in range(20):
+        connecting = asyncio.create_task(connect(f"postgresql://x:y@127.0.0.1:{port}/z"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        connecting.cancel()
+        await asyncio.wait([connecting])
+    del connecting
+    serving.close()
+    await serving.wait_closed()
+    await asyncio.sleep(0)
+    gc.collect()
+    loop.set_exception_handler(before)
+    assert left == []
