@@ -4,7 +4,7 @@ The gate knows optimizers. A script that writes to parameters in another way, su
 copied into them, may do so in the middle of a copy. So in some steps the device adds up the bits of what it has: when
 the step is kept, and again when the optimizer comes to the gate. The host adds up what has come. A step whose sums
 differ is not kept, and from then on everything is copied aside on the device first. In all other steps the device puts
-a few blocks of each copy aside when the step is kept, and the host compares what has come with these.
+blocks of copies aside when the step is kept, and the host compares what has come with these.
 
 (A sum of the bits as integers. `torch.hash_tensor` takes their exclusive or, in which two equal elements cancel out: a
 tensor of ones that becomes one of twos has the same.)
@@ -26,7 +26,9 @@ EVERY = 64
 """Distance of the checked steps after the first ones. A check reads the state twice on the device (10 GB in some 7 ms)
 and once in the host's memory."""
 BLOCK_BYTES = 4096
-"""Size of a block that is put aside: at the beginning and at the end of each copy."""
+"""Size of a block that is put aside."""
+SAMPLED_MAX = 128
+"""Number of copies of which blocks are put aside in one step, for it takes the host some microseconds each."""
 
 log = logging.getLogger("holdfast.trainer.checkpoint")
 
@@ -102,18 +104,22 @@ class Check:
 class Samples:
     """Blocks of one step's copies, put aside on the device when the step is kept.
 
-    A writer that changes whole tensors, as one that brings in an average for a while, is found by them in each step: a
-    copy that it changes half of differs at its beginning or at its end. One that changes some rows only is not.
+    A writer that changes all of a model, as one that brings in an average for a while, is found by them in each step:
+    copies that began before it came differ at their end, and those that ended before it undid its work. If nothing but
+    a part of the first copy was made meanwhile, that differs at its beginning. One that changes some rows is not found.
     """
 
-    def __init__(self, parts: Sequence[torch.Tensor], copies: Sequence[Copy]) -> None:
-        """Queue it on the current stream. `parts`: what each copy reads, as bytes; shadows change no more."""
+    def __init__(self, parts: Sequence[torch.Tensor], copies: Sequence[Copy], turn: int = 0) -> None:
+        """Queue it on the current stream. `parts`: what each copy reads, as bytes; shadows change no more. Of many
+        copies one in so many is taken, others in the next `turn`.
+        """
+        taken = [number for number, copy in enumerate(copies) if copy.source != SHADOW]
+        every = max(1, -(-len(taken) // SAMPLED_MAX))
         self._places: list[tuple[int, int]] = []
         blocks: list[torch.Tensor] = []
-        for part, copy in zip(parts, copies, strict=True):
-            if copy.source == SHADOW:
-                continue
-            for begin, end in _blocks(copy.nbytes):
+        for number in {*taken[:1], *taken[turn % every :: every]}:
+            copy, part = copies[number], parts[number]
+            for begin, end in _blocks(copy.nbytes, is_first=number == taken[0]):
                 self._places.append((copy.offset + begin, copy.offset + end))
                 blocks.append(part[begin:end])
         self._kept = torch.empty(sum(map(len, blocks)), dtype=torch.uint8, device=parts[0].device)
@@ -128,11 +134,10 @@ class Samples:
         return bool(self._places) and not torch.equal(torch.cat([landed[a:b] for a, b in self._places]), kept)
 
 
-def _blocks(nbytes: int) -> tuple[tuple[int, int], ...]:
+def _blocks(nbytes: int, *, is_first: bool) -> tuple[tuple[int, int], ...]:
     """Return the stretches of a copy that are put aside."""
-    if nbytes <= 2 * BLOCK_BYTES:
-        return ((0, nbytes),)
-    return ((0, BLOCK_BYTES), (nbytes - BLOCK_BYTES, nbytes))
+    end = (max(0, nbytes - BLOCK_BYTES), nbytes)
+    return ((0, min(BLOCK_BYTES, nbytes)), end) if is_first else (end,)
 
 
 class Writes:

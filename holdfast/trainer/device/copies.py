@@ -271,7 +271,7 @@ class DeviceCopies:
             self._last_check = copy.check
         copy.parts = [_part(it, tensors, shadow) for it in plan.copies]
         if copy.check is None and plan.gate is not None and self._check_every:
-            copy.samples = Samples(copy.parts, plan.copies)
+            copy.samples = Samples(copy.parts, plan.copies, self._kept)
         copy.writes = Writes([tensors[index] for index in plan.of(Guard.GATED)], copy.parts)
         while len(self._events) < len(plan.marks):
             self._events.append(self._adapter.event(training.device))

@@ -47,10 +47,9 @@ class Shadow:
     def take(self, tensors: Sequence[torch.Tensor]) -> None:
         """Queue the copies on the current stream. Nothing may still be copied from the shadows before."""
         if self._views:
+            sources = [copyable(tensors[index].detach()) for index in self._views]
             # In no stub of torch; its optimizers call it as well.
-            torch._foreach_copy_(
-                list(self._views.values()), [copyable(tensors[index].detach()) for index in self._views]
-            )  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_copy_(list(self._views.values()), sources)  # pyright: ignore[reportPrivateImportUsage]
 
     def _view(self, begin: int, like: torch.Tensor) -> torch.Tensor:
         part = self.memory[begin : begin + like.nbytes]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from unittest import mock
 
 import torch
@@ -15,13 +16,14 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast import trainer
 from holdfast.node.vault.messages import AskShard, SealedShard, SealedStep
 from holdfast.node.vault.mmap_file import map_file
 from holdfast.trainer.checkpoint import Checkpointer
-from holdfast.trainer.checkpoint.layout.dtensors import leaves
+from holdfast.trainer.checkpoint.layout.dtensors import leaves, local_of
 from holdfast.trainer.checkpoint.layout.recipe import recipe_of
 from holdfast.trainer.checkpoint.layout.state_marks import KeyedState
 from holdfast.trainer.device import copies as copies_module
@@ -33,10 +35,20 @@ from tests.integration.accelerator.trainings import Gpt, batches, gpt, optimizer
 Kind = Literal["alone", "ddp", "fsdp2"]
 
 
-def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -> tuple[int, list[float], int]:
-    """Restore and train up to a step; return the step that was restored, the losses since, and how many tensors are
-    left to the gate.
-    """
+class Trained(NamedTuple):
+    start: int
+    """The step that was restored."""
+    losses: list[float]
+    """The losses of the steps since."""
+    gated: int
+    """Number of copies that are left to the gate."""
+    began_with: dict[str, str]
+    ended_with: dict[str, str]
+    """Bits of the model and the optimizer, as text."""
+
+
+def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -> Trained:
+    """Restore, and train up to a step."""
     small = partial(DeviceCopies, sizes=SIZES)
     with (
         mock.patch.dict("os.environ", variables_of(directory, generation)),
@@ -50,6 +62,7 @@ def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -
         checkpointer = Checkpointer()
         start, copies = checkpointer.restore(state), checkpointer._memory._copies
         assert copies is not None
+        began_with = _bits(inner, optimizer)
         data = batches("sim", until, seed=2 + (dist.get_rank() if dist.is_initialized() else 0))
         losses = []
         for step in range(start + 1, until + 1):
@@ -64,7 +77,21 @@ def train(directory: Path, generation: int, kind: Kind, until: int, seed: int) -
         gated = sum(copy.source >= 0 for copy in copies._laid.plan.copies) if copies._laid is not None else 0
         found = [float(loss) for loss in losses]
         copies.close()
-        return start, found, gated
+        return Trained(start, found, gated, began_with, _bits(inner, optimizer))
+
+
+def _bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Return those of what this rank has."""
+    parts = dict(leaves({"model": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}))
+    tensors = {
+        str(path): local_of(it) if isinstance(it, DTensor) else it
+        for path, it in parts.items()
+        if isinstance(it, torch.Tensor)
+    }
+    return {
+        path: hashlib.sha256(it.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()).hexdigest()
+        for path, it in tensors.items()
+    }
 
 
 def train_by_dcp(directory: Path, generation: int, until: int, seed: int) -> tuple[int, list[float]]:

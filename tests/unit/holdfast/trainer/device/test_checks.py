@@ -9,6 +9,7 @@ from holdfast.trainer.device.checks import (
     BLOCK_BYTES,
     EVERY,
     FIRST,
+    SAMPLED_MAX,
     Samples,
     Writes,
     has_words,
@@ -75,24 +76,33 @@ def test_a_write_counts_until_an_optimizer_comes_to_the_gate() -> None:
     assert not Writes([made]).were_made()
 
 
-def test_blocks_that_are_put_aside_show_a_writer_of_whole_tensors_that_comes_at_any_moment_of_a_copy() -> None:
-    """The copies are a large one, a small one and one of shadows, which begin at bytes 64, 64 + 5 blocks and later."""
-    sizes = (5 * BLOCK_BYTES, 100, 3 * BLOCK_BYTES)
+def test_blocks_that_are_put_aside_show_a_writer_of_a_whole_model_that_comes_at_any_moment_of_the_copies() -> None:
+    """The copies are large, small, large again, and one of shadows."""
+    sizes = (5 * BLOCK_BYTES, 100, 3 * BLOCK_BYTES, 2 * BLOCK_BYTES)
+    begins = [64 + sum(sizes[:number]) for number in range(len(sizes) + 1)]
     parts = [torch.full((size,), 1, dtype=torch.uint8) for size in sizes]
-    offsets = (64, 64 + sizes[0], 64 + sizes[0] + sizes[1])
-    copies = [Copy(source, 0, *it) for source, it in zip((0, 1, SHADOW), zip(sizes, offsets, strict=True), strict=True)]
+    copies = [Copy(*it) for it in zip((0, 1, 2, SHADOW), (0,) * 4, sizes, begins[:-1], strict=True)]
     samples = Samples(parts, copies)
     parts[0].fill_(9)  # what came counts, not what is there by now
-    landed = torch.full((offsets[2] + sizes[2],), 1, dtype=torch.uint8)
+    landed = torch.full((begins[-1],), 1, dtype=torch.uint8)
     assert not samples.differ(landed)
 
     def came(begin: int, end: int) -> torch.Tensor:
         return torch.cat([landed[:begin], torch.zeros(end - begin, dtype=torch.uint8), landed[end:]])
 
-    for moment in range(0, sizes[0], 1000):
-        written_from = 64 + moment
-        assert samples.differ(came(written_from, offsets[1])), "written to from this byte on"
-        assert moment == 0 or samples.differ(came(64, written_from)), "and written back from it on"
-    assert samples.differ(came(offsets[1], offsets[1] + 1))
-    assert not samples.differ(came(offsets[2], offsets[2] + sizes[2])), "a shadow is not compared"
-    assert not Samples(parts[2:], copies[2:]).differ(landed)
+    for moment in range(64, begins[3], 1000):
+        assert samples.differ(came(moment, begins[3])), "written to from this byte on"
+        assert moment == 64 or samples.differ(came(64, moment)), "and written back from it on"
+    assert not samples.differ(came(begins[3], begins[4])), "a shadow is not compared"
+    assert not Samples(parts[3:], copies[3:]).differ(landed)
+
+
+def test_of_very_many_copies_each_is_compared_in_its_turn() -> None:
+    count, nbytes = 3 * SAMPLED_MAX - 5, 64
+    parts = [torch.zeros(nbytes, dtype=torch.uint8) for _ in range(count)]
+    copies = [Copy(number, 0, nbytes, number * nbytes) for number in range(count)]
+    for changed in (0, 1, 2, count // 2, count - 1):
+        landed = torch.zeros(count * nbytes, dtype=torch.uint8)
+        landed[changed * nbytes] = 1
+        found = [Samples(parts, copies, turn).differ(landed) for turn in range(3)]
+        assert sum(found) == (3 if changed == 0 else 1), changed
