@@ -88,6 +88,7 @@ SHOWN_IN = {
     "hangs-again": "forgets_hangs",
     "busy": "clears_the_late",
     "pair": "stops_at_clean_steps",
+    "numbers-again": "forgets_bad_numbers",
     "crowded": "blames_for_processors excuses_neighbours",
     "innocents": "counts_explained counts_the_script counts_kills never_decays counts_silence records_each_alone",
     "nowhere": "evicts_for_what_all_lack believes_silent_warm_ups",

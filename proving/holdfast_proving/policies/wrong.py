@@ -26,7 +26,7 @@ from holdfast_controller.plan.incident import (
     rungs,
     slow,
 )
-from holdfast_controller.plan.incident.bad_numbers import bad_numbers
+from holdfast_controller.plan.incident.bad_numbers import bad_number_rungs, bad_numbers
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
 from holdfast_controller.plan.incident.incident import Failure, Rung
 from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice
@@ -177,6 +177,11 @@ WRONG: tuple[Policy, ...] = (
         name="stops_at_clean_steps",
         about="takes numbers that go bad at a step that was clean before for data",
         patches=(choosing(_stops_at_clean_steps),),
+    ),
+    Policy(
+        name="forgets_bad_numbers",
+        about="takes bad numbers that come back hours later for new ones",
+        patches=(Patch(bad_number_rungs, "calls_for_replay", always(False)),),
     ),
     Policy(
         name="waits_out_slowness",

@@ -12,7 +12,16 @@ from holdfast.engines.checks.result_log import ResultLog
 from holdfast.events.parts.job import Grant, JobSpec, KeptFor, Purpose
 from holdfast.growing import GrowingMap
 from holdfast_controller.plan.code.code_state import CodeState
-from holdfast_controller.plan.doubt.doubt_records import Convict, Doubt, GroupGuess, LostNode, Replacement, SharedFault
+from holdfast_controller.plan.doubt.doubt_records import (
+    Convict,
+    Doubt,
+    GroupGuess,
+    LostNode,
+    PastBadNumbers,
+    Replacement,
+    SharedFault,
+)
+from holdfast_controller.plan.elastic.free_nodes import FreeNodes
 from holdfast_controller.plan.incident.incident import Alert, ClosedIncident, Failure, Incident, RankExit
 from holdfast_controller.plan.phase import (
     TRANSITIONS,
@@ -102,18 +111,6 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     """True once tests found every node as fast as the others."""
     hinted_at: datetime | None = None
     """When the first inspection came that hints were not compared after; None if they were after all."""
-
-
-class FreeNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that came free and that the job could use. `event`: the first of them."""
-
-    nodes: tuple[str, ...]
-    since: datetime
-    event: str
-    claim: str = ""
-    """Id of the request for them; "": not yet."""
-    is_told: bool = False
-    """True once it was reported that the job is not restarted for them."""
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +217,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the judgements that the circuit breaker counts: evictions by evidence, a group at once is one."""
     guesses: tuple[GroupGuess, ...] = ()
     """Groups that were evicted lately because one of their nodes blocked the others."""
+    past_bad_numbers: tuple[PastBadNumbers, ...] = ()
+    """Bad numbers that nothing has explained, of the newest incidents, the oldest first."""
     breaker_open_since: datetime | None = None
     distrusted_since: datetime | None = None
     """When one of its ranks was found to print about one node after another that it is broken."""

@@ -47,6 +47,22 @@ def test_a_fault_is_reported_though_other_nodes_report_no_more() -> None:
     assert len(scene.faults) == 1
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_fault_that_waits_is_reported_once_though_the_analyzer_is_restarted(is_over: bool) -> None:
+    scene, ranks = Scene(), Ranks()
+    scene.receive(*ranks.both(range(1, 31)))
+    scene.receive(ranks.measured(1, range(31, 36), lambda step: math.nan if step >= 33 else 1.0), waits=False)
+    assert not scene.faults
+    scene.restart()
+    if is_over:
+        scene.receive(ranks.measured(0, range(31, 33), generation=2), waits=False)
+    scene.wait()
+    scene.restart()
+    scene.wait()
+    (fault,) = scene.faults
+    assert (fault.generation, fault.step, fault.rank, fault.certified) == (1, 33, 1, 30 - AFTER)
+
+
 def test_a_fault_that_waits_is_reported_once_its_generation_is_over() -> None:
     scene, ranks = Scene(), Ranks()
     scene.receive(*ranks.both(range(1, 31)))

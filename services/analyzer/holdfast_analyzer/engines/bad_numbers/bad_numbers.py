@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ from holdfast_analyzer.engines.bad_numbers.readings import (
     NumberReading,
     OpenStep,
     Quantity,
+    WaitingFault,
     fault_of,
     not_finite,
     reading_of,
@@ -65,6 +67,7 @@ class StoredNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that have reported a number, by quantity: a NaN from one of them is a fault."""
     logged: dict[str, tuple[int, ...]] = {}
     """Ranks whose training logs have had a number, by quantity."""
+    waiting: WaitingFault | None = None
 
 
 class BadNumbers:
@@ -92,11 +95,11 @@ class BadNumbers:
         self._emitted_at: datetime | None = None
         self._left: BadNumber | None = None
         """Finding of an earlier generation that is not committed."""
-        self._start()
+        self._start(known.waiting if known else None)
         # The bus may deliver the steps of this generation again, to be compared with a level that is of later ones.
         self._judged_before = known.judged if known else -1
 
-    def _start(self) -> None:
+    def _start(self, waiting: WaitingFault | None = None) -> None:
         self._positions: dict[str, int] = {}
         self._incomplete: dict[int, OpenStep] = {}
         self._newest = -1
@@ -104,9 +107,9 @@ class BadNumbers:
         self._runs: dict[Quantity, list[NumberFault]] = {name: [] for name in QUANTITIES}
         self._logged_steps = LoggedSteps()
         self._logged_runs: dict[tuple[int, Quantity], list[NumberFault]] = {}
-        self._fault: NumberFault | None = None
+        self._fault: NumberFault | None = waiting.fault if waiting else None
         self._emitted_fault: NumberFault | None = None
-        self._waits: tuple[str, datetime] | None = None
+        self._waits: tuple[str, datetime] | None = (waiting.cause, waiting.since) if waiting else None
         """The event that showed the fault, and when: other nodes have not reported of its step yet."""
 
     def take(self, event: StepsMeasured) -> None:
@@ -357,10 +360,16 @@ class BadNumbers:
             return False
         if self._waits is None:
             self._waits = (cause, now)
+            # No later sample repeats it to an analyzer that is restarted meanwhile.
+            self.has_news = True
         return now - self._waits[1] < COMPARED_WITHIN
 
-    def known(self) -> StoredNumbers:
+    def known(self, found: Sequence[BadNumber | StepsCertified] = ()) -> StoredNumbers:
+        """Return what to store together with these findings."""
         levels: dict[str, float] = {name: level for name in QUANTITIES if (level := self._level(name)) is not None}
+        waiting = None
+        if self._fault and self._waits and not any(isinstance(finding, BadNumber) for finding in found):
+            waiting = WaitingFault(fault=self._fault, cause=self._waits[0], since=self._waits[1])
         return StoredNumbers(
             job=self.job,
             generation=self._generation,
@@ -370,6 +379,7 @@ class BadNumbers:
             levels_from=min((self._levels[name][0][0] for name in QUANTITIES if name in levels), default=0),
             numbered={name: tuple(sorted(ranks)) for name, ranks in self._numbered.items() if ranks},
             logged={name: tuple(sorted(ranks)) for name, ranks in self._logged.items() if ranks},
+            waiting=waiting,
         )
 
     def stored(self, known: StoredNumbers) -> None:

@@ -31,6 +31,9 @@ class BadNumbersEngine(Engine):
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         self._stored = dict(rows[KNOWN.name])
+        for job, known in self._stored.items():
+            if known.waiting:
+                self._jobs[job] = BadNumbers(job, self._policy, known)
 
     def take(self, job: str, event: AnyEvent, now: datetime) -> Effect:
         if job not in self._jobs:
@@ -67,5 +70,5 @@ class BadNumbersEngine(Engine):
 
 
 def _effect(job: str, numbers: BadNumbers, found: tuple[BadNumber | StepsCertified, ...]) -> Effect:
-    rows = (RowWrite(table=KNOWN, key=job, row=numbers.known()),) if found or numbers.has_news else ()
+    rows = (RowWrite(table=KNOWN, key=job, row=numbers.known(found)),) if found or numbers.has_news else ()
     return Effect(rows=rows, events=found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -42,6 +43,15 @@ class NumberFault(msgspec.Struct, frozen=True, kw_only=True):
     logged_step: int | None = None
     elsewhere: Literal["", "sound", "bad"] = ""
     """State of the quantity at that step by the reports of other nodes; "": none."""
+
+
+class WaitingFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that is not emitted yet, as other nodes may still report of its step."""
+
+    fault: NumberFault
+    cause: str
+    """Id of the event that showed it."""
+    since: datetime
 
 
 class OpenStep(msgspec.Struct):

@@ -47,7 +47,7 @@ def apply_pending(draft: JobDraft, restart_reason: str) -> None:
         state = state.update(incident=forgiven)
     generation = state.next_generation
     code = code.update(version=new.version, pending=None, since_generation=generation, first_step=None, failures=0)
-    draft.state = state.update(code=code, settled=None)
+    draft.state = state.update(code=code, settled=None, past_bad_numbers=())
 
 
 def _changes(manifests: Mapping[str, Manifest], old: str | None, new: str, *, backwards: bool) -> Changes:

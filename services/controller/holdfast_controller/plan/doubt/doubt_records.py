@@ -93,3 +93,14 @@ class LostNode(msgspec.Struct, frozen=True, kw_only=True):
 def leaving(failure: Failure) -> tuple[str, ...]:
     """Return the nodes that the failure is held against."""
     return failure.suspects or failure.group or ((failure.node,) if failure.node else ())
+
+
+class PastBadNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """Bad numbers of an incident that is over, and for which no machine and no code was found at fault."""
+
+    at: datetime
+    step: int
+    node: str | None = None
+    """The node whose ranks alone had them."""
+    was_replayed: bool = False
+    """True if a replay compared the machines in vain."""

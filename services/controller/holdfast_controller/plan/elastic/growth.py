@@ -18,9 +18,10 @@ from holdfast.events.parts.job import Grant
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast_controller.plan.draft import JobDraft, Rules
 from holdfast_controller.plan.elastic import sizes
+from holdfast_controller.plan.elastic.free_nodes import FreeNodes
 from holdfast_controller.plan.incident.incident import Rung
 from holdfast_controller.plan.incident.slow import Price, price_of
-from holdfast_controller.plan.job import FreeNodes, JobState
+from holdfast_controller.plan.job import JobState
 from holdfast_controller.plan.loss.lost_steps import can_resume_resized, steps_to_redo_resized
 from holdfast_controller.plan.phase import LIVE, Running
 from holdfast_controller.plan.transitions import become_starting, fill

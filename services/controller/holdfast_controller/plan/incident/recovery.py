@@ -19,6 +19,7 @@ from holdfast_controller.plan.evidence.blame import blame
 from holdfast_controller.plan.evidence.conclusion import conclude
 from holdfast_controller.plan.evidence.explanation import EXPLAINED_BY, explanation, root_of
 from holdfast_controller.plan.incident import alerts
+from holdfast_controller.plan.incident.bad_numbers import recurring
 from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_USER_CODE
 from holdfast_controller.plan.incident.incident import Alert, Failure, Incident, Proof, Rung
 from holdfast_controller.plan.incident.ladder import choose, user_error, within_limits
@@ -161,6 +162,7 @@ def _options(draft: JobDraft, failure: Failure) -> LadderOptions:
         may_exchange=may_exchange(draft, failure),
         awaits_tests=awaits_tests(draft),
         record=_record(draft, failure) if rules.mechanisms.record == "act" else None,
+        past_bad_numbers=recurring.lately(draft) if failure.bad_step else (),
         restarts_max=state.restarts_left,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.engines.checks.suites import FULL, suite_for
+from holdfast_controller.plan.doubt.doubt_records import PastBadNumbers
 from holdfast_controller.plan.incident.incident import Alert, Failure, Rung
 from holdfast_controller.plan.record.finding import RecordFinding
 
@@ -66,6 +67,8 @@ class LadderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """True if a node is out for what ranks of the job did, and its tests may not be over."""
     record: RecordFinding | None = None
     """The finding in the record of the failed node, over incidents and jobs."""
+    past_bad_numbers: tuple[PastBadNumbers, ...] = ()
+    """Those of earlier incidents, lately, that nothing has explained."""
     restarts_max: int | None = None
     """Restarts that the job's --max-restarts leaves to this incident; None: it has no such bound."""
 

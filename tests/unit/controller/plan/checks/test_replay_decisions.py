@@ -16,12 +16,14 @@ from holdfast.events import (
     DeadlinePassed,
     Eviction,
     FirstStep,
+    IncidentOpened,
     NodesGranted,
     RanksStarted,
     ReplayEnded,
     ReplayResult,
     ReplayStarted,
     StepRestorable,
+    StepsCertified,
 )
 from holdfast.events.parts.job import Grant, JobSpec
 from holdfast.events.parts.ranks import RankReplay
@@ -71,6 +73,16 @@ class Machines:
             if isinstance(self.state.phase, Starting):
                 self._train()
 
+    def fail_and_recover(self, step: int, node: str | None = None) -> None:
+        """Go through an incident of bad numbers that a restart in place ends, with all phases of its replay."""
+        about = {"rank": self.names.index(node), "elsewhere": "sound"} if node else {"elsewhere": "bad"}
+        self.receive(BadNumber, step=step, quantity="loss", kind="nan", certified=step - 11, **about)
+        self.replay()
+        if isinstance(self.state.phase, Starting):
+            self._train()
+            self.receive(StepsCertified, step=step + 1, newest_step=step + 12)
+            assert self.state.incident is None
+
     def replay(self) -> None:
         """Every phase that is asked for, to the end."""
         while isinstance(self.state.phase, Replaying):
@@ -81,6 +93,17 @@ class Machines:
                 for place, name in enumerate(group):
                     replay = RankReplay(first=41, last=60, digest=f"{digest} {place}")
                     self.receive(ReplayResult, node=name, rank=place, replay=replay)
+
+    @property
+    def replayed_after(self) -> list[int]:
+        """Return the number of incidents that there were at the beginning of each replay."""
+        opened = 0
+        found = []
+        for event in self.emitted:
+            opened += isinstance(event, IncidentOpened)
+            if isinstance(event, ReplayStarted) and event.phase == "horizontal":
+                found.append(opened)
+        return found
 
     @property
     def evicted(self) -> set[int]:
@@ -163,3 +186,42 @@ def test_a_result_for_a_rank_of_another_machine_is_ignored() -> None:
     machines._adopt(machines._planner.time(machines.state, machines.now, START))
     silent = [it.missing_nodes for it in machines.emitted if isinstance(it, DeadlinePassed)]
     assert silent == [tuple(started.groups[0][1:])]
+
+
+def test_a_machine_that_spoils_numbers_every_few_hours_is_found_in_the_third_incident() -> None:
+    machines = Machines(1, 9, {4: 1.0}, 1)
+    for incident in range(3):
+        machines.now += timedelta(hours=6)
+        machines.fail_and_recover(1000 * (incident + 1))
+    assert machines.replayed_after == [3]
+    assert machines.evicted == {4}
+    reasons = [it.reason for it in machines.emitted if isinstance(it, IncidentOpened)]
+    assert reasons[0].endswith("on several nodes")
+    assert reasons[2].endswith("the job had bad numbers 2 times within 12.0 h before, and nothing explains them")
+
+
+def test_a_replay_that_found_nothing_is_repeated_after_twice_as_many_incidents() -> None:
+    machines = Machines(1, 4, {}, 1)
+    for incident in range(12):
+        machines.now += timedelta(hours=2)
+        machines.fail_and_recover(1000 * (incident + 1))
+    assert machines.replayed_after == [3, 6, 12]
+    assert not machines.evicted
+
+
+def test_bad_numbers_of_long_ago_lead_to_no_replay() -> None:
+    machines = Machines(1, 4, {}, 1)
+    for incident in range(4):
+        machines.now += timedelta(days=3)
+        machines.fail_and_recover(1000 * (incident + 1))
+    assert machines.replayed_after == []
+
+
+@pytest.mark.parametrize(("second", "leaves"), [("m1", True), ("m2", False)])
+def test_a_node_that_is_alone_with_bad_numbers_in_two_incidents_leaves_for_a_test(second: str, leaves: bool) -> None:
+    machines = Machines(1, 4, {}, 1)
+    machines.fail_and_recover(1000, "m1")
+    machines.now += timedelta(hours=1)
+    machines.fail_and_recover(1025, second)
+    asked = machines.state.replacement
+    assert (asked.leaving if asked else ()) == (("m1",) if leaves else ())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from holdfast.engines.checks.suites import suite_for
+from holdfast_controller.plan.doubt.doubt_records import PastBadNumbers
+from holdfast_controller.plan.incident.bad_numbers.recurring import calls_for_replay
 from holdfast_controller.plan.incident.incident import BadStep, Failure, Incident, Rung
 from holdfast_controller.plan.incident.rung_choice import LadderOptions, RungChoice, accused_leaves, are_some_left
 
@@ -23,9 +25,11 @@ def for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, opt
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     may_leave = failure.node in options.members and options.may_exchange and not failure.is_irreplaceable
     # At one step each time it may be the data of its ranks.
-    if may_leave and any(known.node == failure.node and known.step != bad_step.step for known in earlier):
+    known_before: tuple[BadStep | PastBadNumbers, ...] = (*earlier, *options.past_bad_numbers)
+    if may_leave and any(known.node == failure.node and known.step != bad_step.step for known in known_before):
         return accused_leaves(failure, "as only its ranks had such numbers before as well")
-    if earlier and options.can_replay and are_some_left(options, incident.replayed):
+    is_again = bool(earlier) or calls_for_replay(options.past_bad_numbers)
+    if is_again and options.can_replay and are_some_left(options, incident.replayed):
         return RungChoice(rung=Rung.REPLAY, reason=failure.text)
     # A generation before had come past it.
     was_clean = any(known.generation < bad_step.generation and known.step > bad_step.step for known in earlier)

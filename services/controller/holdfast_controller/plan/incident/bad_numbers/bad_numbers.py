@@ -10,6 +10,7 @@ from holdfast.symptoms import Symptom
 from holdfast.topology import DATA_PARALLEL
 from holdfast_controller.plan.code import updates
 from holdfast_controller.plan.draft import JobDraft
+from holdfast_controller.plan.incident.bad_numbers import recurring
 from holdfast_controller.plan.incident.bad_numbers.bad_number_rungs import EXCHANGED_TOGETHER_MAX
 from holdfast_controller.plan.incident.incident import BadStep, Failure
 from holdfast_controller.plan.incident.recovery import handle_failure, handle_late_failure
@@ -22,7 +23,7 @@ def bad_number(draft: JobDraft, event: BadNumber) -> None:
     state = draft.state
     if isinstance(state.phase, Stopping) or event.generation is None or event.generation > state.trained_generation:
         return
-    failure = _failure(state, event)
+    failure = _failure(state, event, recurring.describe(draft))
     if draft.rules.mechanisms.bad_numbers == "observe":
         draft.emit(Withheld, mechanism="bad_numbers", rung="", node=failure.node, reason=failure.text)
         return
@@ -51,10 +52,11 @@ def steps_certified(draft: JobDraft, event: StepsCertified) -> None:
         draft.close_incident(
             "recovered", f"step {event.step} is certified, past step {incident.failed_step} which the job had reached"
         )
+        recurring.note(draft, incident)
         updates.note_recovery(draft, incident)
 
 
-def _failure(state: JobState, event: BadNumber) -> Failure:
+def _failure(state: JobState, event: BadNumber, past: str) -> Failure:
     # What other nodes have as well was reduced, or came of spoiled weights: who reports it first shows nothing.
     # Of an earlier generation other nodes may have been part.
     is_present = event.generation == state.trained_generation
@@ -64,7 +66,7 @@ def _failure(state: JobState, event: BadNumber) -> Failure:
         symptom=Symptom.JUMP if event.kind == "jump" else Symptom.NAN,
         generation=event.generation or 0,
         step=max(event.step, state.step),
-        text=_describe(event),
+        text=f"{_describe(event)}; {past}" if past else _describe(event),
         node=node,
         rank=event.rank if node else None,
         evidence=(event.id,),
