@@ -107,7 +107,7 @@ class Machines:
 
     @property
     def evicted(self) -> set[int]:
-        return {self.names.index(it.node) for it in self.emitted if isinstance(it, Eviction)}
+        return {self.names.index(it.node or "") for it in self.emitted if isinstance(it, Eviction)}
 
     def _train(self) -> None:
         for name in self.names:
