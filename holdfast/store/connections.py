@@ -121,7 +121,9 @@ def translated() -> Iterator[None]:
         yield
     except asyncpg.PostgresError as error:
         sqlstate_class = str(error.sqlstate or "08")[:2]
-        if sqlstate_class in _PASSING_CLASSES:
+        # A restore has just put another database in its place.
+        was_renamed = isinstance(error, asyncpg.InvalidCatalogNameError) and "renamed" in str(error.detail)
+        if sqlstate_class in _PASSING_CLASSES or was_renamed:
             raise StoreUnavailable(_words(error)) from error
         if sqlstate_class in _SETUP_CLASSES:
             raise NotMigrated(f"{_words(error)}: run `holdfast migrate` against this database first") from error

@@ -21,7 +21,8 @@ from holdfast.embedded.servers.postgres import programs
 from holdfast.events import Progress
 from holdfast.events.parts.ranks import RankProgress
 from holdfast.fresh_ids import uuid7
-from holdfast.store import DatabaseReplaced, dump
+from holdfast.store import DatabaseReplaced, StoreUnavailable, dump
+from holdfast.store.connections import Connections
 from holdfast_historian.main import run
 
 pytestmark = pytest.mark.integration
@@ -136,6 +137,31 @@ async def test_services_that_were_refused_meanwhile_are_let_in_again(urls: dict[
         await asyncio.to_thread(dump.restore, programs(), urls["admin"], backup, now)
     assert await recorded(urls) == before
     await query(urls["admin"], f'drop database "{taken}"')
+
+
+async def test_a_service_that_connects_during_the_swap_waits_for_the_other_database(urls: dict[str, str]) -> None:
+    beside = dump._beside(urls["admin"])
+    renames, others = await asyncpg.connect(beside), await asyncpg.connect(beside)
+    connections = await Connections.prepare(urls["historian"], "test", most=1)
+
+    async def connected() -> None:
+        async with connections.one():
+            pass
+
+    async with renames.transaction():
+        await dump._rename(renames, others, NAME, f"{NAME}_restored_x")
+        connecting = asyncio.create_task(connected())
+        waits = "select true from pg_locks where not granted and locktype = 'object'"
+        async with asyncio.timeout(10):
+            while not await others.fetchval(waits):  # noqa: ASYNC110 - the server sends no event
+                await asyncio.sleep(0.01)
+    with pytest.raises(StoreUnavailable):
+        await connecting
+    await dump._rename(renames, others, f"{NAME}_restored_x", NAME)
+    await connected()
+    await connections.close()
+    await renames.close()
+    await others.close()
 
 
 KILLED = """

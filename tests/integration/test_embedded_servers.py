@@ -62,13 +62,14 @@ async def test_a_connection_that_is_cancelled_while_it_is_made_leaves_no_error()
     loop.set_exception_handler(lambda _, context: left.append(context["message"]))
     serving = await asyncio.start_server(server, "127.0.0.1", 0)
     port = serving.sockets[0].getsockname()[1]
+    connecting: asyncio.Task[object] | None = None
     for turns in range(20):
         connecting = asyncio.create_task(connect(f"postgresql://x:y@127.0.0.1:{port}/z"))
         for _ in range(turns):
             await asyncio.sleep(0)
         connecting.cancel()
         await asyncio.wait([connecting])
-    del connecting
+    connecting = None
     serving.close()
     await serving.wait_closed()
     await asyncio.sleep(0)

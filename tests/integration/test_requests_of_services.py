@@ -156,7 +156,7 @@ async def test_a_node_that_asks_without_end_takes_no_memory_of_the_controller(
         await node.send(subject, bytes(500_000), reply=node.new_inbox())
     await node.answer(stream_info_subject("EVIDENCE"), b"")
     # What comes after them is there, so they are.
-    heard = asyncio.create_task(anext(aiter(bus.listen("holdfast.v1.heartbeat.n9"))))
+    heard = asyncio.ensure_future(anext(aiter(bus.listen("holdfast.v1.heartbeat.n9"))))
     while not heard.done():
         await operator.broadcast("holdfast.v1.heartbeat.n9", b"")
         await asyncio.sleep(0.01)
