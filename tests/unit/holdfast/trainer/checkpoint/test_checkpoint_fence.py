@@ -6,10 +6,10 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, Chec
 from holdfast.trainer.checkpoint.storage.directory import DirectoryStorage
 from holdfast.trainer.checkpoint.storage.retention import Retention
 from holdfast.trainer.checkpoint.storage.workplace import Owner
+from tests.warm_python import WarmPython
 
 ROUNDS = 30
 
@@ -263,15 +264,14 @@ def _old_generation(root: Path) -> None:
 
 def test_two_processes_race(tmp_path: Path) -> None:
     """From the claim on the steps are the new generation's alone, at whatever moment it comes."""
-    process = get_context("spawn").Process(target=_old_generation, args=(tmp_path,))
-    process.start()
+    process = WarmPython([sys.executable, __file__, str(tmp_path)])
     try:
         for number in range(ROUNDS):
             root = tmp_path / str(number)
             new = storage(root, 8)
             while not len(new.steps()) >= 2:
-                assert process.is_alive()
-                # It imports torch first, and a loop without a pause would take its processor.
+                assert process.poll() is None
+                # A loop without a pause would take its processor.
                 time.sleep(0.001)
             new.claim()
             inherited = {step: new.manifest(step) for step in new.steps()}
@@ -280,8 +280,11 @@ def test_two_processes_race(tmp_path: Path) -> None:
                 save(new, step, 8)
             expected = inherited | {step: manifest(step, 8) for step in range(furthest + 1, furthest + 9)}
             assert {step: new.manifest(step) for step in new.steps()} == expected
-        process.join(30)
-        assert process.exitcode == 0
+        assert process.wait(30) == 0
     finally:
         process.kill()
-        process.join()
+        process.wait()
+
+
+if __name__ == "__main__":
+    _old_generation(Path(sys.argv[1]))
