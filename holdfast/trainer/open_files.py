@@ -33,7 +33,10 @@ def write_open_files() -> None:
 
 
 def _write() -> None:
-    found = [one for one in gc.get_objects() if issubclass(type(one), _OPEN)]
+    objects = gc.get_objects()
+    # A restart waits for this: each type is looked at once, not each object.
+    files = {kind for kind in set(map(type, objects)) if issubclass(kind, _OPEN)}
+    found = [one for one in objects if type(one) in files]
     # From the outside in: text holds characters for a compressor, and that holds bytes for a file.
     for text in (one for one in found if isinstance(one, io.TextIOWrapper)):
         _flush(text)
