@@ -55,7 +55,7 @@ FLAGS = (
         name="rdzv-conf",
         default="",
         meaning="Rendezvous configuration; last_call_timeout=N: seconds to wait for more than the minimum of nodes.",
-        instead=f"{_RENDEZVOUS}; of the configuration, last_call_timeout counts",
+        instead="only last_call_timeout counts",
     ),
     Flag(
         name="standalone",

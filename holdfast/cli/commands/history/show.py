@@ -168,7 +168,8 @@ def _diagnosis(one: dict[str, Any]) -> list[str]:
     lines = [f"Diagnosis: {', '.join(cell(word) for word in about if word)}, confidence {one['confidence'] or 0:.2f}"]
     lines.append(f"  {cell(one['reason'])}")
     lines += [f"  {cell(one['advice'])}"] if one["advice"] else []
-    return lines + [f"  | {cell(line)}" for line in one["lines"] or ()]
+    # A restart that fails in the same way adds the same lines.
+    return lines + [f"  | {cell(line)}" for line in dict.fromkeys(one["lines"] or ())]
 
 
 def _timeline(events: list[dict[str, Any]]) -> str:
