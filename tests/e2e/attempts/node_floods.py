@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from attempts.nats_wire import Refused
 from attempts.node import received_copies
 from attempts.scene import Scene
 from attempts.table import NODE, attempt
+from holdfast.bus.accounts import node_user
+from holdfast.fresh_ids import uuid7
+from holdfast.requests import code_requests_of
 from holdfast.subjects import ROOT
 
 
@@ -59,3 +63,24 @@ def never_reads(scene: Scene) -> Any:
         wire.send("$JS.API.DIRECT.GET.EVIDENCE", b'{"seq":1,"next_by_subj":">","batch":100}', f"{wire.inbox}.x")
     scene.until_it_trains_on()
     wire.close()
+
+
+@attempt(NODE, "ask 5000 times for code that is nowhere", "another node is answered amid them")
+def asks_for_code_without_end(scene: Scene) -> Any:
+    wire, other = scene.as_outsider(), scene.wire(node_user(scene.members[0]))
+    body = json.dumps({"request": "offercode", "id": uuid7(), "asked_by": "nobody", "version": "0" * 64}).encode()
+    answers = f"{wire.inbox}.flood"
+    for _ in range(5_000):
+        wire.send(code_requests_of(scene.outsider), body, answers)
+    # The last of them has reached the server, and so the controller.
+    wire.ask(f"{ROOT}.streaminfo.EVIDENCE")
+    answer = other.ask(code_requests_of(scene.members[0]), body)
+    assert json.loads(answer.body)["accepted"] is False, answer
+    wire.flush()
+    # Its next one is behind those that still wait.
+    wire.ask(code_requests_of(scene.outsider), body)
+    assert wire.flush(), "the flood was over before the other node was answered"
+    wire.close()
+    other.close()
+    scene.until_it_trains_on()
+    return answer
