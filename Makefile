@@ -26,7 +26,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	too), or name it: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable . --group dev
+	# pip would compile one file after another. What is left out, and what cannot be compiled, Python does at its import.
+	-cd $(VENV)/lib/python3*/site-packages && $(CURDIR)/$(BIN)/python -m compileall -qq -j 0 \
+		-x '/(_inductor|testing|tests|moto|mypy|networkx|pip|setuptools)/' .
 	touch $@
 
 demo: setup  ## Train a small GPT, kill a rank, lose a node, and show both recoveries
