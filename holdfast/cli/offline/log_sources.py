@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import re
@@ -83,16 +84,16 @@ def scan(source: Source, book: RuleBook | None = None, on_bytes: Callable[[int],
     scanning = LogScan(source.name, (book or rule_book()).line_filter, source.rank, local=source.local)
     try:
         if source.path is None:
-            for block in blocks(sys.stdin.buffer, on_bytes):
+            for block in blocks(InUtf8(sys.stdin.buffer), on_bytes):
                 scanning.feed(block)
         else:
             with open_file(source.path) as file:
                 if _is_gzip(file):
                     with gzip.GzipFile(fileobj=file) as unpacked:
-                        for block in blocks(unpacked):
+                        for block in blocks(InUtf8(unpacked)):
                             scanning.feed(block)
                 else:
-                    for block in blocks(file, on_bytes):
+                    for block in blocks(InUtf8(file), on_bytes):
                         scanning.feed(block)
     except (OSError, EOFError) as error:
         raise UnreadableLog(f"{source.name} cannot be read: {error}") from error
@@ -123,3 +124,23 @@ def blocks(file: Readable, on_bytes: Callable[[int], None] | None = None) -> Ite
 def _is_gzip(file: BufferedReader) -> bool:
     # A pipe cannot be read from its beginning again.
     return file.peek(2)[:2] == b"\x1f\x8b"
+
+
+class InUtf8:
+    """A file without its byte order mark, and in UTF-8 if the mark is UTF-16's (as PowerShell's `>` writes)."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        # A pipe cannot be read from its beginning again.
+        self._first = file.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
+        is_utf16 = self._first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        self._decoder = codecs.getincrementaldecoder("utf-16")(errors="replace") if is_utf16 else None
+
+    def read(self, size: int, /) -> bytes:
+        while data := self._first or self._file.read(size):
+            self._first = b""
+            if self._decoder is None:
+                return data
+            if text := self._decoder.decode(data):
+                return text.encode()
+        return self._decoder.decode(b"", final=True).encode() if self._decoder else b""

@@ -58,16 +58,18 @@ def find_first_failure(
     *,
     mixed: frozenset[Key] = frozenset(),
     observed_first: int | None = None,
+    only_own_end: int | None = None,
     ranks: frozenset[int] = frozenset(),
 ) -> FirstFailure | None:
     """Decide which failure was first; None without evidence. `mixed`: streams with lines of several unnamed ranks.
-    `observed_first`: the rank that torchrun saw fail first. `ranks`: all known ranks."""
+    `observed_first`: the rank that torchrun saw fail first. `only_own_end`: the one rank that its launcher saw end by
+    itself. `ranks`: all known ranks."""
     ends = {key: end for key, matches in found.items() if (end := (mixed_end if key in mixed else own_end)(matches))}
     everything = sorted((one for matches in found.values() for one in matches), key=lambda one: one.number)
     cascade = [one for one in everything if one.hand == "cascade"]
     vague = [one for one in everything if one.hand == "vague" and not _is_echo(one, found)]
     if ends:
-        return _of_first_hand(ends, everything, vague, observed_first)
+        return _of_first_hand(ends, everything, vague, observed_first, only_own_end)
     hints = [one for one in everything if one.hand == "hint" and one.rule.symptom is not Symptom.UNKNOWN]
     if vague:
         return _of_vague(vague, hints, cascade, observed_first)
@@ -82,6 +84,7 @@ def _of_first_hand(
     everything: Sequence[RuleMatch],
     vague: Sequence[RuleMatch],
     observed_first: int | None,
+    only_own_end: int | None,
 ) -> FirstFailure:
     sure = [end for end in ends.values() if end.rule.confidence > _UNSURE]
     candidates = sorted(sure or ends.values(), key=lambda end: (end.rule.generic, end.place, end.number))
@@ -122,6 +125,8 @@ def _of_first_hand(
     if rank is None and local is None and chosen.rank is None and len(killed) == 1:
         rank = next(iter(killed))
         why = "the one rank that was killed"
+    elif rank is None and local is None and chosen.rank is None and only_own_end is not None:
+        rank, why = only_own_end, "the one rank that ended by itself"
     others = _others(everything, rank)
     return FirstFailure(
         finding=chosen,

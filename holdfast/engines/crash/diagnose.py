@@ -9,9 +9,12 @@ import msgspec
 
 from holdfast.engines.crash.cascade import FirstFailure, Key, find_first_failure
 from holdfast.engines.crash.launcher_reports import (
+    CRASHED,
     ENDED_BY_LAUNCHER,
     RankEnd,
+    ended_by_itself,
     of_signal,
+    only_own_end,
     rank_ends,
     reports_end_of,
     stopped_by_launcher,
@@ -41,13 +44,13 @@ _BY_EXIT = {
 _FROM_OUTSIDE = frozenset({Symptom.INTERRUPTED, Symptom.TERMINATED, Symptom.TIME_LIMIT})
 """Ends that somebody decided, for instance for the numbers that the job printed."""
 
+_CRASHES = frozenset({Symptom.ABORTED, Symptom.SEGFAULT, Symptom.BUS_ERROR})
+
 EVIDENCE_LINES_MAX = 8
 TEXT_CHARS_MAX = 400
 OVERTAKEN_BY_MAX = 10
 _LAUNCHER = "(launcher)"
 _CANCELLED = "slurm_cancelled"
-_SIGNALLED = 128
-"""Exit codes below this are the process's own, not a signal's."""
 
 
 def diagnose(
@@ -112,13 +115,14 @@ def _by_rules(scans: Sequence[ScannedLog], exit_codes: Mapping[int, int] | None,
         found,
         mixed=frozenset(mixed),
         observed_first=first[-1].rank if first else None,
+        only_own_end=only_own_end(ends),
         ranks=frozenset(ranks),
     )
     bad = next((scan for scan in scans if scan.bad_steps), None)
     if bad is not None and (decided is None or decided.finding.rule.symptom in _FROM_OUTSIDE):
         decided = _with_bad_numbers(book, bad, decided)
     if decided is None or _only_stopped(decided, ends, stopped):
-        return _nothing(scans, codes)
+        return _nothing(scans, codes, first[-1].rank if first else only_own_end(ends))
     if decided.rank is None and decided.local_rank is not None:
         decided = msgspec.structs.replace(decided, rank=_global(decided.local_rank, ends))
     return _diagnosis(decided, codes, first)
@@ -200,7 +204,7 @@ def _only_stopped(decided: FirstFailure, ends: Sequence[RankEnd], stopped: Seque
     if stopped or any(ended.is_first and ended.code != ENDED_BY_LAUNCHER for ended in ends):
         return True
     # srun and mpirun report in the order of time, without naming a first.
-    failed = min((ended.line.number for ended in ends if 0 < ended.code < _SIGNALLED), default=None)
+    failed = min((ended.line.number for ended in ends if ended_by_itself(ended.code)), default=None)
     asked = [ended.line for ended in ends if ended.code == ENDED_BY_LAUNCHER]
     return failed is not None and decided.finding.number > failed and decided.finding.lines[0] in asked
 
@@ -208,12 +212,14 @@ def _only_stopped(decided: FirstFailure, ends: Sequence[RankEnd], stopped: Seque
 def _without_answers_of_slurm(
     found: dict[Key, list[RuleMatch]], ends_by_file: Sequence[tuple[str, list[RankEnd]]]
 ) -> None:
-    """Drop cancellations by Slurm that follow a failed task: Slurm itself cancels the rest of the step."""
+    """Drop cancellations by Slurm that follow a failed task or a crash: Slurm itself cancels the rest of the step."""
     failed = {
         file: min(lines)
         for file, ends in ends_by_file
-        if (lines := [ended.line.number for ended in ends if 0 < ended.code < _SIGNALLED])
+        if (lines := [ended.line.number for ended in ends if ended_by_itself(ended.code) or ended.code in CRASHED])
     }
+    for one in (one for matches in found.values() for one in matches if one.rule.symptom in _CRASHES and one.lines):
+        failed[one.file] = min(one.number, failed.get(one.file, one.number))
     for matches in found.values():
         matches[:] = [
             one for one in matches if one.rule.name != _CANCELLED or one.number < failed.get(one.file, one.number + 1)
@@ -336,7 +342,7 @@ def _by_words(guess: Likely, found: Diagnosis) -> Diagnosis:
     )
 
 
-def _nothing(scans: Sequence[ScannedLog], codes: Mapping[int, int]) -> Diagnosis:
+def _nothing(scans: Sequence[ScannedLog], codes: Mapping[int, int], first: int | None) -> Diagnosis:
     last = [
         EvidenceLine(rank=line.rank, file=scan.file, line=line.number, text=_short(line.text))
         for scan in scans
@@ -347,7 +353,8 @@ def _nothing(scans: Sequence[ScannedLog], codes: Mapping[int, int]) -> Diagnosis
         for rank, code in codes.items()
         if code
     ]
-    return unknown("no rule matches this end", (*ended, *last)[:EVIDENCE_LINES_MAX])
+    evidence = (*ended, *last)[:EVIDENCE_LINES_MAX]
+    return msgspec.structs.replace(unknown("no rule matches this end", evidence), first_rank=first)
 
 
 def _evidence(finding: RuleMatch) -> list[EvidenceLine]:

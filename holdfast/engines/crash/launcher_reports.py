@@ -27,12 +27,19 @@ _SRUN_TASK = re.compile(
     r"Floating point exception|Exited with exit code (\d+))"
 )
 _TASKS_MAX = 65536
+_SIGNALLED = 128
+_SIGNALS_MAX = 64
+"""A shell's exit code for a signal is 128 and its number."""
 _KILLED = -9
+CRASHED = frozenset({-4, -6, -7, -8, -11})
+"""Ends by signals that a process caused itself: no launcher sends them."""
 _NEVER_OF_PARTNERS = (4, 7, 8, 9, 11)
 """Signals that end no process because it lost a partner: the launcher's own SIGKILL comes seconds later."""
 ENDED_BY_LAUNCHER = -15
 """Exit code of ranks that their launcher ended: after the first failure it sends SIGTERM to the others."""
-_MPIRUN = re.compile(r"process rank (\d+) with PID \S+ on node \S+ exited on signal (\d+)")
+_MPIRUN = re.compile(r"process rank (\d+) with PID \S+ on\s+node \S+ exited on\s+signal (\d+)")
+_WRAPPED = re.compile(r"noticed that process rank \d+ .{0,200}\bon$")
+"""The first line of mpirun's report, which older versions wrap."""
 _PALS = re.compile(r"(?:^|[\w.-]{1,60}: )rank (\d{1,6}) (?:died from signal|exited with code) (\d{1,3})\b")
 _PADDLE = re.compile(r"^Container rank (\d{1,6}) status failed cmd .{0,4000}\] code (-?\d{1,3}) log ")
 _SIGNALS = {
@@ -72,8 +79,10 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
     local: int | None = None
     is_first = False
     at: float | None = None
+    begun = ""
     for line in lines:
-        text = line.text
+        text = f"{begun} {line.text}" if begun else line.text
+        begun = line.text.rstrip() if _WRAPPED.search(line.text.rstrip()) else ""
         if _ROOT_CAUSE.search(text):
             is_first = True
         elif _TIME.match(text):
@@ -135,6 +144,29 @@ def stopped_by_launcher(ends: Sequence[RankEnd]) -> list[RankEnd]:
     ]
 
 
+def ended_by_itself(code: int) -> bool:
+    """Return True if a process ended with this code by its own decision, and by no signal (128 and its number)."""
+    return 0 < code <= _SIGNALLED or code > _SIGNALLED + _SIGNALS_MAX
+
+
+def only_own_end(ends: Sequence[RankEnd]) -> int | None:
+    """Return the one of several ranks that ended by itself, while its launcher stopped the others; None if it is not
+    the only one."""
+    ranks = {end.rank for end in ends if end.rank is not None}
+    own = {end.rank: end.line.number for end in ends if end.rank is not None and ended_by_itself(end.code)}
+    if len(own) != 1 or len(ranks) < 2:
+        return None
+    ((rank, number),) = own.items()
+    others = [end for end in ends if end.rank != rank]
+    # A rank that was killed before it may have been the first.
+    stopped = [
+        end
+        for end in others
+        if end.code in (0, ENDED_BY_LAUNCHER) or (end.code == _KILLED and end.line.number > number)
+    ]
+    return rank if len(stopped) == len(others) else None
+
+
 def reports_end_of(line: LogLine, ends: Sequence[RankEnd]) -> bool:
     """Return True if a line repeats, below one of these ends, the signal that caused it."""
     found = _SIGNAL_OF.match(line.text)
@@ -153,4 +185,4 @@ def _tasks(text: str) -> list[int]:
 
 def of_signal(code: int) -> int:
     """Convert a shell's exit code 128 + signal to the negative signal; other codes are unchanged."""
-    return 128 - code if 128 < code <= 128 + 64 else code
+    return _SIGNALLED - code if _SIGNALLED < code <= _SIGNALLED + _SIGNALS_MAX else code

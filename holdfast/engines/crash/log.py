@@ -86,6 +86,22 @@ _FRAMED = re.compile(r"(?:\[[\w.-]{1,40}\] )?[\x01\x02]?\x00{0,6}.?(?=\d{4}-\d\d
 """Name and header of a frame of Docker's raw stream, whose last byte is a length, before the stamp that Docker adds."""
 _NUMBERED_LINE = re.compile(rf"\[\d{{3,9}}\] (?={_OUTPUT}| {{4}}\S)")
 """Number of a process or line, other in each line."""
+_SCRIPT = re.compile(
+    r"(?:(?:python|torchrun|bash|sh|accelerate|deepspeed|docker|podman)[\d.]*|[\w.-]{1,60}\.sh)\[\d+\]: "
+    r"(?!segfault at |general protection)"
+)
+"""The program in syslog, if it is a script or what starts one: whatever stands behind it is its output, but for the
+kernel's own word on it."""
+_AIRFLOW = re.compile(
+    r"\[\d{4}-\d\d-\d\d, \d\d:\d\d:\d\d [A-Z\d:+-]{1,6}\] |"
+    r"\{(?:subprocess|pod_manager|docker|ssh|bash|logging_mixin)\w{0,20}\.py:\d+\} [A-Z]{4,8} - (?:\[base\] )?"
+)
+"""Airflow's stamp, and the prefix of its modules that repeat a program's output, with a level that is not its own."""
+_JOB_STEP = re.compile(r"[^\t]{1,120}\t[^\t]{1,120}\t(?=\ufeff?\d{4}-\d\d-\d\dT)")
+"""Job and step that GitHub writes before each line of a log."""
+_FLUENTD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{9} [+-]\d{4} [\w.-]{1,80}: ")
+_CLOCK = re.compile(r"\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\] |\d\d:\d\d:\d\d(?:[.,]\d{1,9})? |1[4-9]\d{8}(?:\.?\d{3,9})? ")
+"""A time of day, or seconds since 1970, before a line."""
 _STREAM = re.compile(r"(?:[\w.:-]{1,60} )?(?:std(?:err|out): |\[std(?:err|out)\] )")
 """Prefixes of programs that repeat the output of another one."""
 _WITHIN = re.compile(
@@ -94,7 +110,7 @@ _WITHIN = re.compile(
 """Rank inside a message: `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 3]`. Other groups count their own members."""
 
 _DATE = re.compile(
-    r"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)[T _](?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?"
+    r"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)(?:[T _]|, )(?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:[.,](?P<f>\d{1,9}))?"
 )
 _GLOG = re.compile(r"\b([EWIF])(?P<m>\d\d?)(?P<d>\d\d) (?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)(?:\.(?P<f>\d{1,9}))?")
 _NAMED = re.compile(
@@ -161,12 +177,16 @@ def cut(raw: bytes) -> str:
 def _lead(text: str) -> re.Match[str] | None:
     """Match what a log collector puts before a line."""
     return (
-        _STAMP_LEAD.match(text)
+        (_FLUENTD.match(text) if ": " in text[36:120] else None)
+        or _STAMP_LEAD.match(text)
+        or _CLOCK.match(text)
         or _KUBERNETES.match(text)
         or _RAY.match(text)
         or _KAGGLE.match(text)
         or _SYSLOG.match(text)
-        or (_PROGRAM.match(text) if "]: " in text[:56] else None)
+        or (_SCRIPT.match(text) or _PROGRAM.match(text) if "]: " in text[:76] else None)
+        or _AIRFLOW.match(text)
+        or (_JOB_STEP.match(text) if "\t" in text[:120] else None)
         or (_HOST.match(text) if ": " in text[:66] else None)
         or (_COMPOSE.match(text) if " | " in text[:76] else None)
         or (_STREAM.match(text) if "std" in text[:64] else None)

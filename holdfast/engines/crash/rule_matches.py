@@ -29,7 +29,7 @@ _RECORD = re.compile(r'"(?:message|msg|error|exception|exc_info|log|level|severi
 _LOGFMT = re.compile(r'\blevel="?\w{1,12}"? .{0,80}\bmsg="')
 """A record as loggers of Go write it."""
 
-_NATIVE = re.compile(r"[\w/]\.(?:cc|cpp|cu|h|hpp|go|rs):\d{1,6}(?:[\])]| ?: guarantee\()")
+_NATIVE = re.compile(r'[\w/]\.(?:cc|cpp|cu|h|hpp|go|rs):\d{1,6}(?:[\])]| ?: guarantee\()|(?<!\S)"hipError\w+: ')
 """Place in a source of native code, which a logger prints before its message, or HIP before what it aborts for; neither
 prints samples."""
 

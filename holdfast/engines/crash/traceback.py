@@ -27,11 +27,14 @@ _TASK = re.compile(
 """An exception of a task, as Ray raises it where the result is asked for; of those that say nothing without their
 message, which is not repeated, only the original counts."""
 _CUSTOM = re.compile(
-    r"^(?P<type>(?:(?:[A-Za-z_]\w*\.)+(?=\w*[A-Z])(?=[A-Z_]?\w*[a-z])|(?=\w*[a-z]\w*[A-Z])|(?=[A-Z]+[a-z]+:? ?$))"
+    r"^(?!File$)"
+    r"(?P<type>(?:(?:[A-Za-z_]\w*\.)+(?=\w*[A-Z])(?=[A-Z_]?\w*[a-z])|(?=\w*[a-z]\w*[A-Z])|(?=[A-Z]+[a-z]+:? ?$))"
     r"[A-Za-z_]\w*)(?:: (?P<message>.*))?$"
 )
 """Any class below a frame. Names in capitals are levels of loggers, those without any are programs, and a single word
 before a text is a label (`Node: `)."""
+_TWICE = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))\1: : (.{1,1000})\2$")
+"""The last line of two processes' traceback, each written in pieces: type, colon, message."""
 _QUOTED = re.compile(r"^\s*(?:raise\b|return\b|assert\b|self\.|if\b|for\b|with\b|except\b|def\b|print\(|\w+ = )")
 _HEADER = "Traceback (most recent call last)"
 _CHAIN = re.compile(
@@ -116,6 +119,8 @@ def exceptions(lines: Iterable[LogLine]) -> tuple[list[LoggedException], list[Lo
             # The source line of the frame above.
             continue
         text = _TASK.sub(r"\1", _EMPHASIS.sub("", text))
+        if ": : " in text and (twice := _TWICE.match(text)):
+            text = f"{twice[1]}: {twice[2]}"
         match = _EXCEPTION.match(text)
         is_below = line.number <= last_frame + _BELOW_FRAME
         if match is None and is_below and not text[:1].isspace():

@@ -9,7 +9,10 @@ _ESCAPED = _HEADER + ":\\n"
 _JOINED = re.compile(r'Traceback \(most recent call last\):? {1,4}(?=File ")')
 _JOINT = re.compile(r' {1,4}(?=File "[^"]{1,300}", line \d)| (?=(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): )')
 """Places at which lines of a traceback began, before a program joined them by blanks."""
-_RECORD = re.compile(r'^\s*\{.{0,400}?"(?:log|message|msg|textPayload)" ?: ?"((?:[^"\\]|\\.)*)', re.DOTALL)
+_FLUENTD = r"(?:\d{4}-\d\d-\d\d [\d:.]{8,18} [+-]\d{4} [\w.-]{1,80}: )?"
+_RECORD = re.compile(
+    rf'^\s*{_FLUENTD}\{{.{{0,400}}?"(?:log|message|msg|textPayload)" ?: ?"((?:[^"\\]|\\.)*)', re.DOTALL
+)
 _OF_A_LOG = re.compile(r'"(?:time|timestamp|@timestamp|ts|stream|level|severity|levelname)" ?: ?["\d]')
 """Keys that log records have; samples of a data set have others."""
 _ESCAPES = {"\\n": "\n", "\\r": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\", "\\/": "/"}
@@ -25,7 +28,8 @@ _TYPE = re.compile(r"(?:Error|Exception): $")
 def unwrapped(text: str) -> list[str]:
     """Return the lines that a line contains: those of a record in JSON, or of a traceback whose line ends
     are escaped or lost."""
-    if text.lstrip()[:1] == "{" and _OF_A_LOG.search(text) and (record := _RECORD.match(text)):
+    is_record = text.lstrip()[:1] == "{" or ": {" in text[36:120]
+    if is_record and _OF_A_LOG.search(text) and (record := _RECORD.match(text)):
         return _lines(record[1])
     if _ESCAPED in text:
         return _lines(text)

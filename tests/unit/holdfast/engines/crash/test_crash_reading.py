@@ -231,7 +231,7 @@ def test_a_launcher_that_kills_ranks_after_another_has_failed_names_none_of_them
         "  traceback : Signal 9 (SIGKILL) received by PID 10\nRoot Cause (first observed failure):\n[0]:\n"
         "  time      : 2024-05-15_10:00:07\n  rank      : 3 (local_rank: 3)\n  exitcode  : 1 (pid: 12)\n"
     )
-    assert (of(log=table).symptom, of(log=table).first_rank) == (Symptom.UNKNOWN, None)
+    assert (of(log=table).symptom, of(log=table).first_rank) == (Symptom.UNKNOWN, 3)
     said = of(**{"torchrun.log": table, "rank-3.err": KEY_ERROR})
     assert (said.symptom, said.first_rank) == (Symptom.USER_CODE_ERROR, 3)
 
