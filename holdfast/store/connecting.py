@@ -43,11 +43,11 @@ class _OnlyWithTls(Exception):
 async def _connect_plain(url: str, options: dict[str, Any]) -> asyncpg.Connection[Any]:
     try:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(url, ssl=False, **options)
-    except asyncpg.InvalidAuthorizationSpecificationError as error:
-        # A wrong password has another code.
-        if error.sqlstate == asyncpg.InvalidAuthorizationSpecificationError.sqlstate:
-            raise _OnlyWithTls from error
+    except asyncpg.InvalidPasswordError:
         raise
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.ProtocolViolationError) as error:
+        # The second is a pooler's, such as PgBouncer.
+        raise _OnlyWithTls from error
     return connection
 
 

@@ -84,9 +84,11 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
         _run([programs / "pg_restore", "--exit-on-error", "--jobs=2", to_fresh, source], admin_url)
         migrate.migrate(fresh_url, {})
         asyncio.run(_swap(admin_url, name, fresh, before))
-    except BaseException:
+    except BaseException as error:
         # What went wrong first is what matters: a server that is gone keeps the new database.
         with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            if isinstance(error, Exception) and asyncio.run(_exists(admin_url, before)):
+                return before  # Only the answer to the commit was lost.
             asyncio.run(_execute(admin_url, f"drop database if exists {_quoted(fresh)} with (force)"))
         raise
     return before
@@ -110,9 +112,9 @@ async def _create(admin_url: str, name: str, fresh: str) -> None:
         for (left,) in await connection.fetch(_LEFT, _restored(name)):
             if not _STAMP.fullmatch(left.removeprefix(_restored(name))):
                 continue  # somebody's own
-            # A restore that was killed left it; one that runs has sessions there.
+            # A restore that was killed left it; one that runs has sessions there most of the time.
             with suppress(asyncpg.ObjectInUseError):
-                await connection.execute(f"drop database {_quoted(left)}")
+                await connection.execute(f"drop database if exists {_quoted(left)}")
         await connection.execute(f"create database {_quoted(fresh)} template template0 owner {owner}")
         await connection.execute(f"revoke all on database {_quoted(fresh)} from public")
         for grantee, right, is_grantable in await connection.fetch(_RIGHTS, name):
@@ -150,6 +152,14 @@ async def _rename(connection: asyncpg.Connection[Any], others: asyncpg.Connectio
     finally:
         renaming.cancel()
         await asyncio.wait([renaming])
+
+
+async def _exists(admin_url: str, name: str) -> bool:
+    connection = await connect(_beside(admin_url))
+    try:
+        return bool(await connection.fetchval("select true from pg_database where datname = $1", name))
+    finally:
+        await connection.close()
 
 
 async def _execute(admin_url: str, *statements: str) -> None:

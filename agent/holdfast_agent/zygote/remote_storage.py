@@ -9,35 +9,58 @@ import errno
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.node.proc.mount_table import Mount, mount_of
 
-_OF_STORAGE = tuple(
-    os.strerror(number)
-    for number in (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ETIMEDOUT)
-)
-_NAMED = re.compile(rf"(?:{'|'.join(map(re.escape, _OF_STORAGE))}): ['\"](/[^'\"\n]*)['\"]")
+_NUMBERS = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ETIMEDOUT)
+_WORDS = "|".join(re.escape(os.strerror(number)) for number in _NUMBERS)
+_NAMED = re.compile(rf"(?:{_WORDS}): ['\"](/[^'\"\n]*)['\"]")
 """As Python reports an error of a path."""
-_BEFORE = re.compile(rf"(/[^\n]*?) cannot be \w+: (?:{'|'.join(map(re.escape, _OF_STORAGE))})")
+_BEFORE = re.compile(rf"(/[^\n]*?) cannot be \w+: (?:{_WORDS})")
 """As checkpoints of Holdfast report it."""
-_UNNAMED = f"[Errno {errno.EIO}] {os.strerror(errno.EIO)}"
-"""A read or a write of an open file fails without its name."""
+_OPEN_FILE = "|".join(str(number) for number in _NUMBERS if number != errno.ETIMEDOUT)
+_UNNAMED = re.compile(rf"\[Errno (?:{_OPEN_FILE})\] (?:{_WORDS})|\(os error (?:{_OPEN_FILE})\)")
+"""A read or a write of an open file fails without its name; the second form is of libraries in Rust."""
+_MESSAGE_CHARS_MAX = 4096
+"""More than `holdfast.trainer.rank` records: a rank can write the file itself, and a search takes the square of it."""
 _NAMES_MAX = 3
+_LINKS_MAX = 16
 
 
 def storage_of(message: str, mounts: Mapping[str, Mount]) -> str:
     """Return the names of the file systems, "" if the operation was on none of another machine, or on no file.
 
-    Without a path all of them may be meant.
+    Without an absolute path all of them may be meant.
     """
+    message = message[:_MESSAGE_CHARS_MAX]
     if named := _NAMED.search(message) or _BEFORE.search(message):
-        mount = mount_of(Path(named[1]), dict(mounts))
+        mount = _mount_behind_links(named[1], dict(mounts))
         return _name(mount) if mount is not None else ""
-    if _UNNAMED not in message:
+    if not _UNNAMED.search(message):
         return ""
     names = sorted({name for mount in mounts.values() if (name := _name(mount))})
     return ", ".join(names) if len(names) <= _NAMES_MAX else f"{', '.join(names[:_NAMES_MAX])} or another"
+
+
+def _mount_behind_links(path: str, mounts: dict[str, Mount]) -> Mount | None:
+    """Return the mount that a path leads to. Only this machine's file systems are asked: others may not answer."""
+    left, reached, links = path.split("/"), "/", 0
+    while left:
+        name = left.pop(0)
+        reached = os.path.normpath(os.path.join(reached, name))
+        mount = mount_of(Path(reached), mounts)
+        if mount is not None and mount.point != "/" and (mount.is_remote or mount.kind.startswith(("fuse", "autofs"))):
+            break  # A user's own file system may never answer.
+        with suppress(OSError):
+            target = os.readlink(reached)
+            links += 1
+            if links > _LINKS_MAX:
+                break
+            left = [*target.split("/"), *left]
+            reached = "/" if target.startswith("/") else os.path.dirname(reached)
+    return mount_of(Path(reached, *left), mounts)
 
 
 def _name(mount: Mount) -> str:

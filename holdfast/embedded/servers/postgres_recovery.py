@@ -11,11 +11,12 @@ import asyncio
 import re
 import signal
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
 
-from holdfast.embedded.processes.children import Child
+from holdfast.embedded.processes.children import Child, ChildState
 from holdfast.store.connecting import connect
 
 CHECK_EVERY_S = 2.0
@@ -42,8 +43,8 @@ async def restart_after_failed_recovery(postgres: Child, url: Callable[[], str],
         await asyncio.sleep(CHECK_EVERY_S)
         if postgres.record != process:
             process, refused_since, was_stopped = postgres.record, None, False
-        # A start has a limit of its own.
-        if process is None or postgres.ready_s is None or _at_work(process.pid) or await _accepts(url()):
+        # A start and a stop have limits of their own.
+        if process is None or postgres.state is not ChildState.READY or at_work(process.pid) or await _accepts(url()):
             refused_since = None
         elif refused_since is None:
             refused_since = loop.time()
@@ -51,7 +52,7 @@ async def restart_after_failed_recovery(postgres: Child, url: Callable[[], str],
             report("postgres has no process that recovers its files after a crash: restarting it")
             # Its immediate stop, which leaves the files as a crash does; SIGINT has no effect in this state.
             postgres.end_process(signal.SIGKILL if was_stopped else signal.SIGQUIT)
-            was_stopped = True
+            was_stopped, refused_since = True, loop.time()
 
 
 def cause_of_end(lines: Iterable[str]) -> str:
@@ -69,7 +70,7 @@ async def _accepts(url: str) -> bool:
     """Return True if the server accepts connections, or refuses this one for a reason that is not its state."""
     try:
         connection = await connect(url, timeout=_ANSWER_WITHIN_S, ssl=False)
-    except (asyncpg.CannotConnectNowError, asyncpg.PostgresConnectionError, OSError, TimeoutError):
+    except (asyncpg.CannotConnectNowError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError, OSError):
         return False
     except (asyncpg.PostgresError, asyncpg.InterfaceError):
         return True
@@ -77,16 +78,16 @@ async def _accepts(url: str) -> bool:
     return True
 
 
-def _at_work(postmaster: int) -> bool:
-    """Return True if the server has a process that recovers its files, or that writes for connections."""
+def at_work(postmaster: int) -> bool:
+    """Return True if the server has a process that recovers its files, or that writes for connections; also where the
+    kernel does not say."""
     try:
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    except OSError:
+        # Some kernels have no such file; a server that has ended needs no restart either.
+        return True
     for child in children:
-        try:
+        with suppress(OSError):
             if Path(f"/proc/{child}/cmdline").read_bytes().startswith(_AT_WORK):
                 return True
-        except (FileNotFoundError, ProcessLookupError):
-            continue
     return False

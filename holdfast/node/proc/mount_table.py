@@ -15,7 +15,12 @@ _REMOTE = frozenset(
         *("pvfs2", "afs"),
     }
 )
-_LOCAL_FUSE = frozenset({"fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse", "fuse.squashfuse"})
+_LOCAL_FUSE = frozenset(
+    {
+        *("fuse.lxcfs", "fuse.gvfsd-fuse", "fuse.portal", "fuse.snapfuse", "fuse.squashfuse", "fuse.squashfuse_ll"),
+        *("fuse.fuse-overlayfs", "fuse.mergerfs", "fuse.gocryptfs", "fuse.encfs", "fuse.bindfs"),
+    }
+)
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):

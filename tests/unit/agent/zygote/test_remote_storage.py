@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.node.proc.mount_table import Mount
@@ -32,7 +34,9 @@ MOUNTS = {
         ("[Errno 5] Input/output error: 'x.bin'", "file system fs-1:/export, file system s3fs"),
         ("[Errno 5] Input/output error", "file system fs-1:/export, file system s3fs"),
         ("[Errno 2] No such file or directory: '/shared/x'", ""),
-        ("[Errno 28] No space left on device", ""),
+        ("[Errno 28] No space left on device", "file system fs-1:/export, file system s3fs"),
+        ("[Errno 116] Stale file handle", "file system fs-1:/export, file system s3fs"),
+        ("Error while deserializing header: I/O error (os error 5)", "file system fs-1:/export, file system s3fs"),
         ("CUDA error: uncorrectable ECC error encountered", ""),
     ],
 )
@@ -47,3 +51,15 @@ def test_many_file_systems_are_not_all_named() -> None:
     }
     assert storage_of("[Errno 5] Input/output error", many).endswith(" or another")
     assert storage_of("[Errno 5] Input/output error", {}) == ""
+
+
+def test_links_are_followed_on_file_systems_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to("/shared/data")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert storage_of(f"[Errno 5] Input/output error: '{tmp_path}/data/x'", MOUNTS) == "file system fs-1:/export"
+    assert storage_of(f"[Errno 5] Input/output error: '{tmp_path}/loop/x'", MOUNTS) == ""
+
+
+def test_a_message_that_a_rank_wrote_by_itself_keeps_nobody_waiting() -> None:
+    """Searched as a whole, half a million characters took forty minutes."""
+    assert storage_of("/x" * (250 << 10), MOUNTS) == ""

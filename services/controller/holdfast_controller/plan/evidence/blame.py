@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE
+from holdfast.symptoms import Symptom
+from holdfast_controller.plan.incident.classify import FIRST_HAND_OF_NODE, OF_STORAGE
 from holdfast_controller.plan.incident.incident import Failure, Incident, Recurrence
 
 TRAITS_MAX = 16
@@ -20,6 +21,8 @@ def trait(failure: Failure) -> str | None:
 
 def blame(incident: Incident, failure: Failure, members: frozenset[str]) -> Incident:
     """Return the incident with this failure counted, at most once per node of the job and generation."""
+    if failure.symptom is Symptom.SERVICE_ELSEWHERE and failure.named in OF_STORAGE and failure.node is not None:
+        return msgspec.structs.replace(incident, cut_off=incident.cut_off | {failure.node})
     if failure.symptom not in FIRST_HAND_OF_NODE or failure.node is None:
         return incident
     if failure.may_be_outage:

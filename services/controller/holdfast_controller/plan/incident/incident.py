@@ -288,6 +288,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """Number of restarts."""
     paused: tuple[int, ...] = ()
     """Generations that a service elsewhere failed; a pause followed each."""
+    cut_off: frozenset[str] = frozenset()
+    """Nodes whose ranks failed on a file system of another machine."""
     blamed: dict[str, int] = {}
     """Number of generations that failed first on a node, by node."""
     blamed_generation: dict[str, int] = {}

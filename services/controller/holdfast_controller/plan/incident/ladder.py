@@ -9,7 +9,8 @@ the script's own error, code not yet good     -> back to the last good version
 the script's own error, seen twice            -> stop, with the traceback
 some ranks ended with 0 before others         -> restart in place; after three restarts stop
 a service elsewhere failed the job            -> wait, each time longer, and start again; in the end stop
-a file system of another machine did           -> likewise, with stop-time checks before the end
+a file system of another machine did          -> likewise, with stop-time checks before the end
+the same, each time on one node alone         -> checks after three pauses; before the end exchange and test that node
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
 the same in a third incident, never explained -> replay; if it finds nothing, again in the sixth, the twelfth
 the same on one node alone, at two steps      -> exchange the node, and test it
@@ -82,6 +83,9 @@ from holdfast_controller.plan.incident.rung_choice import (
     unfit_leave,
 )
 from holdfast_controller.plan.record.finding import RecordFinding
+
+ALONE_PAUSES = 3
+"""Pauses after which the machines are tested where one node of the job alone fails on a file system that others use."""
 
 EARLY_ENDS_MAX = 3
 """Maximum number of restarts after some ranks ended with exit code 0 and others lost them: at its end a script may do
@@ -179,16 +183,25 @@ def pause_s(pauses: int, policy: LadderPolicy) -> float:
 
 
 def _for_service(incident: Incident, failure: Failure, options: LadderOptions, policy: LadderPolicy) -> RungChoice:
-    """Blame no machine and no code: the service would fail another node or version in the same way."""
+    """Blame no machine and no code: the service would fail another node or version in the same way.
+
+    One machine alone may be cut off from a file system, or is the only one that writes there.
+    """
     if failure.generation in incident.paused:
         return RungChoice(rung=Rung.WAIT, reason=failure.text)
     pauses = len(incident.paused)
+    is_of_storage = failure.named in OF_STORAGE
+    is_alone = is_of_storage and incident.cut_off == {failure.node} and len(options.members) > 1
+    may_check = is_of_storage and options.can_check and are_some_left(options, incident.checked)
+    if is_alone and may_check and pauses >= ALONE_PAUSES:
+        return checks_for(failure, options.hints)
     waited_s = sum(pause_s(earlier, policy) for earlier in range(pauses))
     if pauses < policy.service_attempts_max and waited_s + pause_s(pauses, policy) <= policy.service_wait_s_max:
         return RungChoice(rung=Rung.WAIT, reason=failure.text)
-    if failure.named in OF_STORAGE and options.can_check and are_some_left(options, incident.checked):
-        # One machine of the job may be cut off from it.
+    if may_check:
         return checks_for(failure, options.hints)
+    if is_alone and options.may_exchange and not failure.is_irreplaceable:
+        return accused_leaves(failure, "as no other one of the job failed on it, and the job would end")
     reason = (
         f"{failure.text}; the service failed the job {pauses + 1} times over {waited_s:.0f} s of pauses; "
         "no machine and no code of the job is known to be at fault"

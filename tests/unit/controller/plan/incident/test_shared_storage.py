@@ -62,10 +62,24 @@ def test_a_disk_of_its_own_is_held_against_its_node() -> None:
 def test_before_the_job_is_stopped_for_its_storage_its_machines_are_tested() -> None:
     job = FailingJob(("a", "b"))
     for _ in range(40):
-        fail(job, "a", storage="file system fs-1:/export", trains=False)
+        fail(job, "a", "b", storage="file system fs-1:/export", trains=False)
         if isinstance(job.state.phase, Stopping):
             break
     assert len(job.of(ChecksStarted)) == 1
     assert isinstance(job.state.phase, Stopping)
     assert "no machine and no code" in job.state.phase.ending.reason
     assert job.of(Eviction) == []
+
+
+def test_a_node_that_alone_fails_on_it_is_tested_early_and_exchanged_before_the_job_would_end() -> None:
+    """It may be cut off from the file system, which its own tests do not show; or its rank is the only one to write."""
+    job = FailingJob(("a", "b"))
+    for number in range(40):
+        fail(job, "a", storage="file system fs-1:/export", trains=False)
+        assert len(job.of(ChecksStarted)) == (number >= 3)
+        if "a" not in job.state.nodes:
+            break
+    assert [it.node for it in job.of(Eviction)] == ["a"] and set(job.state.nodes) == {"b", "spare"}
+    for _ in range(2):  # It is tested before the job is stopped.
+        fail(job, "spare", storage="file system fs-1:/export", trains=False)
+    assert isinstance(job.state.phase, Stopping) and len(job.of(Eviction)) == 1
