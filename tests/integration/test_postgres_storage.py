@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -131,6 +133,35 @@ async def test_postgres_comes_back_after_its_recovery_failed(world: World, monke
     # The last statement was not acknowledged: it may be there or not.
     assert [it[0] for it in numbers][:committed] == list(range(committed))
     await connection.close()
+
+
+async def test_a_stop_that_takes_long_is_not_cut_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_recovery, "CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr(postgres_recovery, "REFUSES_S_MAX", 0.1)
+    process = world.postgres.record
+    assert process is not None
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (checkpointer,) = (int(it) for it in children if b"checkpointer" in Path(f"/proc/{it}/cmdline").read_bytes())
+    reports = list[str]()
+    async with asyncio.TaskGroup() as group:
+        watch = postgres_recovery.restart_after_failed_recovery(world.postgres, lambda: world.url, reports.append)
+        watching = group.create_task(watch)
+        os.kill(checkpointer, signal.SIGSTOP)
+        world.postgres.switch_off()
+
+        async def refuses() -> bool:
+            return not postgres_recovery.at_work(process.pid) and bool(await world.refusal())
+
+        await until("it refuses, and nothing recovers", refuses)
+        await asyncio.sleep(0.5)
+        os.kill(checkpointer, signal.SIGCONT)
+        await world.postgres.until_ended()
+        watching.cancel()
+    assert reports == [] and world.postgres.last_exit == "exit code 0"
+
+
+def test_where_the_kernel_names_no_children_a_server_is_left_alone() -> None:
+    assert postgres_recovery.at_work(2**22 + 1)
 
 
 def test_the_cause_of_an_end_is_the_last_failure_since_the_start() -> None:
