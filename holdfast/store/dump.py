@@ -87,8 +87,8 @@ def restore(programs: Path, admin_url: str, source: Path, now: datetime) -> str:
     except BaseException as error:
         # What went wrong first is what matters: a server that is gone keeps the new database.
         with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            if isinstance(error, Exception) and asyncio.run(_exists(admin_url, before)):
-                return before  # Only the answer to the commit was lost.
+            if isinstance(error, Exception) and not asyncio.run(_exists(admin_url, fresh)):
+                return before  # It has its new name: only the answer to the commit was lost.
             asyncio.run(_execute(admin_url, f"drop database if exists {_quoted(fresh)} with (force)"))
         raise
     return before

@@ -135,13 +135,19 @@ async def test_postgres_comes_back_after_its_recovery_failed(world: World, monke
     await connection.close()
 
 
+def command_of(pid: str) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
 async def test_a_stop_that_takes_long_is_not_cut_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_recovery, "CHECK_EVERY_S", 0.02)
     monkeypatch.setattr(postgres_recovery, "REFUSES_S_MAX", 0.1)
     process = world.postgres.record
     assert process is not None
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    (checkpointer,) = (int(it) for it in children if b"checkpointer" in Path(f"/proc/{it}/cmdline").read_bytes())
+    (checkpointer,) = (int(it) for it in children if b"checkpointer" in command_of(it))
     reports = list[str]()
     async with asyncio.TaskGroup() as group:
         watch = postgres_recovery.restart_after_failed_recovery(world.postgres, lambda: world.url, reports.append)
