@@ -10,17 +10,20 @@ import contextlib
 import ctypes
 import gc
 import io
+import sys
 import threading
 
 WRITTEN_WITHIN_S = 30.0
 """Longest wait: a thread may be inside a write that does not end, and then has the file's lock."""
+WRITTEN_AFTER_FAILURE_S = 5.0
+"""The same where the script failed: other ranks wait for this one, until its end is noticed."""
 
 _OPEN: type = next(one for one in io.IOBase.__mro__ if one.__module__ == "_io")
 """What all files are: its check asks no object for its class, which proxies answer by importing or computing."""
 _BUFFERS = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
 
 
-def write_open_files() -> None:
+def write_open_files(within_s: float = WRITTEN_WITHIN_S) -> None:
     """Write what open files hold, of Python and of C."""
     thread = threading.Thread(target=_write, name="holdfast-open-files", daemon=True)
     try:
@@ -29,7 +32,7 @@ def write_open_files() -> None:
         # Some releases start no thread this late.
         _write()
     else:
-        thread.join(WRITTEN_WITHIN_S)
+        thread.join(within_s)
 
 
 def _write() -> None:
@@ -40,14 +43,21 @@ def _write() -> None:
     # From the outside in: text holds characters for a compressor, and that holds bytes for a file.
     for text in (one for one in found if isinstance(one, io.TextIOWrapper)):
         _flush(text)
-    for other in (one for one in found if type(one).__module__ != "_io"):
-        # Its end has a trailer, or sends what is there; the interpreter closes it too.
+    for other in (one for one in found if type(one).__module__ != "_io" and not isinstance(one, io.TextIOWrapper)):
+        # Its end has a trailer, or sends what is there; the interpreter closes it too. What is read may be in use by
+        # a thread, which would complain, or hold its lock for long.
         with contextlib.suppress(Exception):
-            other.close()
+            if other.writable() and not any(other is stream for stream in _streams()):
+                other.close()
     for buffer in (one for one in found if isinstance(one, _BUFFERS)):
         _flush(buffer)
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).fflush(None)
+
+
+def _streams() -> tuple[object, ...]:
+    """Return what ends last, as the interpreter has it: the end of others may print."""
+    return sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
 
 
 def _flush(file: io.IOBase) -> None:

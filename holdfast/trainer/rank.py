@@ -35,7 +35,7 @@ from holdfast.trainer import replay_run
 from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import install_hooks
 from holdfast.trainer.hooks.ring_writer import RingWriter
-from holdfast.trainer.open_files import write_open_files
+from holdfast.trainer.open_files import WRITTEN_AFTER_FAILURE_S, WRITTEN_WITHIN_S, write_open_files
 from holdfast.trainer.phases import bind, binding
 from holdfast.trainer.steps import log_lines
 
@@ -286,7 +286,7 @@ def _end(code: int) -> NoReturn:
         threading._shutdown()  # type: ignore[attr-defined]
         keep_operators()
         atexit._run_exitfuncs()
-        write_open_files()
+        write_open_files(WRITTEN_AFTER_FAILURE_S if code else WRITTEN_WITHIN_S)
     finally:
         for stream in (sys.stdout, sys.stderr):
             try:

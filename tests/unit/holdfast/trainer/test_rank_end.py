@@ -143,3 +143,32 @@ def test_a_script_ends_as_under_the_interpreter(script: str, tmp_path: Path) -> 
             content["packed.gz"] = gzip.decompress(content["packed.gz"])
         ends.append((done.returncode, done.stdout, done.stderr, content))
     assert ends[0] == ends[1]
+
+
+IN_USE = """
+import io, os, sys, threading, time
+from holdfast.trainer.open_files import write_open_files
+class Tee(io.TextIOBase):
+    def writable(self): return True
+    def write(self, text): return os.write(1, text.encode())
+class Table(io.RawIOBase):
+    def writable(self): return True
+    def close(self):
+        if not self.closed: print("closed")
+        super().close()
+class Stream(io.BufferedReader): pass
+sys.stdout, table = Tee(), Table()
+end, _ = os.pipe()
+stream = Stream(open(end, "rb", buffering=0))
+threading.Thread(target=stream.read, args=(1,), daemon=True).start()
+began = time.monotonic()
+write_open_files()
+print("within", time.monotonic() - began < 20)
+os._exit(0)
+"""
+
+
+def test_what_is_read_and_the_streams_of_the_process_stay_open_at_its_end() -> None:
+    """A reader's lock is its thread's: to close it took 30 s, in which a crash was not noticed."""
+    done = subprocess.run([sys.executable, "-c", IN_USE], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("closed\nwithin True\n", "")
