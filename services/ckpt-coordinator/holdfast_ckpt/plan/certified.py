@@ -62,7 +62,7 @@ def rotate(plan: JobBackups, event: StepsCertified, reports: Reports) -> JobBack
             held, coming = HeldStep(generation=plan.generation, step=made), None
     elif coming is not None and lead is not None:
         is_late = event.newest_step >= coming + GIVEN_UP_LEADS * lead
-        coming = None if is_late and is_missed(plan, coming, reports) else coming
+        coming = None if is_late and is_missed(plan, coming, reports, GIVEN_UP_LEADS * lead) else coming
     if coming is None and lead is not None:
         coming = ceil((event.newest_step + lead) / plan.named_every) * plan.named_every
     if (held, coming, complete) == (plan.held, plan.coming, plan.complete):
@@ -102,15 +102,20 @@ def made_by_all(plan: JobBackups, coming: int, kept: Mapping[int, int]) -> int |
     return steps.pop() if len(steps) == 1 and min(steps) >= coming else None
 
 
-def is_missed(plan: JobBackups, coming: int, reports: Reports) -> bool:
+def is_missed(plan: JobBackups, coming: int, reports: Reports, after: int) -> bool:
     """Return True if a node has made a step from the coming one on that it did not keep for it, or another than others.
 
-    A script may save one step in a thousand. How many steps have passed shows nothing, and waiting costs no memory.
+    A script may save one step in a thousand. How many steps have passed shows nothing, and waiting costs no memory. But
+    if nodes keep steps that are more than `after` steps past the one that was kept for it, one that has not reported
+    that has no copies of any.
     """
     ranks = senders(plan)
     kept = [reports.coming.get(rank, -1) for rank in ranks]
     if kept and min(kept) >= coming:
         return len(set(kept)) > 1
+    first = min((step for step in kept if step >= coming), default=None)
+    if first is not None and max(reports.newest.values(), default=-1) > first + after:
+        return True
     return any(reports.newest.get(rank, -1) >= coming > step for rank, step in zip(ranks, kept, strict=True))
 
 

@@ -44,8 +44,8 @@ def advance(
         if _awaits_certification(plan, newest_step, known, lead):
             return plan
         coming, complete = None, HeldStep(generation=plan.generation, step=made)
-    elif coming is not None and newest_step >= coming + GIVEN_UP_LEADS * lead and is_missed(plan, coming, reports):
-        coming = None
+    elif coming is not None and newest_step >= coming + GIVEN_UP_LEADS * lead:
+        coming = None if is_missed(plan, coming, reports, GIVEN_UP_LEADS * lead) else coming
     if coming is None:
         # Reports are two seconds old, and the order must arrive before the step is made.
         coming = ceil((newest_step + 2 * lead) / plan.named_every) * plan.named_every

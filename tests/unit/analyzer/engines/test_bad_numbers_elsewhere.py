@@ -61,6 +61,7 @@ def test_a_fault_that_waits_is_reported_once_though_the_analyzer_is_restarted(is
     scene.wait()
     (fault,) = scene.faults
     assert (fault.generation, fault.step, fault.rank, fault.certified) == (1, 33, 1, 30 - AFTER)
+    assert fault.elsewhere == "", "half a comparison names no node"
 
 
 def test_a_fault_that_waits_is_reported_once_its_generation_is_over() -> None:

@@ -122,6 +122,7 @@ def test_a_step_that_a_node_missed_is_given_up_and_another_is_named() -> None:
 
     assert coming(9999, Reports({}, {0: 100, 1: 100})) == 112, "no node has come to it"
     assert coming(9999, Reports({0: 200}, {0: 200, 1: 100})) == 112, "one has not come to it"
+    assert coming(300, Reports({0: 200}, {0: 300})) == 312, "one makes no copies, and the other has gone on long since"
     assert coming(300, Reports({0: 200, 1: 100}, {0: 200, 1: 300})) == 312, "one made a later step without keeping it"
     assert coming(300, Reports({0: 200, 1: 300}, {0: 200, 1: 300})) == 312, "each kept another"
 

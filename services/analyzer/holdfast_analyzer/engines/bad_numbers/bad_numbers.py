@@ -107,7 +107,8 @@ class BadNumbers:
         self._runs: dict[Quantity, list[NumberFault]] = {name: [] for name in QUANTITIES}
         self._logged_steps = LoggedSteps()
         self._logged_runs: dict[tuple[int, Quantity], list[NumberFault]] = {}
-        self._fault: NumberFault | None = waiting.fault if waiting else None
+        # What had come of the other nodes is half a comparison, and the rest comes no more.
+        self._fault = msgspec.structs.replace(waiting.fault, elsewhere="") if waiting else None
         self._emitted_fault: NumberFault | None = None
         self._waits: tuple[str, datetime] | None = (waiting.cause, waiting.since) if waiting else None
         """The event that showed the fault, and when: other nodes have not reported of its step yet."""

@@ -12,7 +12,7 @@ a service elsewhere failed the job            -> wait, each time longer, and sta
 a file system of another machine did          -> likewise, with stop-time checks before the end
 the same, each time on one node alone         -> checks after three pauses; before the end exchange and test that node
 bad numbers                                   -> stop-time checks; again -> roll back, replay; at one step twice, stop
-the same in a third incident, never explained -> replay; if it finds nothing, again in the sixth, the twelfth
+the same in a third incident, never explained -> replay; if it finds nothing, again after three more or later
 the same on one node alone, at two steps      -> exchange the node, and test it
 the same at a step that was clean before      -> likewise if a replay finds nothing; of several: exchange all, or stop
 crash on a node that has an alert             -> evict it: a crash with a culprit

@@ -73,10 +73,10 @@ class Machines:
             if isinstance(self.state.phase, Starting):
                 self._train()
 
-    def fail_and_recover(self, step: int, node: str | None = None) -> None:
+    def fail_and_recover(self, step: int, node: str | None = None, kind: str = "nan") -> None:
         """Go through an incident of bad numbers that a restart in place ends, with all phases of its replay."""
         about = {"rank": self.names.index(node), "elsewhere": "sound"} if node else {"elsewhere": "bad"}
-        self.receive(BadNumber, step=step, quantity="loss", kind="nan", certified=step - 11, **about)
+        self.receive(BadNumber, step=step, quantity="loss", kind=kind, certified=step - 11, **about)
         self.replay()
         if isinstance(self.state.phase, Starting):
             self._train()
@@ -217,11 +217,17 @@ def test_bad_numbers_of_long_ago_lead_to_no_replay() -> None:
     assert machines.replayed_after == []
 
 
-@pytest.mark.parametrize(("second", "leaves"), [("m1", True), ("m2", False)])
-def test_a_node_that_is_alone_with_bad_numbers_in_two_incidents_leaves_for_a_test(second: str, leaves: bool) -> None:
+@pytest.mark.parametrize(
+    ("second", "kind", "leaves"),
+    [("m1", "nan", True), ("m2", "nan", False), ("m1", "jump", False)],
+    ids=["its own", "another's", "a jump, which may be its data's"],
+)
+def test_a_node_that_is_alone_with_bad_numbers_in_two_incidents_leaves_for_a_test(
+    second: str, kind: str, leaves: bool
+) -> None:
     machines = Machines(1, 4, {}, 1)
-    machines.fail_and_recover(1000, "m1")
+    machines.fail_and_recover(1000, "m1", kind)
     machines.now += timedelta(hours=1)
-    machines.fail_and_recover(1025, second)
+    machines.fail_and_recover(1025, second, kind)
     asked = machines.state.replacement
     assert (asked.leaving if asked else ()) == (("m1",) if leaves else ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.engines.checks.suites import suite_for
+from holdfast.symptoms import Symptom
 from holdfast_controller.plan.doubt.doubt_records import PastBadNumbers
 from holdfast_controller.plan.incident.bad_numbers.recurring import calls_for_replay
 from holdfast_controller.plan.incident.incident import BadStep, Failure, Incident, Rung
@@ -25,7 +26,10 @@ def for_bad_numbers(incident: Incident, failure: Failure, bad_step: BadStep, opt
         return RungChoice(rung=Rung.ROLLBACK, reason=f"{failure.text}; {why}")
     may_leave = failure.node in options.members and options.may_exchange and not failure.is_irreplaceable
     # At one step each time it may be the data of its ranks.
-    known_before: tuple[BadStep | PastBadNumbers, ...] = (*earlier, *options.past_bad_numbers)
+    known_before: tuple[BadStep | PastBadNumbers, ...] = tuple(earlier)
+    if failure.symptom is Symptom.NAN:
+        # Across incidents the data may have been others: a jump is too often theirs.
+        known_before = (*earlier, *options.past_bad_numbers)
     if may_leave and any(known.node == failure.node and known.step != bad_step.step for known in known_before):
         return accused_leaves(failure, "as only its ranks had such numbers before as well")
     is_again = bool(earlier) or calls_for_replay(options.past_bad_numbers)
