@@ -20,6 +20,7 @@ DEVICE = "eth0"
 NODES_MAX = 200
 _SUBNETS = 512
 _NAMED = Path("/run/netns")
+_FILTERED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 _SHOW = " && ".join(
     (
@@ -54,6 +55,7 @@ def choose(layout: ClusterLayout, before: Fabric | None) -> Fabric:
 
 def build(fabric: Fabric) -> None:
     """Make the bridge. Raises EmbeddedError."""
+    _require_passage(fabric.bridge)
     _ip("link", "add", fabric.bridge, "type", "bridge")
     _ip("addr", "add", f"{fabric.gateway}/24", "dev", fabric.bridge)
     _ip("link", "set", fabric.bridge, "up")
@@ -87,6 +89,26 @@ def remove(fabric: Fabric) -> None:
         subprocess.run(("ip", "link", "del", link.name), capture_output=True, check=False)
     if Path(f"/sys/class/net/{fabric.bridge}").exists():
         _ip("link", "del", fabric.bridge)
+
+
+def _require_passage(bridge: str) -> None:
+    """Raise EmbeddedError if this machine's firewall drops what nodes send to each other over the bridge."""
+    try:
+        is_filtered = _FILTERED.read_text().strip() == "1"
+    except FileNotFoundError:
+        return  # The kernel passes no frame of a bridge to the firewall.
+    if not is_filtered or shutil.which("iptables") is None:
+        return
+    rule = ("-i", bridge, "-o", bridge, "-j", "ACCEPT")
+    if _iptables("-S", "FORWARD").stdout.startswith("-P FORWARD DROP") and _iptables("-C", "FORWARD", *rule).returncode:
+        raise EmbeddedError(
+            "this machine's firewall would drop what nodes send to each other: Docker, for one, has it drop all that "
+            f"bridges forward. Allow it with `iptables -I FORWARD {' '.join(rule)}`, or omit --namespaces."
+        )
+
+
+def _iptables(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(("iptables", "-w", *arguments), capture_output=True, text=True, check=False)
 
 
 def _ip(*arguments: str) -> str:
