@@ -7,10 +7,11 @@
 - kept step: the same, and the state (25 MB) is kept in memory at each step.
 - save: processes of each tree save a state after each step; how long the call holds training up.
 
-What is compared are turns that lie side by side; the interval is from drawing pairs of turns again. For saves a pair of
-processes is started several times, and pairs of processes are drawn too. The process that starts first is up to 15 %
-slower, so each tree starts first in every other pair. The state lies in whole pages of 2 MB: elsewhere up to 4 MB at
-its ends are in small ones, as it happens, and to protect these takes from 0.1 to 0.3 ms of a save.
+What is compared are turns that lie side by side. A pair of processes is started several times: where its memory lies
+makes one up to 15 % slower, and the one that starts first more often, so each tree starts first in every other pair.
+The interval is from drawing pairs of processes again, and pairs of turns within them. The state lies in whole pages of
+2 MB: elsewhere up to 4 MB at its ends are in small ones, as it happens, and to protect these takes from 0.1 to 0.3 ms
+of a save.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ HUGE_PAGE = 2 << 20
 SAVES = 4
 """In one turn."""
 WARM_UP_SAVES = 6
+PROCESSES = {"step": 4, "kept step": 4}
 SAVING_PROCESSES = 8
-"""Of each tree, one after the other."""
+"""Of each tree, one after the other. Those that measure steps are whole clusters, whose start takes half a minute."""
 SHAPES = {"step": (), "kept step": ("--keep", "--width", "1024")}
 WARM_UP_STEPS = 20
 START_S = 120.0
@@ -134,7 +136,7 @@ def compare(kind: str, trees: list[Path], seconds: float) -> dict[str, object]:
     """Take turns for a while; return medians, the ratio and its interval."""
     from report import rounded, tell
 
-    processes = SAVING_PROCESSES if seconds and kind not in SHAPES else 1
+    processes = PROCESSES.get(kind, SAVING_PROCESSES) if seconds else 1
     own_turns, other_turns = [], []
     for number in range(processes):
         turn = -1 if number % 2 else 1

@@ -1,6 +1,6 @@
-"""What a script has written to files that it never closes: the interpreter writes it as it takes itself down.
+"""Buffers of files that a script never closes: the interpreter writes them as it takes itself down.
 
-A rank ends without that (`holdfast.trainer.rank`), so the buffers are written here. Of an open `csv` or `gzip` file the
+A rank ends without that (`holdfast.trainer.rank`), so they are written here. Of an open `csv` or `gzip` file the
 last 8 KiB would be missing otherwise, and of a short one everything.
 """
 
@@ -19,7 +19,7 @@ WRITTEN_AFTER_FAILURE_S = 5.0
 """The same where the script failed: other ranks wait for this one, until its end is noticed."""
 
 _OPEN: type = next(one for one in io.IOBase.__mro__ if one.__module__ == "_io")
-"""What all files are: its check asks no object for its class, which proxies answer by importing or computing."""
+"""The class of all files: its check asks no object for its class, which proxies answer by importing or computing."""
 _BUFFERS = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
 
 

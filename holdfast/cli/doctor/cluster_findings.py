@@ -23,7 +23,7 @@ NOT_READY_S_MAX = 300.0
 RESTARTS_MAX = 5
 CERTIFICATE_S_MIN = 30 * 86400.0
 RECOVERING = ("in recovery mode", "starting up", "not yet accepting connections")
-"""What Postgres answers while it recovers from a crash, and after a recovery that failed."""
+"""Answers of Postgres while it recovers from a crash, and after a recovery that failed."""
 STORAGE_ERRORS = ("Input/output error", "No space left on device", "Read-only file system", "Disk quota exceeded")
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05

@@ -110,8 +110,8 @@ class Samples:
     """
 
     def __init__(self, parts: Sequence[torch.Tensor], copies: Sequence[Copy], turn: int = 0) -> None:
-        """Queue it on the current stream. `parts`: what each copy reads, as bytes; shadows change no more. Of many
-        copies one in so many is taken, others in the next `turn`.
+        """Queue it on the current stream. `parts`: what each copy reads, as bytes; shadows change no more. Of more
+        than `SAMPLED_MAX` copies a part is taken, another part in the next `turn`.
         """
         taken = [number for number, copy in enumerate(copies) if copy.source != SHADOW]
         every = max(1, -(-len(taken) // SAMPLED_MAX))

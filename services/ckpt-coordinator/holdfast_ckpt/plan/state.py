@@ -33,7 +33,7 @@ class CoordinatorState:
         self.shards = ShardLocations()
         self.paces: dict[str, Pace] = {}
         self.reports: dict[str, Reports] = {}
-        """What nodes of each job reported in its present generation (see `certified.py`)."""
+        """Reports of the nodes of each job in its present generation (see `certified.py`)."""
 
     def load(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the state by the stored rows: table name -> key -> row."""

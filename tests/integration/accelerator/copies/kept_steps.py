@@ -318,6 +318,7 @@ def evaluate_average(job: Job, step: int) -> None:
     weights = [parameter.detach().clone() for parameter in parameters]
     torch._foreach_copy_([it.data for it in parameters], job.average)  # pyright: ignore[reportPrivateImportUsage]
     job.model(job.data[0])
+    torch.accelerator.synchronize()
     torch._foreach_copy_([it.data for it in parameters], weights)  # pyright: ignore[reportPrivateImportUsage]
 
 

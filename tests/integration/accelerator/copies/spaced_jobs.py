@@ -36,8 +36,15 @@ class Trained(NamedTuple):
     """Of the last window."""
 
 
-def train(directory: Path, generation: int, until: int, links: tuple[float, ...], share: str = "") -> Trained:
-    """Restore and train up to a step; the link of each rank has so many bytes in a second. `share` is the limit."""
+def train(
+    directory: Path,
+    generation: int,
+    until: int,
+    links: tuple[float, ...],
+    share: str = "",
+    compute_s: float = COMPUTE_S,
+) -> Trained:
+    """Restore and train up to a step. `links`: bytes in a second of each rank's; `share`: the limit."""
     small = partial(DeviceCopies, sizes=SIZES)
     with (
         mock.patch.dict("os.environ", {**variables_of(directory, generation), SHARE_VARIABLE: share}),
@@ -54,7 +61,7 @@ def train(directory: Path, generation: int, until: int, links: tuple[float, ...]
         kept, took = list[int](), list[float]()
         for step in range(start + 1, until + 1):
             began = time.monotonic()
-            _train_step(parameters, optimizer)
+            _train_step(parameters, optimizer, compute_s)
             if checkpointer.keep(step, state):
                 kept.append(step)
             took.append(time.monotonic() - began)
@@ -63,12 +70,12 @@ def train(directory: Path, generation: int, until: int, links: tuple[float, ...]
         return Trained(start, kept, checkpointer._pace.every, median(took[-WINDOW:]))
 
 
-def _train_step(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+def _train_step(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer, compute_s: float) -> None:
     stream = torch.accelerator.current_stream()
     with accelerator.held(stream):
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
-        time.sleep(COMPUTE_S)
+        time.sleep(compute_s)
     stream.synchronize()
     if dist.is_initialized():
         dist.all_reduce(torch.zeros(1))

@@ -108,10 +108,10 @@ def test_without_pinning_every_step_goes_by_the_ring_and_is_whole(accelerators: 
 
 
 def test_by_the_ring_too_the_optimizer_waits_for_the_last_copy(accelerators: Accelerators, directory: Path) -> None:
-    slow = partial(kept, how="fused", pinned="never", link=2e6, steps=4)
+    slow = partial(kept, how="fused", pinned="never", link=1e6, steps=4)
     whole = accelerators.call(slow, directory)
     assert not whole.torn and whole.sealed == [1, 2, 3, 4]
-    assert any(accelerators.call(slow, directory, mutant=Mutant.NO_GATE).torn for _ in range(TRIES))
+    assert accelerators.call(slow, directory, mutant=Mutant.NO_GATE).torn
 
 
 def test_with_a_shadow_of_everything_late_writers_do_not_matter(accelerators: Accelerators, directory: Path) -> None:
@@ -142,9 +142,11 @@ def test_an_average_that_is_brought_in_for_an_evaluation_tears_no_step(
     accelerators: Accelerators, directory: Path
 ) -> None:
     steps, write = kept_steps.BETWEEN_CHECKS, kept_steps.evaluate_average
-    brought_in = partial(kept, directory, "fused", steps=steps, checks=64, disturb=write)
-    assert not accelerators.call(brought_in).torn
-    assert any(accelerators.call(brought_in, mutant=Mutant.NO_SAMPLES).torn for _ in range(TRIES))
+    # The last step: copies that come late take the average.
+    brought_in = partial(kept, directory, "fused", link=2e6, steps=steps, checks=64, disturb=write)
+    result = accelerators.call(brought_in)
+    assert not result.torn and result.sealed == list(range(1, steps))
+    assert accelerators.call(brought_in, mutant=Mutant.NO_SAMPLES).torn == [steps]
 
 
 def test_weights_that_are_loaded_during_copies_cost_that_step(accelerators: Accelerators, directory: Path) -> None:

@@ -7,6 +7,7 @@ import locale
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
@@ -49,25 +50,31 @@ def test_a_fork_ignores_a_hang_up_as_nohup_wants_it_and_no_other_signal() -> Non
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
 
 
+def printed_by(child: Callable[[int], NoReturn]) -> bytes:
+    """Return what a fork prints; it is called with the descriptor to print to."""
+    read, write = os.pipe()
+    pid = fork_child(lambda _: child(write))
+    os.close(write)
+    with os.fdopen(read, "rb") as output:
+        printed = output.read()
+    os.waitpid(pid, 0)
+    return printed
+
+
 def test_a_fork_prints_names_that_are_no_text_as_an_interpreter_does() -> None:
     """In the locale C. In others both raise an error."""
 
-    def child(_: int) -> NoReturn:
+    def child(write: int) -> NoReturn:
         locale.setlocale(locale.LC_CTYPE, "C")
         take_streams(write, write)
         print(os.fsdecode(b"caf\xe9"))
         os._exit(0)
 
-    read, write = os.pipe()
-    pid = fork_child(child)
-    os.close(write)
-    with os.fdopen(read, "rb") as output:
-        assert output.read() == b"caf\xe9\n"
-    assert os.waitpid(pid, 0)[1] == 0
+    assert printed_by(child) == b"caf\xe9\n"
 
 
 def test_what_a_library_prints_by_c_appears_at_once() -> None:
-    def child(_: int) -> NoReturn:
+    def child(write: int) -> NoReturn:
         # As where the first process has no PYTHONUNBUFFERED.
         libc = ctypes.CDLL(None)
         libc.setvbuf(
@@ -78,9 +85,4 @@ def test_what_a_library_prints_by_c_appears_at_once() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         os._exit(0)
 
-    read, write = os.pipe()
-    pid = fork_child(child)
-    os.close(write)
-    with os.fdopen(read, "rb") as output:
-        assert output.read() == b"NCCL INFO\n"
-    os.waitpid(pid, 0)
+    assert printed_by(child) == b"NCCL INFO\n"
