@@ -71,11 +71,13 @@ _PUBLISHED = ("EVIDENCE", "DECISIONS", "METRICS")
 _STREAM_INFO = "$JS.API.STREAM.INFO.*"
 _GET = "$JS.API.DIRECT.GET"
 _REPLY_WITHIN = "5s"
-_LIMITS = {"max_connections": 32, "max_subscriptions": 32}
-"""Limits of a node's account and of the readers', the second for each connection. The server's own limit is for all
-accounts together: one of them that reached it would keep the others out. An agent has one connection, and some that the
-server has not noticed to be dead; each with nine subscriptions. The server sends a message once for each subscription,
-so 64 connections with a thousand each to one's own heartbeats kept it from all else.
+_NODE_LIMITS = {"max_connections": 8, "max_subscriptions": 32}
+_READER_LIMITS = {"max_connections": 16, "max_subscriptions": 32}
+"""Limits of accounts, the second for each connection. The server's own limit is for all accounts together: one of them
+that reached it would keep the others out. It keeps up to `max_pending` bytes for each connection that takes none of
+what it asked for or subscribed to. An agent has one connection, and some that the server has not noticed to be dead;
+each with nine subscriptions. The server sends a message once for each subscription, so 64 connections with a thousand
+each to one's own heartbeats kept it from all else.
 """
 
 
@@ -107,7 +109,7 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
             "imports": [_service(_account(node), agent_ping_subject(node)) for node in nodes],
         },
         READER: {
-            "limits": _LIMITS,
+            "limits": _READER_LIMITS,
             "users": [user(READER, {"publish": {"deny": ">"}, "subscribe": [f"{ROOT}.>", f"_INBOX.{READER}.>"]})],
             "imports": [
                 *(_stream(_SERVICES, subject) for subject in READ),
@@ -118,7 +120,7 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
     }
     for node in nodes:
         accounts[_account(node)] = {
-            "limits": _LIMITS,
+            "limits": _NODE_LIMITS,
             "users": [user(node_user(node), _node_permissions(node))],
             "exports": [
                 {"service": agent_ping_subject(node), "accounts": [_SERVICES]},

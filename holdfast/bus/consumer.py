@@ -75,7 +75,7 @@ async def attach_consumer(link: Link, stream: str, consumer: str, filters: list[
         "filter_subjects": filters,
         "deliver_subject": inbox,
         "idle_heartbeat": HEARTBEAT_S * NS,
-        # Bounds the bytes under way too: the server cuts off a client that lags by 64 MB.
+        # Bounds the bytes under way too: the server cuts off a client that lags by its `max_pending`.
         "flow_control": True,
     }
     inflow = await link.subscribe(inbox)

@@ -26,6 +26,12 @@ logtime_utc: true
 max_payload: 8MB
 max_connections: 4096
 write_deadline: "10s"
+# Bytes kept for a client that does not read, times the connections that an account may have. As much as JetStream
+# sends a slow consumer of a service before it waits.
+max_pending: 32MB
+# A connection whose machine lost its power counts as one of its account's until a minute and a half later.
+ping_interval: "30s"
+ping_max: 2
 
 # sync_interval: the default is two minutes; a power cut would lose that much. Critical data is in Postgres.
 # max_file_store: streams reserve their maximum size. By default the server limits reservations to 75 % of the free disk
