@@ -28,7 +28,7 @@ from holdfast.events.actions import (
 )
 from holdfast.orders.backup import BackupOrder
 from holdfast.orders.node import NodeOrder
-from holdfast.requests import code_requests_of
+from holdfast.requests import CODE_REQUESTS, code_requests_of
 from holdfast.subjects import (
     CODE_BUCKET,
     DEAD_LETTER_ROOT,
@@ -130,6 +130,8 @@ def server_accounts(passwords: Mapping[str, str], nodes: Iterable[str]) -> str:
                 *(_service(_SERVICES, subject) for subject in _asked(node)),
                 # The API under its own name is that of this account, which has no streams.
                 {**_service(_SERVICES, _STREAM_INFO), "to": stream_info_subject("*")},
+                # Agents of an earlier release ask for code where the command line does.
+                {**_service(_SERVICES, code_requests_of(node)), "to": CODE_REQUESTS},
                 *(_stream(_SERVICES, subject) for subject in _ordered(node)),
             ],
         }
@@ -200,6 +202,7 @@ def _node_permissions(node: str) -> dict[str, Any]:
             log_subject("*", "*", node),
             heartbeat_subject(node),
             code_requests_of(node),
+            CODE_REQUESTS,
             *(
                 f"{_GET}.{bucket_stream(DESIRED_BUCKET)}.{kv_subject(DESIRED_BUCKET, kind.key_of(node))}"
                 for kind in (NodeOrder, BackupOrder)

@@ -201,3 +201,17 @@ async def test_the_historian_brings_the_analyzer_its_models(guarded: NatsServer,
         historian = await connect(guarded.url_of("historian"), "historian", timeout_s=WITHIN_S)
         assert await historian.request(ANALYZER_REQUESTS, b"a model", WITHIN_S) == b"done"
         await historian.close()
+
+
+async def test_an_agent_of_an_earlier_release_asks_for_code_in_its_own_turn(
+    guarded: NatsServer, operator: NatsBus
+) -> None:
+    """Those asked where the command line does."""
+    async with serving(guarded, "controller", code_requests_of("*")) as server:
+        await asked_by_operator(operator, code_requests_of("n2"))
+        node = await Link.open(guarded.url_of(node_user("n1")), "an agent of an earlier release")
+        try:
+            assert (await node.answer(CODE_REQUESTS, b"offer", timeout_s=WITHIN_S)).data == b"done"
+        finally:
+            await node.close()
+        assert b"offer" in server.asked

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attempts.nats_wire import Refused
+from attempts.nats_wire import Refused, Wire
 from attempts.node import received_copies
 from attempts.scene import Scene
 from attempts.table import NODE, attempt
 from holdfast.bus.accounts import node_user
 from holdfast.fresh_ids import uuid7
-from holdfast.requests import code_requests_of
+from holdfast.requests import CODE_REQUESTS, code_requests_of
 from holdfast.subjects import ROOT
 
 
@@ -63,6 +66,44 @@ def never_reads(scene: Scene) -> Any:
         wire.send("$JS.API.DIRECT.GET.EVIDENCE", b'{"seq":1,"next_by_subj":">","batch":100}', f"{wire.inbox}.x")
     scene.until_it_trains_on()
     wire.close()
+
+
+@attempt(NODE, "ask for whole streams over all connections, read no answer", "7 connections, 32 MB each at most")
+def never_reads_on_all_connections(scene: Scene) -> Any:
+    server = scene.info.children["nats"].pid
+    wires: list[Wire] = []
+    before = _resident_bytes(server)
+    with contextlib.suppress(Refused):
+        while len(wires) < 100:
+            wires.append(scene.as_outsider())
+    assert 0 < len(wires) <= 7, "the agent of the node has one"
+    for wire in wires:
+        with contextlib.suppress(Refused):
+            for _ in range(2_000):
+                wire.send("$JS.API.DIRECT.GET.METRICS", b'{"seq":1,"next_by_subj":">","batch":1000}', f"{wire.inbox}.x")
+    scene.until_it_trains_on()
+    # What it keeps, and as much again until its collector looks.
+    assert _resident_bytes(server) - before < 2 * 8 * (32 << 20)
+    for wire in wires:
+        wire.close()
+
+
+def _resident_bytes(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@attempt(NODE, "ask for code as the operator", "an answer in its own turn")
+def asks_for_code_as_the_operator(scene: Scene) -> Any:
+    wire, watch = scene.as_outsider(), scene.wire("operator")
+    watch.subscribe(CODE_REQUESTS)
+    watch.subscribe(f"{CODE_REQUESTS}.*")
+    watch.flush()
+    answer = wire.ask(CODE_REQUESTS, b"{}")
+    assert b'"accepted":false' in answer.body, answer
+    assert [message.subject for message in watch.flush()] == [code_requests_of(scene.outsider)]
+    wire.close()
+    watch.close()
+    return answer
 
 
 @attempt(NODE, "ask 5000 times for code that is nowhere", "another node is answered amid them")

@@ -38,7 +38,6 @@ FORGED = {
 ASKED = {
     "stop the job": f"{ROOT}.request.controller.ask",
     "ask for code as another node": f"{ROOT}.request.controller.code.{{member}}",
-    "ask for code as the operator": f"{ROOT}.request.controller.code",
     "release a node": f"{ROOT}.request.standby.ask",
     "ask the analyzer for stacks": f"{ROOT}.request.analyzer.ask",
     "ping a service": f"{ROOT}.ping.controller",
