@@ -3,10 +3,14 @@
 The path: a stream of its own waits for training's stream, copies to pinned memory and records an event. What an
 optimizer changes stays until its next step, which waits for the event on the device. What anyone else may change is
 copied on the device first. The host reads once the event has come. What was copied stays referenced until then.
+
+Delays alone do not show a missing wait where the host is held up for longer than a step's copies take. So a schedule
+keeps one of the two streams back until the other one has done what it would have had to wait for.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from enum import Enum
 
 import torch
@@ -25,6 +29,15 @@ class Mutant(Enum):
     READ_TOO_EARLY = "the host reads before the event"
     FREED_EARLY = "no reference is held while a tensor is copied"
     NO_SHADOW = "what is changed outside an optimizer is copied without a shadow"
+
+
+class Schedule(Enum):
+    LATE_COPIES = "a step's copies begin once the next one has done what needs no wait for them"
+    LATE_TRAINING = "a step is trained once its copies have done what needs no wait for it"
+
+
+SHOWING = {Mutant.NO_WAIT_FOR_TRAINING: Schedule.LATE_TRAINING}
+"""Schedules that show a mutant, if not late copies."""
 
 
 class Snapshot:
@@ -59,6 +72,10 @@ class Snapshots:
     def close(self) -> None:
         self._hook.remove()
 
+    @property
+    def stream(self) -> torch.Stream:
+        return self._stream
+
     def take(self, gated: list[torch.Tensor], others: list[torch.Tensor]) -> Snapshot:
         """Copy tensors that an optimizer changes, and others; return without waiting."""
         training = torch.accelerator.current_stream()
@@ -82,8 +99,13 @@ class Snapshots:
             torch.accelerator.current_stream().wait_event(self._last.done)
 
 
-def torn(mutant: Mutant, seed: int, steps: int = STEPS, synchronous: bool = False) -> int:
-    """Train, take a snapshot of each step, seal each one a step later; return how many are torn."""
+def torn(
+    mutant: Mutant, seed: int, steps: int = STEPS, synchronous: bool = False, schedule: Schedule | None = None
+) -> int:
+    """Train, take a snapshot of each step, seal each one a step later; return how many are torn.
+
+    `schedule` None: the one that shows the mutant. None is followed if the device is `synchronous`.
+    """
     accelerator.synchronous(synchronous)
     accelerator.seed(seed)
     # Training's stream is slower than the host that queues for it, so that what does not wait for it is early.
@@ -96,6 +118,9 @@ def torn(mutant: Mutant, seed: int, steps: int = STEPS, synchronous: bool = Fals
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True)
     average = [parameter.detach().clone() for parameter in model.parameters()]
     snapshots, taken = Snapshots(mutant), list[Snapshot]()
+    followed = None if synchronous else schedule or SHOWING.get(mutant, Schedule.LATE_COPIES)
+    training = torch.accelerator.current_stream()
+    late_copies, late_training = ExitStack(), ExitStack()
     try:
         for _ in range(steps):
             # Before the forward, so before the optimizer's gate too: nothing but a shadow helps.
@@ -103,14 +128,27 @@ def torn(mutant: Mutant, seed: int, steps: int = STEPS, synchronous: bool = Fals
                 for mean, parameter in zip(average, model.parameters(), strict=True):
                     mean.lerp_(parameter, 0.1)
             model(torch.randn(BATCH, WIDTH, device="sim")).square().mean().backward()
+            training.synchronize()
+            if followed is Schedule.LATE_TRAINING:
+                late_training.enter_context(accelerator.held(training))
             optimizer.step()
             optimizer.zero_grad()
+            if followed is Schedule.LATE_COPIES and mutant is Mutant.NO_GATE:
+                training.synchronize()
+            late_copies.close()
+            if followed is Schedule.LATE_COPIES:
+                late_copies.enter_context(accelerator.held(snapshots.stream))
             taken.append(snapshots.take(_owned(model, optimizer), average))
+            if mutant is Mutant.NO_WAIT_FOR_TRAINING:
+                taken[-1].done.synchronize()
+            late_training.close()
             if mutant is Mutant.READ_TOO_EARLY:
                 taken[-1].seal(too_early=True)
             elif len(taken) > 1:
                 taken[-2].seal(too_early=False)
     finally:
+        late_training.close()
+        late_copies.close()
         snapshots.close()
     if mutant is not Mutant.READ_TOO_EARLY:
         taken[-1].seal(too_early=False)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.accelerator.children import Accelerators, on_accelerator
 from tests.integration.accelerator import snapshots, trainings
-from tests.integration.accelerator.snapshots import Mutant
+from tests.integration.accelerator.snapshots import Mutant, Schedule
 
 pytestmark = on_accelerator
 
@@ -17,9 +17,11 @@ SEEDS = range(1, 11 if LONG else 3)
 MUTANTS = [mutant for mutant in Mutant if mutant is not Mutant.WHOLE]
 
 
+@pytest.mark.parametrize("schedule", Schedule, ids=lambda schedule: schedule.name.lower())
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_path_with_every_wait_is_never_torn(accelerators: Accelerators, seed: int) -> None:
-    assert accelerators.call(snapshots.torn, Mutant.WHOLE, seed, steps=100 if LONG else snapshots.STEPS) == 0
+def test_a_path_with_every_wait_is_never_torn(accelerators: Accelerators, seed: int, schedule: Schedule) -> None:
+    steps = 100 if LONG else snapshots.STEPS
+    assert accelerators.call(snapshots.torn, Mutant.WHOLE, seed, steps, schedule=schedule) == 0
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.lower())
