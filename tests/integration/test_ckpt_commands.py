@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from holdfast.cli.main import main
+from holdfast.fresh_ids import uuid7
 from holdfast.trainer.checkpoint import Checkpointer
 from holdfast.trainer.checkpoint.exchange import export
 from holdfast.trainer.checkpoint.layout.manifest import decode_manifest
@@ -298,3 +299,40 @@ def test_a_job_is_looked_up_on_the_disk_and_in_the_catalogue(urls: dict[str, str
     safetensors.torch.save_file({"w": torch.ones(2)}, tmp_path / "m.safetensors")
     ckpt("import", tmp_path / "m.safetensors", "fresh", *here, "--step", 2)
     assert steps("fresh") == [("fresh", 2, "complete")]
+
+
+async def finished(url: str, *rows: tuple[str, str]) -> None:
+    """Record that jobs have saved a step at these paths; the catalogue has forgotten them since."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("select historian.add_default_partition()")
+    for job, path in rows:
+        await connection.execute(
+            "insert into historian.events (id, at, class, type, source, job, body) "
+            "values ($1, now(), 'action', 'checkpoint_saved', 'agent/n', $2, $3)",
+            uuid7(),
+            job,
+            json.dumps({"path": path}),
+        )
+    await connection.close()
+
+
+def test_a_finished_job_is_found_in_a_directory_of_its_own(urls: dict[str, str], saved: Path, tmp_path: Path) -> None:
+    own, default = (tmp_path / name for name in ("own/checkpoints", "jobs/both/checkpoints"))
+    shutil.copytree(saved, own)
+    shutil.copytree(saved, default)
+    record = finished(
+        urls["historian"],
+        ("done", f"{own}/step-00000005"),
+        ("done", f"{own}/generation-1.done.1/vault-step-00000009"),
+        ("both", f"{default.resolve()}/step-00000009"),
+        ("gone", "/not/here/any/more/step-00000030"),
+    )
+    asyncio.run(record)
+    here = ("--dir", tmp_path, "--database-url", urls["reader"])
+
+    def steps(*arguments: object) -> list[tuple[Any, ...]]:
+        return [(row["job"], row["step"]) for row in json.loads(ckpt("ls", *arguments, *here, "--json").stdout)]
+
+    assert steps("done") == [("done", 7), ("done", 9)] and steps("gone") == []
+    assert {("done", 7), ("done", 9), ("both", 7), ("both", 9)} <= {*steps()} and len(steps("both")) == 2
+    assert "whole" in ckpt("verify", "done", *here, "--step", 9).stdout

@@ -25,6 +25,16 @@ from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 
 _STEPS = "select job, step, path, bytes, saved_at from ckpt.steps where $1::text is null or job = $1"
 
+_SAVED = """
+select job, path from (
+    select distinct on (job, regexp_replace(body ->> 'path', '(/generation-[^/]+)?/[^/]+/?$', ''))
+        job, body ->> 'path' as path, at
+    from historian.events
+    where type = 'checkpoint_saved' and ($1::text is null or job = $1)
+    order by job, regexp_replace(body ->> 'path', '(/generation-[^/]+)?/[^/]+/?$', ''), at desc
+) saved order by at desc"""
+"""A step at each place where jobs have saved, the newest first. The catalogue forgets a job that has finished."""
+
 _STEP_PATH = re.compile(r"(.+?)(?:/generation-[^/]+/(?:vault-)?|/)step-[^/]+/?")
 
 
@@ -83,7 +93,10 @@ def checkpoint_errors() -> Iterator[None]:
 
 
 def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[asyncpg.Record]]:
-    """Return the locations, and the catalogue's steps unless a path is given. Raises NoLocation if there is neither."""
+    """Return the locations, and the catalogue's steps unless a path is given. Raises NoLocation if there is neither.
+
+    A finished job's directory, wherever it is, is known from the steps that it has saved.
+    """
     if wanted.path is not None:
         if wanted.job is not None:
             raise click.UsageError("name a job or a --path, not both")
@@ -92,7 +105,8 @@ def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[a
         require_name(wanted.job, "job name")
     found = {CheckpointLocation(path.parent.name, str(path)) for path in _directories(wanted)}
     try:
-        catalogued = read(reader_url(wanted.directory, wanted.database_url), lambda database: _steps(database, wanted))
+        url = reader_url(wanted.directory, wanted.database_url)
+        catalogued, saved = read(url, lambda database: _steps(database, wanted))
     except click.ClickException as error:
         if not found:
             raise NoLocation(
@@ -100,8 +114,15 @@ def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[a
                 "URL with --path"
             ) from error
         click.echo(f"the catalogue cannot be read: {error.message}", err=True)
-        catalogued = []
+        catalogued, saved = [], []
     found |= {CheckpointLocation(row["job"], root_of(row["path"])) for row in catalogued}
+    known = {place.where for place in found}
+    for place in (CheckpointLocation(row["job"], root_of(row["path"])) for row in saved):
+        # A store is asked only for a job that is named: it may be gone, or take long.
+        if place.where in known or (is_url(place.where) and wanted.job is None) or not is_visible(place):
+            continue
+        known.add(place.where)
+        found.add(place)
     return sorted(found, key=lambda place: (place.job or "", place.where)), catalogued
 
 
@@ -159,8 +180,8 @@ def _directories(wanted: CheckpointQuery) -> list[Path]:
     return [path for path in jobs.glob(pattern) if path.is_dir()]
 
 
-async def _steps(connection: Connection, wanted: CheckpointQuery) -> list[asyncpg.Record]:
-    return await connection.fetch(_STEPS, wanted.job)
+async def _steps(connection: Connection, wanted: CheckpointQuery) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
+    return await connection.fetch(_STEPS, wanted.job), await connection.fetch(_SAVED, wanted.job)
 
 
 def _rows(place: CheckpointLocation, storage: Storage) -> list[CheckpointRow]:
