@@ -137,7 +137,8 @@ class NodeVault:
         """Cut the steps of a rank that continues from `sealed` (None: no step), here and wherever it has copies."""
         shelf = self._shelves.of(name)
         kept = None if from_disk else sealed
-        cut = Cut(generation=generation, at_ns=time.time_ns(), kept=kept, behind=shelf.past_of(sealed))
+        behind = shelf.past_of(sealed, self.fetcher.elsewhere(name))
+        cut = Cut(generation=generation, at_ns=time.time_ns(), kept=kept, behind=behind)
         shelf.keep_only(cut)
         self._last_steps.went_on(name, generation, sealed)
         self._senders.went_on(name, cut)

@@ -41,3 +41,22 @@ def test_a_node_that_has_only_newer_steps_gets_the_certified_one_from_the_node_t
             until("the keeper has given up the rest", lambda: keeper.held().sealed == (at(1),))
             rank.save(2, state(2))
             assert rank.steps() == (at(2, 3), at(1))
+
+
+def test_before_a_step_is_named_a_rank_that_moved_can_go_back_to_the_first_one(node: Callable[..., VaultNode]) -> None:
+    with lost(node, 3) as (new, (keeper,)):
+        order = order_of("new", generation=2, keeper=keeper.address, sources=(keeper.address,))
+        new.assign(order)
+        keeper.assign(order_of(keeper.node, node_rank=1, generation=2))
+        with new.rank(generation=2) as rank:
+            assert at(3) in rank.steps()
+            assert is_state(rank.restore(at(3)), 3)
+            rank.keep_only(at(3))
+            for step in (4, 5, 6):
+                rank.save(step, state(step))
+            until("the keeper has the newest", lambda: at(6, 2) in keeper.held().sealed)
+        new.assign(msgspec.structs.replace(order, generation=3))
+        with new.rank(generation=3) as rank:
+            # What the nodes that never moved have as their oldest, and keep until a certified step is named.
+            assert at(1) in rank.steps(at_most=2)
+            assert is_state(rank.restore(at(1)), 1)

@@ -2,7 +2,7 @@
 
 The ckpt coordinator names them, the same for all nodes, before they are made. It cannot know which steps the script
 saves, so it names the lowest number. Until it has named a certified one, the oldest stays: in the first generation that
-is the same step for all ranks, and the first to be certified.
+is the same step for all ranks, and the first to be certified. A rank that moves to another node has it on other nodes.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Pins(NamedTuple):
 
 def pins_of(order: BackupOrder) -> Pins:
     """Return the steps that a backup order pins in memory."""
-    certified = coming = complete = frozen = None
+    clean = coming = complete = frozen = None
     if order.certified_step is not None:
-        certified = StepMark(order.certified_generation, order.certified_step)
+        clean = StepMark(order.certified_generation, order.certified_step)
     if order.coming_step is not None:
         # The first step of a block is sent: of a block that has begun before the coming step it may be an earlier one.
         every = max(1, order.every) if order.keeper else 1
@@ -58,16 +58,23 @@ def pins_of(order: BackupOrder) -> Pins:
         complete = StepMark(order.complete_generation, order.complete_step)
     if order.frozen_step is not None:
         frozen = StepMark(order.frozen_generation, order.frozen_step)
-    return Pins(certified, coming, complete, frozen)
+    return Pins(clean, coming, complete, frozen)
 
 
 def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[SealedStep]:
     """Return those of the sealed steps that stay. `pins` None: none do."""
     if pins is None or not sealed:
         return frozenset()
-    certified = pins.certified.found_in(sealed) if pins.certified else min(sealed)
+    clean = pins.certified.found_in(sealed) if pins.certified else min(sealed)
     coming = pins.coming.found_in(sealed) if pins.coming else None
-    return frozenset(each for each in (certified, coming) if each is not None)
+    return frozenset(each for each in (clean, coming) if each is not None)
+
+
+def certified(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[SealedStep]:
+    """Return the step here that is named as certified, if there is one."""
+    mark = pins.certified if pins is not None else None
+    found = mark.found_in(sealed) if mark is not None else None
+    return frozenset() if found is None else frozenset({found})
 
 
 def floor(sealed: Collection[SealedStep], pins: Pins | None, cut: Cut | None) -> frozenset[SealedStep]:

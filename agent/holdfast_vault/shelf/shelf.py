@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -27,7 +27,7 @@ from holdfast.node.affinity import numa
 from holdfast.node.vault.messages import SealedStep
 from holdfast.node.vault.seals import Seal
 from holdfast_vault.cuts import Cut, is_news, survives
-from holdfast_vault.shelf.pins import Pins, floor, in_the_past_of, lacks_floor, named, pinned
+from holdfast_vault.shelf.pins import Pins, certified, floor, in_the_past_of, lacks_floor, named, pinned
 from holdfast_vault.shelf.segments import SealedContents, Segment
 from holdfast_vault.shelf.wanted_steps import KEPT_MIN, REFUSALS_MAX, needed, unwanted
 
@@ -259,10 +259,11 @@ class Shelf:
                 self._pins, self._refusals = pins, 0
                 self._order()
 
-    def past_of(self, kept: SealedStep | None) -> tuple[SealedStep, ...]:
-        """Return the pinned steps that a job which goes on from `kept` has behind it, here or elsewhere."""
+    def past_of(self, kept: SealedStep | None, elsewhere: Collection[SealedStep] = ()) -> tuple[SealedStep, ...]:
+        """Return the pinned steps that a job which goes on from `kept` has behind it, here or `elsewhere`."""
         with self._lock:
-            return in_the_past_of(kept, pinned(self._steps(), self._pins) | named(self._pins))
+            there = {*self._steps(), *(each for each in elsewhere if survives(each, self._cut))}
+            return in_the_past_of(kept, pinned(there, self._pins) | named(self._pins))
 
     def forget_sent(self) -> None:
         """Note that no other node keeps copies of these steps any more."""
@@ -389,9 +390,7 @@ class Shelf:
         return floor(self._steps(), self._pins, self._cut)
 
     def _certified(self) -> frozenset[SealedStep]:
-        mark = self._pins.certified if self._pins is not None else None
-        found = mark.found_in(self._steps()) if mark is not None else None
-        return frozenset() if found is None else frozenset({found})
+        return certified(self._steps(), self._pins)
 
     def _steps(self) -> list[SealedStep]:
         return sorted((sealed for each in self._segments if (sealed := each.sealed)), reverse=True)

@@ -61,6 +61,11 @@ class Fetcher:
             threading.Thread(target=self._prefetch, args=(name, newest, generation), daemon=True).start()
         return sorted({*holders, *here}, reverse=True)
 
+    def elsewhere(self, name: ShardName) -> tuple[SealedStep, ...]:
+        """Return a rank's steps that the last search found on other nodes; () if there was none for this job."""
+        found = self._found
+        return tuple(found[1].holders(name)) if found is not None and found[0].job == job_of(name) else ()
+
     def fetch(self, name: ShardName, sealed: SealedStep, generation: int) -> None:
         """Bring this shard to its shelf, for a rank of this generation. Raises NotFetched: it cannot be had."""
         self._fetches.do((name, sealed), partial(self._fetch, name, sealed, generation))
