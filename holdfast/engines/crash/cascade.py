@@ -70,12 +70,16 @@ def find_first_failure(
     vague = [one for one in everything if one.hand == "vague" and not _is_echo(one, found)]
     if ends:
         return _of_first_hand(ends, everything, vague, observed_first, only_own_end)
-    hints = [one for one in everything if one.hand == "hint" and one.rule.symptom is not Symptom.UNKNOWN]
+    hints = [
+        one
+        for one in everything
+        if one.hand == "hint" and one.rule.symptom is not Symptom.UNKNOWN and not one.has_passed
+    ]
     if vague:
         return _of_vague(vague, hints, cascade, observed_first)
     if cascade:
         return _of_cascade(cascade, hints, ranks)
-    alone = [hint for hint in hints if hint.rule.alone and not hint.has_passed]
+    alone = [hint for hint in hints if hint.rule.alone]
     return _of_hint(alone[-1]) if alone else None
 
 

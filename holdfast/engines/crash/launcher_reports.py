@@ -26,6 +26,8 @@ _SRUN_TASK = re.compile(
     r"(Segmentation fault|Bus error|Aborted|Killed|Terminated|Illegal instruction|"
     r"Floating point exception|Exited with exit code (\d+))"
 )
+_STEP_ABORTED = re.compile(r"srun: Job step aborted\b")
+"""After this line srun itself kills the tasks that are left."""
 _TASKS_MAX = 65536
 _SIGNALLED = 128
 _SIGNALS_MAX = 64
@@ -38,6 +40,10 @@ _NEVER_OF_PARTNERS = (4, 7, 8, 9, 11)
 ENDED_BY_LAUNCHER = -15
 """Exit code of ranks that their launcher ended: after the first failure it sends SIGTERM to the others."""
 _MPIRUN = re.compile(r"process rank (\d+) with PID \S+ on\s+node \S+ exited on\s+signal (\d+)")
+_FIRST_PROCESS = re.compile(r"\bProcess name: (?:\[\[\d{1,9},\d{1,9}\],)?(\d{1,6})\]?$")
+_FIRST_CODE = re.compile(r"\bExit code: {1,8}(\d{1,3})$")
+"""Two lines in which mpirun and horovodrun name the first process that failed."""
+_FIRST_LINES = 2
 _WRAPPED = re.compile(r"noticed that process rank \d+ .{0,200}\bon$")
 """The first line of mpirun's report, which older versions wrap."""
 _PALS = re.compile(r"(?:^|[\w.-]{1,60}: )rank (\d{1,6}) (?:died from signal|exited with code) (\d{1,3})\b")
@@ -80,6 +86,8 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
     is_first = False
     at: float | None = None
     begun = ""
+    is_aborted = False
+    named: dict[str, LogLine] = {}
     for line in lines:
         text = f"{begun} {line.text}" if begun else line.text
         begun = line.text.rstrip() if _WRAPPED.search(line.text.rstrip()) else ""
@@ -98,7 +106,11 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
             found.append(RankEnd(rank=None, local_rank=int(match[2]), code=int(match[1]), line=line))
         elif (match := _SRUN_TASK.search(text)) and not has_agents:
             code = _SIGNALS.get(match[2], int(match[3] or 0))
+            if is_aborted and code == _KILLED:
+                code = ENDED_BY_LAUNCHER
             found += [RankEnd(rank=task, local_rank=None, code=code, line=line) for task in _tasks(match[1])]
+        elif _STEP_ABORTED.search(text):
+            is_aborted = True
         elif match := _COMMAND.search(text):
             # DeepSpeed names the last rank that it started, whichever failed.
             found.append(RankEnd(rank=None, local_rank=None, code=int(match[1]), line=line))
@@ -111,7 +123,20 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=code, line=line))
         elif match := _PADDLE.match(text):
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
+        elif _FIRST_PROCESS.search(text) or _FIRST_CODE.search(text):
+            named["rank" if _FIRST_PROCESS.search(text) else "code"] = line
+            if len(named) == 2 and not has_agents:
+                found += _first_process(named["rank"], named["code"])
+                named = {}
     return found
+
+
+def _first_process(rank: LogLine, code: LogLine) -> list[RankEnd]:
+    """Return the end of the process that a launcher names as the first in these two lines, if they belong together."""
+    of_rank, of_code = _FIRST_PROCESS.search(rank.text), _FIRST_CODE.search(code.text)
+    if of_rank is None or of_code is None or abs(rank.number - code.number) > _FIRST_LINES:
+        return []
+    return [RankEnd(rank=int(of_rank[1]), local_rank=None, code=int(of_code[1]), line=rank, is_first=True)]
 
 
 def signal_of_first(text: str) -> int | None:
