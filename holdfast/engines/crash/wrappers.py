@@ -13,6 +13,9 @@ _FLUENTD = r"(?:\d{4}-\d\d-\d\d [\d:.]{8,18} [+-]\d{4} [\w.-]{1,80}: )?"
 _RECORD = re.compile(
     rf'^\s*{_FLUENTD}\{{.{{0,400}}?"(?:log|message|msg|textPayload)" ?: ?"((?:[^"\\]|\\.)*)', re.DOTALL
 )
+_PIPED = re.compile(r'^\s*\{.{0,400}?"(?:data|line|text|output)" ?: ?"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_OF_A_PIPE = re.compile(r'"(?:pipe|stream|source|fd)" ?: ?"std(?:out|err)"')
+"""A record of what a program wrote: its key may be that of a sample as well, but no sample names the pipe."""
 _OF_A_LOG = re.compile(r'"(?:time|timestamp|@timestamp|ts|stream|level|severity|levelname)" ?: ?["\d]')
 """Keys that log records have; samples of a data set have others."""
 _ESCAPES = {"\\n": "\n", "\\r": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\", "\\/": "/"}
@@ -30,6 +33,8 @@ def unwrapped(text: str) -> list[str]:
     are escaped or lost."""
     is_record = text.lstrip()[:1] == "{" or ": {" in text[36:120]
     if is_record and _OF_A_LOG.search(text) and (record := _RECORD.match(text)):
+        return _lines(record[1])
+    if is_record and _OF_A_PIPE.search(text) and (record := _PIPED.match(text)):
         return _lines(record[1])
     if _ESCAPED in text:
         return _lines(text)
