@@ -48,6 +48,8 @@ _WRAPPED = re.compile(r"noticed that process rank \d+ .{0,200}\bon$")
 """The first line of mpirun's report, which older versions wrap."""
 _PALS = re.compile(r"(?:^|[\w.-]{1,60}: )rank (\d{1,6}) (?:died from signal|exited with code) (\d{1,3})\b")
 _PADDLE = re.compile(r"^Container rank (\d{1,6}) status failed cmd .{0,4000}\] code (-?\d{1,3}) log ")
+_PADDLE_ABORT = re.compile(r"the trainer process with rank=\[(\d{1,6})\] was aborted")
+"""A trainer that failed in whatever way; only the one that Paddle names alone was the first."""
 _SIGNALS = {
     "Segmentation fault": -11,
     "Bus error": -7,
@@ -123,6 +125,8 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=code, line=line))
         elif match := _PADDLE.match(text):
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
+        elif match := _PADDLE_ABORT.search(text):
+            found.append(RankEnd(rank=int(match[1]), local_rank=None, code=1, line=line, is_first=True))
         elif _FIRST_PROCESS.search(text) or _FIRST_CODE.search(text):
             named["rank" if _FIRST_PROCESS.search(text) else "code"] = line
             if len(named) == 2 and not has_agents:

@@ -39,8 +39,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Exception types that match alone or, with patterns, are required in addition."""
     unless: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
-    """Regular expressions for later lines of the same log which show that the fault passed: then it no longer counts
-    alone."""
+    """Regular expressions for later lines of the same log which show that the fault passed: then a hint explains
+    nothing."""
     where: Literal["any", "line", "exception", "code"] = "any"
     """`code`: matches no line; the code names it for an exit code or a circumstance."""
     levels: Literal["loud", "nccl", "any"] = "loud"
