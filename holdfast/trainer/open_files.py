@@ -21,6 +21,14 @@ WRITTEN_AFTER_FAILURE_S = 5.0
 _OPEN: type = next(one for one in io.IOBase.__mro__ if one.__module__ == "_io")
 """The class of all files: its check asks no object for its class, which proxies answer by importing or computing."""
 _BUFFERS = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
+_frozen = 0
+"""Number of objects that the collector did not look at when the script began: those of the zygote."""
+
+
+def note_frozen() -> None:
+    """Note what is frozen before the script begins: none of it is a file of the script."""
+    global _frozen
+    _frozen = gc.get_freeze_count()
 
 
 def write_open_files(within_s: float = WRITTEN_WITHIN_S) -> None:
@@ -36,6 +44,9 @@ def write_open_files(within_s: float = WRITTEN_WITHIN_S) -> None:
 
 
 def _write() -> None:
+    if gc.get_freeze_count() > _frozen:
+        # The script has frozen its own objects, as is advised before a fork: they are in no list meanwhile.
+        gc.unfreeze()
     objects = gc.get_objects()
     # A restart waits for this: each type is looked at once, not each object.
     files = {kind for kind in set(map(type, objects)) if issubclass(kind, _OPEN)}

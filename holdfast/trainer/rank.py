@@ -35,7 +35,7 @@ from holdfast.trainer import replay_run
 from holdfast.trainer.ahead import device_used
 from holdfast.trainer.hooks import install_hooks
 from holdfast.trainer.hooks.ring_writer import RingWriter
-from holdfast.trainer.open_files import WRITTEN_AFTER_FAILURE_S, WRITTEN_WITHIN_S, write_open_files
+from holdfast.trainer.open_files import WRITTEN_AFTER_FAILURE_S, WRITTEN_WITHIN_S, note_frozen, write_open_files
 from holdfast.trainer.phases import bind, binding
 from holdfast.trainer.steps import log_lines
 
@@ -78,6 +78,7 @@ def run(script: str, args: Sequence[str], *, is_module: bool) -> NoReturn:
     faulthandler.enable()
     _lead_into_version()
     install_hooks.keep_checkpoints()
+    note_frozen()
     code = _execute(script, args, is_module)
     if code == 0 and binding.recorder is not None:
         binding.recorder.ended()

@@ -123,6 +123,7 @@ libc.fputs(b"of C", ctypes.c_void_p(libc.fopen(b"c.txt", b"w")))
 """
 ENDS = {
     "files left open": LEFT_OPEN,
+    "files left open and frozen": f"{LEFT_OPEN}import gc\ngc.freeze()\n",
     "a hook that fails": "import sys\nsys.excepthook = lambda *_: 1 / 0\nraise ValueError('of the script')",
     "a hook that ends it": "import sys\nsys.excepthook = lambda *_: sys.exit(7)\nraise ValueError",
     "a message that cannot be printed": "import sys\nsys.stderr = None\nsys.exit('no data')",
