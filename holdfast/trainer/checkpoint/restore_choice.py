@@ -8,6 +8,7 @@ import torch
 
 from holdfast.trainer.checkpoint import environment
 from holdfast.trainer.checkpoint.agreement import RankGroup
+from holdfast.trainer.checkpoint.environment import Scratch
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint, Superseded
 from holdfast.trainer.checkpoint.layout.manifest import CheckpointManifest, decode_manifest, encode_manifest
 from holdfast.trainer.checkpoint.storage.directory import Storage, newest_first
@@ -76,11 +77,14 @@ class RestoreChoice:
         candidates = newest_first(published, at_most)
         # A target of 0 asks for a new beginning, and None for whatever is newest.
         if at_most and not candidates and not any_in_memory and (newer_in_memory or self._has_newer(published)):
-            raise CheckpointError(
-                f"no checkpoint of step {at_most} or before it is left, and newer ones are not to be restored; "
-                "starting from scratch unasked would throw the run away. Set HOLDFAST_RESTORE_STEP to a newer one that "
-                "you trust (one that was set aside is renamed without .rolled-back first), or to 0 to start afresh"
-            )
+            gone = f"no checkpoint of step {at_most} or before it is left, and newer ones are not to be restored"
+            if environment.scratch() is not Scratch.ALLOWED:
+                raise CheckpointError(
+                    f"{gone}; starting from scratch unasked would throw the run away. Set HOLDFAST_RESTORE_STEP to a "
+                    "newer one that you trust (one that was set aside is renamed without .rolled-back first), or to 0 "
+                    "to start afresh; a job that is submitted with --allow-scratch does so by itself"
+                )
+            log.warning("%s: starting from scratch, as the job's owner allows", gone)
         for step in sorted(set(published) - set(candidates)):
             log.warning("checkpoint of step %d is newer than the rollback's target %s, set aside", step, at_most)
             self._storage.set_aside(step, "rolled-back")

@@ -250,6 +250,20 @@ def test_a_run_that_has_only_newer_checkpoints_than_it_may_restore_is_not_begun_
     assert state == {"x": 0}
 
 
+def test_a_run_whose_owner_allows_it_begins_anew_where_only_newer_checkpoints_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save(30, {"x": 30})
+    monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "25")
+    with pytest.raises(CheckpointError, match="--allow-scratch"):
+        checkpointer.restore({"x": 0})
+    monkeypatch.setenv("HOLDFAST_SCRATCH", "allow")
+    assert checkpointer.restore({"x": 0}) == 0
+    assert "no checkpoint of step 25 or before it is left" in caplog.text
+    assert names(tmp_path) == ["step-00000030.rolled-back"]
+
+
 def test_steps_that_the_script_does_not_number_are_counted_from_the_restored_one(tmp_path: Path) -> None:
     checkpointer, ledger = Checkpointer(tmp_path), LedgerWriter(tmp_path / "ledger", rank=0, generation=1)
     phases.bind(ledger)
