@@ -65,6 +65,30 @@ def test_a_job_whose_loss_is_nan_goes_on_from_before_and_ends_with_the_undisturb
     assert parting["response_instead"] == "reattempt" and parting["cost"]["recorded_s"] > 0
 
 
+def test_a_job_whose_loss_is_nan_before_a_certified_step_is_named_goes_back_to_its_first_one(
+    holdfast: Cluster, tmp_path: Path
+) -> None:
+    poison = tmp_path / "poison"
+    job = holdfast.run(*KEEP, "--poison", poison, "--fault-rank", "3")
+    holdfast.until("some are clean", lambda: any(it["step"] >= 1 for it in holdfast.events(job, "steps_certified")))
+    # Orders name a step some seconds ahead, and it is certified ten steps later.
+    assert not holdfast.query("select from ckpt.plans where key = $1 and held_step is not null", job.name)
+    poison.touch()
+    job.until("it goes on", lambda: job.generation() == 3)
+    incident = holdfast.until("the incident is over", lambda: [it for it in holdfast.incidents(job) if it["closed_at"]])
+
+    (finding, *_) = holdfast.events(job, "bad_number")
+    (went_on_with,) = {
+        next(note.step for note in job.trained(rank) if note.generation == 3) for rank in range(job.world_size)
+    }
+    assert 1 <= went_on_with - 1 <= finding["certified"] < finding["step"]
+    assert incident[0]["outcome"] == "recovered"
+    (closed,) = holdfast.until("that is recorded", lambda: holdfast.events(job, "incident_closed"))
+    assert f"the job went on at step {went_on_with}" in closed["reason"]
+    job.finish()
+    check_record(holdfast, job)
+
+
 @pytest.mark.long
 def test_of_a_loss_that_is_reduced_over_all_ranks_the_node_is_found_that_made_it_bad_and_no_other_one_leaves(
     holdfast: Cluster, tmp_path: Path
