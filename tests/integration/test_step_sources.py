@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from holdfast.node.ledger.ledger_layout import LedgerSnapshot, Source
 from holdfast.node.ledger.ledger_reader import LedgerReader
@@ -179,6 +180,67 @@ def test_a_loop_of_its_own(tmp_path: Path, optimizer: str, restores: str, source
     assert (second.source, second.is_start_known) == (source, is_known)
     if is_known:
         assert (second.first, second.step) == ((resumed + 1, STEPS - resumed - 1) if by_log else (resumed, STEPS - 1))
+
+
+WITHOUT_A_COUNT = """
+import io, pathlib, pickle, shutil, sys
+import torch, torch.distributed.checkpoint as dcp
+{truth}
+here, way = pathlib.Path(sys.argv[1]), sys.argv[2]
+place, done = here / "ckpt", 0
+torch.manual_seed(0)
+model = torch.nn.Embedding(1000, 4) if way == "few rows" else torch.nn.Linear(4, 4)
+if way == "began with more":
+    model.load_state_dict(torch.load(here / "pretrained.pt")["model"])
+if place.exists():
+    saved = {{"model": model.state_dict(), "step": 0, "done": 0}}
+    if way in ("few rows", "began with more"):
+        saved = pickle.loads(place.read_bytes())
+    elif way == "folder":
+        dcp.load(saved, checkpoint_id=str(place))
+    else:
+        saved = torch.load(io.BytesIO(place.read_bytes()) if way == "stream" else place)
+    model.load_state_dict(saved["model"])
+    done = saved["done"]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+begin(done)
+while done < {steps}:
+    given = torch.tensor([3, 5 + done]) if way == "few rows" else torch.ones(2, 4)
+    model(given).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    done += 1
+    if done % 10 == 0:
+        # Batches, of which three are one step.
+        state = {{"model": model.state_dict(), "step": 3 * done, "done": done}}
+        if way in ("few rows", "began with more"):
+            place.write_bytes(pickle.dumps(state))
+        elif way == "folder":
+            dcp.save(state, checkpoint_id=str(place))
+        elif way == "stream":
+            torch.save(state, stream := io.BytesIO())
+            place.write_bytes(stream.getvalue())
+        else:
+            torch.save(state, here / "last")
+            shutil.copy(here / "last", place)
+    step(done)
+"""
+
+
+@pytest.mark.parametrize("way", ["copied", "stream", "folder", "few rows", "began with more"])
+def test_a_number_that_counts_something_else_is_not_taken_for_the_step(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimizer keeps no count, and the file that is loaded is not the one that was saved."""
+    monkeypatch.setenv("HOLDFAST_JOB_DIR", str(tmp_path / "job"))
+    if way == "began with more":
+        torch.save({"model": torch.nn.Linear(4, 4).state_dict(), "step": 1000}, tmp_path / "pretrained.pt")
+        os.utime(tmp_path / "pretrained.pt", (1.0, 1.0))
+    run(tmp_path, WITHOUT_A_COUNT, 1, way, is_forked=True)
+    second, _ = run(tmp_path, WITHOUT_A_COUNT, 2, way, is_forked=True)
+    assert truth(tmp_path) == (KILLED_AT, 10)
+    is_known = way in ("copied", "stream", "folder")
+    assert (second.is_start_known, second.first) == (is_known, 10 if is_known else 0)
 
 
 @pytest.mark.parametrize(

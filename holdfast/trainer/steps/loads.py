@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
-from holdfast.trainer.steps.saves import saved_at
-from holdfast.trainer.steps.step_start import path_of
+from holdfast.trainer.steps.saves import patch_dcp_save, saved_at, saved_with
+from holdfast.trainer.steps.step_start import number_in, path_of
 
 LOADED_STATE = "_holdfast_loaded_state"
 """Attribute of an Accelerator that has loaded a folder: the step by the folder's name, None if it has none."""
@@ -27,7 +27,8 @@ def patch_torch_load(torch: ModuleType) -> None:
 
 
 def patch_dcp(package: ModuleType) -> None:
-    """Hook `dcp.load`, which fills the state that it is given."""
+    """Hook `dcp.load`, which fills the state that it is given, and what saves."""
+    patch_dcp_save(package)
     original = package.load
 
     @functools.wraps(original)
@@ -77,8 +78,10 @@ def _noting(original: Callable[..., Any], place: str, at: int = 0) -> Callable[.
 def _note(value: object, place: object) -> None:
     # What is loaded while it trains shows no start.
     if binding.ledger is not None and not binding.is_begun:
-        path = path_of(place)
-        binding.start.note_loaded(value, place, None if path is None else saved_at(path))
+        path, number = path_of(place), number_in(value)
+        saved = None if path is None else saved_at(path)
+        copies = saved_with(number) if saved is None and number is not None else ()
+        binding.start.note_loaded(value, place, saved, copies)
 
 
 @harmless

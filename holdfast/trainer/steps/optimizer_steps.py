@@ -13,7 +13,10 @@ from holdfast.trainer.steps.counted_optimizer import CountedOptimizer
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, is_marked, mark
 from holdfast.trainer.steps.step_start import count_of
-from holdfast.trainer.steps.weights import are_the_first, weights_of
+from holdfast.trainer.steps.weights import are_the_first, show_nothing, weights_of
+
+MOVED_BY_STEPS = 10
+"""Number of steps after which the weights are others than the first: a rate that warms up may begin at 0."""
 
 
 class State(NamedTuple):
@@ -93,6 +96,8 @@ def _on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     binding.settle()
     for moment in moments:
         ledger.complete_step(at_ns=moment)
+    if ledger.steps_done == MOVED_BY_STEPS:
+        _compare_weights(optimizer)
     if taken.has_changed:
         _note_change(optimizer)
         _watch_loads(optimizer)
@@ -132,6 +137,13 @@ def _note_start(optimizer: Any) -> None:
     if _Now.weights is not None:
         binding.start.note_weights(_Now.weights, are_the_first(_Now.weights))
     binding.start.note_optimizer(optimizer)
+
+
+@harmless
+def _compare_weights(optimizer: Any) -> None:
+    """See whether training has changed the weights, as the digest shows them."""
+    if _Now.weights is not None and weights_of(optimizer) == _Now.weights:
+        show_nothing(_Now.weights)
 
 
 @harmless

@@ -11,7 +11,7 @@ optimizer that counts from 0, began at 0. In all other cases nothing shows from 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ LATE_STEPS_MAX = 10
 OPTIMIZER_STATE = "the optimizer's restored state"
 SAVED = "the save"
 """Stands for a number that was noted when a file was saved."""
+NOT_THE_FIRST_WEIGHTS = "its weights are not those of the first step"
 BEGINS_AGAIN = "its optimizers begin again while it trains"
 
 
@@ -86,23 +87,27 @@ class StepStart:
         self._has_first_weights: bool | None = None
         self._begins_again = False
 
-    def note_loaded(self, value: object, place: object, saved: Saved | None = None) -> None:
+    def note_loaded(
+        self, value: object, place: object, saved: Saved | None = None, copies: Sequence[Saved] = ()
+    ) -> None:
         """Note what the script has loaded, and the file or directory that it was in.
 
-        `saved`: what was noted when the job saved that.
+        `saved`: what was noted when the job saved that. `copies`: if that is not known, what was noted of saves that
+        had the same number in them.
         """
         # The first step may be none: torch makes one without gradients to give an optimizer its state, before a load.
         self._weights = self._has_first_weights = None
         is_of_job, file = _is_of_job(place), _name_of(place)
         found = number_in(value)
-        if saved is not None:
-            found = _agreed(found, saved.done)
-            self._saved.append((saved, file))
-        if found is not None:
-            name, number = found
+        saves = copies if saved is None else (saved,)
+        self._saved += [(one, file) for one in saves]
+        numbers = [(_agreed(found, one.done), one.weights) for one in saves]
+        if found is not None and not saves:
+            numbers = [(found, None)]
+        for (name, number), weights in numbers:
             name = f"{name} {'of' if name == SAVED else 'in'} {file}"
-            self._numbers.append(_Number(number, name, is_of_job, None if saved is None else saved.weights))
-        elif is_of_job:
+            self._numbers.append(_Number(number, name, is_of_job, weights))
+        if not numbers and is_of_job:
             self._unnumbered = file
 
     def note_optimizer(self, optimizer: Any) -> None:
@@ -143,6 +148,9 @@ class StepStart:
                 return _unknown("its files are of different steps")
         # An optimizer that begins at 0 beside an older file: these are weights to begin with, not the job's progress.
         numbers = of_job or (self._numbers if self._own_count is None else [])
+        if numbers and not of_job and generation() > 1 and self._has_first_weights is False:
+            # An older file is what the job has begun with, and it goes on from something else.
+            return _unknown(NOT_THE_FIRST_WEIGHTS)
         if numbers:
             return Start(numbers[-1].done, Source.RESTORED, numbers[-1].name)
         # What the first generation has written itself, before its first step, is no step of the job.
@@ -175,7 +183,7 @@ class StepStart:
             return _unknown(f"no step in {self._unnumbered}")
         # There are more ways to restore than are hooked.
         if self._has_first_weights is not None:
-            return _unknown("its weights are not those of the first step")
+            return _unknown(NOT_THE_FIRST_WEIGHTS)
         return Start(0, Source.OPTIMIZER) if self.is_counted else _unknown("the optimizer keeps no count")
 
 

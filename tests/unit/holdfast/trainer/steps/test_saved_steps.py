@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,8 @@ import torch
 from holdfast.node.ledger.ledger_layout import Source
 from holdfast.trainer.steps import saves
 from holdfast.trainer.steps.notes import FOLDER
-from holdfast.trainer.steps.step_start import GENERATION_VARIABLE, Saved, StepStart
+from holdfast.trainer.steps.optimizer_steps import State
+from holdfast.trainer.steps.step_start import GENERATION_VARIABLE, Saved, StepStart, number_in
 
 SNAPSHOT = {"epoch": 2, "weights": torch.ones(3)}
 
@@ -110,3 +113,49 @@ def test_training_goes_on_while_a_thread_saves(hooked: Any, tmp_path: Path, monk
     monkeypatch.setattr(saves.binding, "steps_completed", lambda: next(counted))
     hooked.save(SNAPSHOT, tmp_path / "snapshot.pt")
     assert saves.saved_at(tmp_path / "snapshot.pt") == Saved(60)
+
+
+def test_a_copy_is_known_by_the_number_in_it(hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is what was moved to another file system, or saved to a stream. `step` counts something else here."""
+    last, copy, stream = tmp_path / "last.pt", tmp_path / "best.pt", io.BytesIO()
+    for place, number, done in ((last, 128, 60), (last, 7, 65), (stream, 9, 70)):
+        monkeypatch.setattr(saves.binding, "steps_completed", lambda done=done: done)
+        hooked.save({"step": number}, place)
+        copy.write_bytes(last.read_bytes() if place is last else stream.getvalue())
+        assert saves.saved_at(copy) is None
+        assert loaded({"step": number}, copy).decide() == (done, Source.RESTORED, "the save of best.pt", True)
+    assert loaded({"step": 1000}, copy).decide().done == 1000, "no such number was saved"
+
+
+def test_saves_of_the_same_number_are_told_apart_by_their_weights(
+    hooked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number is that of a step in its epoch."""
+    for done, weights in ((5, "a"), (25, "b")):
+        monkeypatch.setattr(saves.binding, "steps_completed", lambda done=done: done)
+        monkeypatch.setattr(saves.optimizer_steps, "state", lambda weights=weights: State(None, weights))
+        hooked.save({"step": 5}, io.BytesIO())
+    start = loaded({"step": 5}, tmp_path / "snapshot.pt")
+    assert not start.decide().is_known
+    start.note_weights("b", are_the_first=False)
+    assert start.decide()[:2] == (25, Source.RESTORED)
+
+
+def test_a_distributed_checkpoint_is_known_by_the_number_in_it(hooked: Any, tmp_path: Path) -> None:
+    state = {"batches": torch.ones(3), "step": 240}
+    for name in ("save", "async_save"):
+        package: Any = SimpleNamespace(save=lambda *_, **__: 1, async_save=lambda *_, **__: 2)
+        saves.patch_dcp_save(package)
+        assert getattr(package, name)(state, checkpoint_id=tmp_path) in (1, 2)
+        assert saves.saved_with(("step", 240)) == [Saved(60)]
+        assert loaded(state, tmp_path).decide().done == 60
+        shutil.rmtree(tmp_path / "job")
+
+
+def loaded(state: dict[str, Any], place: Path) -> StepStart:
+    """Return what is known once the script has loaded this."""
+    start = StepStart()
+    number = number_in(state)
+    assert number is not None
+    start.note_loaded(state, place, saves.saved_at(place), saves.saved_with(number))
+    return start

@@ -87,6 +87,17 @@ def test_weights_that_are_older_than_the_job_are_none_of_its_checkpoints(tmp_pat
     assert start.decide() == (0, Source.OPTIMIZER, "", True)
 
 
+def test_an_older_number_does_not_count_if_the_job_goes_on_from_other_weights(tmp_path: Path, submitted: float) -> None:
+    """Each start loads what the job began with, and then, in a way that is not hooked, its progress."""
+    start = StepStart()
+    start.note_loaded(*written(tmp_path / "pretrained.pt", {"global_step": 500_000}, submitted - MINUTE_S))
+    start.note_optimizer(trained(torch.optim.SGD, 1))
+    start.note_weights("digest", are_the_first=True)
+    assert start.decide() == (500_000, Source.RESTORED, "global_step in pretrained.pt", True)
+    start.note_weights("another", are_the_first=False)
+    assert not start.decide().is_known
+
+
 def test_a_restart_whose_optimizer_keeps_no_count_may_have_restored_anything(
     submitted: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
