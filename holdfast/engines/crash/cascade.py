@@ -31,6 +31,9 @@ _RELATED = (
     frozenset({Symptom.DISK_FAULT, Symptom.FILESYSTEM_MOUNT, Symptom.INSUFFICIENT_DISK_SPACE}),
 )
 
+_OF_THE_SCHEDULER = frozenset({Symptom.TIME_LIMIT, Symptom.PREEMPTED})
+"""Ends that the scheduler gave the whole job: whichever rank it killed was not first."""
+
 _BEHIND_MAX = 8
 """Maximum distance of ranks in one group; numbers farther apart belong to different groups."""
 
@@ -126,6 +129,8 @@ def _of_first_hand(
     killed = {
         one.rank for one in vague if one.rank is not None and one.rule.symptom is Symptom.KILLED and not one.local
     }
+    if chosen.rule.symptom in _OF_THE_SCHEDULER:
+        killed = set()
     if rank is None and local is None and chosen.rank is None and len(killed) == 1:
         rank = next(iter(killed))
         why = "the one rank that was killed"

@@ -24,7 +24,7 @@ _COMPOSER = re.compile(r"(?:Global r|R)ank (\d+) (?:\(PID \d+\) )?(?:crashed|exi
 _SRUN_TASK = re.compile(
     r"srun: error: \S+: tasks? ([\d,-]{1,400}): "
     r"(Segmentation fault|Bus error|Aborted|Killed|Terminated|Illegal instruction|"
-    r"Floating point exception|Exited with exit code (\d+))"
+    r"Floating point exception|Out Of Memory|Exited with exit code (\d+))"
 )
 _STEP_ABORTED = re.compile(r"srun: Job step aborted\b")
 """After this line srun itself kills the tasks that are left."""
@@ -55,6 +55,7 @@ _SIGNALS = {
     "Bus error": -7,
     "Aborted": -6,
     "Killed": -9,
+    "Out Of Memory": -9,
     "Terminated": -15,
     "Illegal instruction": -4,
     "Floating point exception": -8,
