@@ -219,6 +219,9 @@ def kept(
             job.forward()
             if not behind:
                 job.update()
+            if mutant is Mutant.NO_GATE and late_copies:
+                # It waits for no copy, however busy the machine is.
+                torch.accelerator.current_stream().synchronize()
             late.close()
             if step > 1:
                 _read_back(step - 1, truth, copies, reader, result)
@@ -241,6 +244,12 @@ def kept(
                 del state
                 if disturb is not None:
                     disturb(job, step)
+                    if late_copies and step > 1:
+                        # What is queued so far comes before the gate.
+                        training.synchronize()
+                if mutant is Mutant.NO_WAIT_FOR_TRAINING and behind and step > 1:
+                    assert copies._stream is not None
+                    copies._stream.synchronize()
         late.close()
         _read_back(steps, truth, copies, reader, result)
         result.skipped.extend(range(copies.skipped))

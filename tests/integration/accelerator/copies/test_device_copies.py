@@ -66,30 +66,29 @@ def test_copies_go_by_the_ring_until_the_vault_has_settled_its_memory(
     assert result.sealed == list(range(1, result.direct[-1] + 1)) and not result.torn
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mutant", [it for it in Mutant if it in SHOWING], ids=lambda mutant: mutant.name.lower())
 def test_a_wait_that_is_left_out_tears_steps_which_are_whole_with_it(
-    accelerators: Accelerators, directory: Path, mutant: Mutant
+    accelerators: Accelerators, directory: Path, mutant: Mutant, seed: int
 ) -> None:
-    for seed in SEEDS:
-        whole = accelerators.call(SHOWING[mutant], directory, seed=seed)
-        assert not whole.torn and len(whole.sealed) == STEPS
-        torn = accelerators.call(SHOWING[mutant], directory, seed=seed, mutant=mutant)
-        assert torn.torn, torn
+    whole = accelerators.call(SHOWING[mutant], directory, seed=seed)
+    assert not whole.torn and len(whole.sealed) == STEPS
+    torn = accelerators.call(SHOWING[mutant], directory, seed=seed, mutant=mutant)
+    assert torn.torn, torn
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("is_ring", [False, True], ids=["direct", "ring"])
 def test_bytes_that_come_are_reported_or_are_let_go_in_a_wrong_order_tear_steps(
-    accelerators: Accelerators, directory: Path, is_ring: bool
+    accelerators: Accelerators, directory: Path, is_ring: bool, seed: int
 ) -> None:
     """The vault hashes chunks behind the copies, so such a mutant breaks a seal, if it does not tear the step."""
-    for seed in SEEDS:
-        assert accelerators.call(kept_chunks.kept, directory, is_ring=is_ring, seed=seed) == []
-        for mutant in kept_chunks.Mutant:
-            if (mutant in kept_chunks.OF_RING) == is_ring:
-                assert any(
-                    accelerators.call(kept_chunks.kept, directory, mutant, is_ring=is_ring, seed=seed)
-                    for _ in range(TRIES)
-                ), mutant
+    assert accelerators.call(kept_chunks.kept, directory, is_ring=is_ring, seed=seed) == []
+    for mutant in kept_chunks.Mutant:
+        if (mutant in kept_chunks.OF_RING) == is_ring:
+            assert any(
+                accelerators.call(kept_chunks.kept, directory, mutant, is_ring=is_ring, seed=seed) for _ in range(TRIES)
+            ), mutant
 
 
 # Without a wait for training the shadows are found wrong, too: from then on nothing is copied in this way any more.
