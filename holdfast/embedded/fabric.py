@@ -22,16 +22,10 @@ _SUBNETS = 512
 _NAMED = Path("/run/netns")
 _FILTERED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
-_SHOW = " && ".join(
-    (
-        "cd /sys/fs/cgroup",
-        "mount -t sysfs sysfs /sys",
-        "mount --no-canonicalize --rbind . /sys/fs/cgroup",
-        'cd "$OLDPWD"',
-        'exec "$@"',
-    )
-)
-"""Shows the devices of this network in /sys, and the control groups that lie below it: `ip netns exec` hides them."""
+_MOUNTS = ("cd /sys/fs/cgroup", "mount -t sysfs sysfs /sys", "mount --no-canonicalize --rbind . /sys/fs/cgroup")
+_SHOW = f'( {" && ".join(_MOUNTS)} ) && exec "$@"'
+"""Shows the devices of this network in /sys, and the control groups that lie below it: `ip netns exec` hides them. What
+is executed then has the variables that were given: `cd` would change some."""
 
 
 def choose(layout: ClusterLayout, before: Fabric | None) -> Fabric:

@@ -87,7 +87,7 @@ def agent_spec(configuration: Configuration, layout: ClusterLayout, info: Cluste
         flags += ("--address", info.fabric.address(node))
         users = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", variable_of("inspections.interfaces"))
         # Between the namespaces lies only this machine's bridge, and the nodes have no certificates.
-        network = dict.fromkeys(users, fabric.DEVICE) | {variable_of(f"network.{PLAIN_TEXT}"): "true"}
+        network |= dict.fromkeys(users, fabric.DEVICE) | {variable_of(f"network.{PLAIN_TEXT}"): "true"}
     return ChildSpec(
         name=node,
         argv=(*prefix, sys.executable, "-P", "-m", "holdfast_agent", *flags),
@@ -165,9 +165,7 @@ def cluster_plan(configuration: Configuration, *, for_one_run: bool = False) -> 
     """Return the processes of a cluster. One `for_one_run` is ready as soon as a job can begin."""
 
     def early(layout: ClusterLayout, info: ClusterInfo) -> list[ChildSpec]:
-        # Agents in networks of their own would all be declined.
-        needs_nursery = info.fabric is None and not _given_nursery()
-        return [nursery_spec(configuration, layout, for_one_run=for_one_run)] if needs_nursery else []
+        return [] if _given_nursery() else [nursery_spec(configuration, layout, for_one_run=for_one_run)]
 
     return ClusterPlan(
         migrate=_migrate,

@@ -12,11 +12,11 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 _FIRST_OWN_DESCRIPTOR = 3
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
 _UNBUFFERED = 2
 """`_IONBF` of stdio.h."""
 _HANDLED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
@@ -48,6 +48,14 @@ def fork_child(child: Callable[[int], NoReturn]) -> int:
     finally:
         # The child must never continue what its parent does.
         os._exit(EXIT_SETUP_FAILED)
+
+
+def enter_namespaces(descriptors: Iterable[int]) -> None:
+    """Enter the namespaces that the open files of `/proc/PID/ns` stand for. Raises OSError: a right is lacking."""
+    for descriptor in descriptors:
+        if _libc.setns(descriptor, 0) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 def take_streams(output: int, errors: int, keep: int | None = None) -> int:

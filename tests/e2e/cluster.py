@@ -297,7 +297,7 @@ def cluster(
     before: Callable[[Cluster], object] = lambda made: None,
 ) -> Iterator[Cluster]:
     """A cluster that is up; whatever happens, nothing of it stays behind. `before`: what is done before it is up."""
-    made = Cluster(directory, environment, prefix, has_own_nursery=has_own_nursery or namespaces)
+    made = Cluster(directory, environment, prefix, has_own_nursery=has_own_nursery)
     try:
         before(made)
         made.up(nodes, namespaces=namespaces)

@@ -22,7 +22,6 @@ READS = Path(__file__).parent / "jobs" / "reads.py"
 def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if reason := lacking(Requirement.LINKS) or lacking(Requirement.MOUNT):
         pytest.skip(reason)
-    # Each of them imports torch for itself.
     nodes = 4 if "HOLDFAST_LONG" in os.environ else 3
     with cluster(tmp_path_factory.mktemp("apart"), nodes, namespaces=True) as running:
         yield running

@@ -84,6 +84,7 @@ CASES: dict[str, Callable[[], object]] = {
     "ignored": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
     "blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2}),
     "long variable": lambda: os.environ.update(HOLDFAST_LONG_ONE="x" * 20_000),
+    "interface": lambda: os.environ.update(GLOO_SOCKET_IFNAME="eth0"),
     "network": lambda: unshare(CLONE_NEWNET),
     "mounts": lambda: unshare(CLONE_NEWNS),
     "host name": lambda: unshare(CLONE_NEWUTS),
@@ -97,10 +98,17 @@ async def ask(directory: Path) -> dict[str, object]:
         zygote = await nursery_link.ask(path, directory, "127.0.0.1", directory / "zygote.log")
     except (OSError, nursery_link.NoBirth) as error:
         return {"reason": str(error)}
+    place = Path(f"/proc/{zygote.pid}")
+    seen = {"namespaces": namespaces(place), "directory": os.readlink(place / "cwd")}
+    own = {"agents_namespaces": namespaces(Path("/proc/self")), "agents_directory": os.getcwd()}
     parent = int(Path(f"/proc/{zygote.pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(zygote.pid, signal.SIGKILL)
     await zygote.ended()
-    return {"pid": zygote.pid, "parent": parent, "mine": zygote.pid in own_children()}
+    return {"pid": zygote.pid, "parent": parent, "mine": zygote.pid in own_children(), **seen, **own}
+
+
+def namespaces(process: Path) -> list[str]:
+    return [os.readlink(process / "ns" / name) for name in ("mnt", "net")]
 
 
 def run(case: str, directory: Path) -> dict[str, object]:

@@ -19,8 +19,9 @@ from holdfast_agent.companions.environment import public_environment
 from holdfast_agent.zygote import inherited
 from holdfast_agent.zygote.birth import BirthReply, BirthRequest, Declined
 
-REPLY_WITHIN_S = 30.0
-"""Time for the nursery to import torch and fork; an import by the agent itself would take as long."""
+REPLY_WITHIN_S = 120.0
+"""Time for the nursery to import torch and fork. On a busy machine that takes a minute, and imports by all agents beside
+it would take a multiple of it."""
 
 LOOK_EVERY_S = 0.5
 """Interval at which the agent checks that the nursery, which does not reply yet, is not stopped."""

@@ -2,6 +2,7 @@
 
 A fork has the nursery's memory and whatever else a process inherits. It replaces a zygote that the agent starts itself
 only where both would have inherited the same; anything that differs is a reason to decline, not something to change.
+The agent's network and mounts are an exception: the fork enters them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-_HOLDFAST = b"HOLDFAST_"
+ENTERED = ("mnt", "net")
+"""Namespaces of the agent that a fork enters: nothing of them is read at import."""
+_READ_LATER = (b"HOLDFAST_", b"GLOO_SOCKET_IFNAME=", b"NCCL_SOCKET_IFNAME=")
+"""Beginnings of variables that nothing reads at import."""
 REASONS_SHOWN = 5
 
 
@@ -50,10 +54,13 @@ def decline(
 ) -> str | None:
     """Return why the nursery's fork cannot replace a process started by the agent; None if it can.
 
-    The first two map what a process inherits from its parent to its value. Variables of Holdfast itself are not
-    compared, because nothing reads them at import. Values are left out of the reason: a variable may be a secret.
+    The first two map what a process inherits from its parent to its value. Variables of Holdfast itself, and those of
+    the interfaces that collectives use, are not compared, because nothing reads them at import. Values are left out of
+    the reason: a variable may be a secret.
     """
-    inherited = [name for name in sorted({*nursery, *agent}) if nursery.get(name) != agent.get(name)]
+    entered = {f"namespace {name}" for name in ENTERED}
+    compared = sorted({*nursery, *agent} - entered)
+    inherited = [name for name in compared if nursery.get(name) != agent.get(name)]
     variables = {_name(entry) for entry in _compared(nursery_environment) ^ _compared(agent_environment)}
     names = inherited + [f"variable {name}" for name in sorted(variables)]
     if not names:
@@ -63,7 +70,7 @@ def decline(
 
 
 def _compared(environment: Iterable[bytes]) -> frozenset[bytes]:
-    return frozenset(entry for entry in environment if not entry.startswith(_HOLDFAST))
+    return frozenset(entry for entry in environment if not entry.startswith(_READ_LATER))
 
 
 def _name(entry: bytes) -> str:

@@ -24,12 +24,12 @@ import structlog
 from holdfast.code.loaded import LoadedCode
 from holdfast.daemon.logs import log_to_stderr
 from holdfast.daemon.ready import announce_ready
-from holdfast.node.forks import fork_child, take_streams
+from holdfast.node.forks import enter_namespaces, fork_child, take_streams
 from holdfast.node.frames import Frames, WireError, framed
 from holdfast.node.shown import show
 from holdfast_agent.zygote import __main__ as zygote_main
 from holdfast_agent.zygote import birth, inherited, preload
-from holdfast_agent.zygote.birth import BirthReply, BirthRequest, Born, Declined
+from holdfast_agent.zygote.birth import ENTERED, BirthReply, BirthRequest, Born, Declined
 
 REQUEST_WITHIN_S = 5.0
 """Time for one agent to send its request, while the others wait."""
@@ -103,6 +103,7 @@ class Nursery:
                 agent, _ = _peer(connection)
                 directory = os.open(f"/proc/{agent}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 received.append(directory)
+                received += _other_namespaces(agent)
                 pid = fork_child(lambda _: _become_zygote(request, received, began))
                 log.info("a zygote is born", pid=pid, state_dir=request.state_dir)
                 return Born(pid=pid), [os.pidfd_open(pid)]
@@ -163,6 +164,13 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+def _other_namespaces(agent: int) -> list[int]:
+    """Return the open files of the agent's namespaces that a fork has to enter."""
+    places = [(Path("/proc/self/ns", name), Path(f"/proc/{agent}/ns", name)) for name in ENTERED]
+    others = [theirs for own, theirs in places if os.readlink(own) != os.readlink(theirs)]
+    return [os.open(other, os.O_RDONLY | os.O_CLOEXEC) for other in others]
+
+
 def _shown_arguments(request: BirthRequest) -> list[str]:
     flags = ("--state-dir", request.state_dir, "--address", request.address)
     return [sys.executable, "-P", "-m", "holdfast_agent.zygote", *flags]
@@ -170,7 +178,13 @@ def _shown_arguments(request: BirthRequest) -> list[str]:
 
 def _become_zygote(request: BirthRequest, received: list[int], began: float) -> NoReturn:
     """Turn this fork into what `python -P -m holdfast_agent.zygote` would be."""
-    output, ready, agents_directory = received
+    output, ready, agents_directory, *namespaces = received
+    try:
+        enter_namespaces(namespaces)
+    except OSError as error:
+        # The agent starts its zygote itself then.
+        log.error("a zygote cannot enter its agent's namespaces", reason=str(error))
+        os._exit(EXIT_FAILED)
     os.fchdir(agents_directory)
     os.setsid()
     ready = take_streams(output, output, ready)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from holdfast_agent.zygote.birth import REASONS_SHOWN, decline
 
-INHERITED = {"namespace net": "net:[1]", "cgroup": "0::/", "Max open files": "1024 4096 files"}
+INHERITED = {
+    "namespace net": "net:[1]",
+    "namespace uts": "uts:[1]",
+    "cgroup": "0::/",
+    "Max open files": "1024 4096 files",
+}
 ENVIRONMENT = (b"PATH=/bin", b"OMP_NUM_THREADS=1", b"HOLDFAST_DIR=/a")
 
 
@@ -18,8 +23,13 @@ def test_variables_of_holdfast_are_not_compared() -> None:
 
 
 def test_what_is_inherited_must_be_the_same() -> None:
-    agent = INHERITED | {"namespace net": "net:[2]"}
-    assert decline(INHERITED, agent, ENVIRONMENT, ENVIRONMENT) == "the agent differs in namespace net"
+    agent = INHERITED | {"namespace uts": "uts:[2]"}
+    assert decline(INHERITED, agent, ENVIRONMENT, ENVIRONMENT) == "the agent differs in namespace uts"
+
+
+def test_what_the_fork_enters_or_is_read_later_may_differ() -> None:
+    agent = INHERITED | {"namespace net": "net:[2]", "namespace mnt": "mnt:[2]"}
+    assert decline(INHERITED, agent, ENVIRONMENT, (*ENVIRONMENT, b"GLOO_SOCKET_IFNAME=eth0")) is None
 
 
 def test_what_only_one_of_them_has_is_a_difference() -> None:
