@@ -4,10 +4,10 @@
     python bench/drills.py --quick    once each
     python bench/drills.py oom-kill lose-node
 
-Each drill is a row of `tests/e2e/drills.py`: a job of four ranks on two nodes, a third stands by; something is broken
-by `holdfast inject`. Drills of what all nodes share run on one cluster, those that strike one node on another, where
-nodes have networks of their own if this machine allows it. What cannot be made here, or is not noticed yet, is listed
-with the reason. A drill that fails is told, and the others go on.
+Each drill is a row of `tests/e2e/drills.py`: a job of two ranks, or four, on two nodes, a third stands by; something is
+broken by `holdfast inject`. Nodes have networks of their own if this machine allows it; what takes a cluster whose
+agents do not read the kernel's log has another one. What cannot be made here, or is not noticed yet, is listed with the
+reason. A drill that fails is told, and the others go on.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def figures_of(drill: Drill, came: list[Outcome], failure: str) -> dict[str, Any
     }
 
 
-def cluster_for_drills(*, apart: bool) -> AbstractContextManager[Cluster]:
-    if not apart:
+def cluster_for_drills(*, without_log: bool) -> AbstractContextManager[Cluster]:
+    if without_log:
         return drilled_cluster("drills", apart=False)
     return drilled_cluster("drills", ENVIRONMENT, lambda made: divide_gpus(made.layout, NODES))
 
@@ -108,9 +108,9 @@ def main() -> None:
 
     asked = [drill for drill in DRILLS if not args.faults or drill.fault in args.faults]
     rows = []
-    for apart in (False, True):
-        if drills := [drill for drill in asked if drill.is_of_own_nodes is apart]:
-            with cluster_for_drills(apart=apart) as running:
+    for without_log in (False, True):
+        if drills := [drill for drill in asked if drill.is_without_log is without_log]:
+            with cluster_for_drills(without_log=without_log) as running:
                 rows += [carried_out(running, drill, times) for drill in drills]
     load = machine.load()
 

@@ -27,6 +27,7 @@ OF_THEIR_OWN = (ACCELERATOR + "contexts/",)
 LONG = (
     "test_attempts.py",
     "test_bad_numbers.py",
+    "test_drills.py",
     "test_hangs.py",
     "test_kept_in_memory.py",
     "test_power_loss.py",

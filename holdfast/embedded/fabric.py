@@ -6,6 +6,7 @@ Such a link belongs to one node: it can be pulled, slowed down or cut off from a
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,8 +25,7 @@ _FILTERED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 _MOUNTS = ("cd /sys/fs/cgroup", "mount -t sysfs sysfs /sys", "mount --no-canonicalize --rbind . /sys/fs/cgroup")
 _SHOW = f'( {" && ".join(_MOUNTS)} ) && exec "$@"'
-"""Shows the devices of this network in /sys, and the control groups that lie below it: `ip netns exec` hides them. What
-is executed then has the variables that were given: `cd` would change some."""
+"""Shows the devices of this network in /sys, and the control groups that lie below it: `ip netns exec` hides them."""
 
 
 def choose(layout: ClusterLayout, before: Fabric | None) -> Fabric:
@@ -71,7 +71,9 @@ def add_node(fabric: Fabric, node: str) -> None:
 def inside(fabric: Fabric, node: str) -> tuple[str, ...]:
     """Return the prefix of a command line that runs it in the node's network and in a new mount namespace."""
     network = f"--net={_NAMED}/{fabric.namespace(node)}"
-    return ("nsenter", network, "unshare", "--mount", "--propagation=slave", "sh", "-c", _SHOW, "sh")
+    # The shell would export another one, and the nursery takes an agent only with the variables that it has itself.
+    unchanged = ("env", f"PWD={os.environ['PWD']}") if "PWD" in os.environ else ("env", "-u", "PWD")
+    return ("nsenter", network, "unshare", "--mount", "--propagation=slave", "sh", "-c", _SHOW, "sh", *unchanged)
 
 
 def remove(fabric: Fabric) -> None:

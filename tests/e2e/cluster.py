@@ -121,6 +121,7 @@ class Cluster:
         is_executed: bool = False,
     ) -> Job:
         """`holdfast run` in the background; `environment`: variables of the command besides the cluster's."""
+        name = name or f"job-{len(self.jobs)}"
         job = Job(
             ["run", "--dir", str(self.directory)],
             # Of our own jobs the version has no more than them: the repository around them changes while tests run.
@@ -131,9 +132,9 @@ class Cluster:
             ],
             script,
             [*map(str, arguments)],
-            scratch=self.directory / "scratch" / f"{len(self.jobs)}",
+            scratch=self.directory / "scratch" / name,
             shape=(nnodes, nproc),
-            name=name or f"job-{len(self.jobs)}",
+            name=name,
             environment=self._environment | (environment or {}),
             look=self.look,
             is_executed=is_executed,

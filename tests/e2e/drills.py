@@ -6,6 +6,7 @@ To add one: a row in `DRILLS`. `bench/drills.py` carries out the same rows and p
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +26,8 @@ STEPS_BEFORE = 15
 
 FOLD, GPT, PACED = JOBS / "fold.py", JOBS / "gpt.py", JOBS / "paced.py"
 GPT_SHAPE = ("--steps=100000", "--gate={scratch}/no-gate")
+PACE = ("--step-s", "0.1")
+"""Steps cost processor time, and drills run side by side."""
 NO_HURRY = ("--later-step-s", "0.3")
 """After a restart there is time to undo the fault, before it strikes a second time."""
 
@@ -37,11 +40,11 @@ class Drill(NamedTuple):
     is. `heals_by`: what has to be done for the job to come back: nothing, or that the fault is undone once it was
     noticed. `pending`: why this cannot work yet. `needs_gpus`: nodes are told which GPU is theirs (`divide_gpus`).
     `on_one_node`: it takes a network, or mounts, that no other node has. `is_repaired`: whoever had to go comes back by
-    a restart of its machine. `often`: it is quick, or nothing else tests it, so each run of the tests has it.
-    `steps_before`: how far the job is when it is struck. `row`: the row of Table 1 that it has to be given, by default
-    that of `symptom`. `root`: whose it is, as far as can be known; None for whatever it is.
-    `evicts`: the node that has to go, `first` or `last`; "" for none, None for whatever is done. `is_apart`: it
-    needs a cluster with the settings of `ENVIRONMENT`.
+    a restart of its machine. `steps_before`: how far the job is when it is struck. `row`: the row of Table 1 that it
+    has to be given, by default that of `symptom`. `root`: whose it is, as far as can be known; None for whatever it is.
+    `evicts`: the node that has to go, `first` or `last`; "" for none, None for whatever is done. `is_without_log`: it
+    takes a cluster whose agents do not read the kernel's log. `then`: what is done as well, once an inspection has
+    reported the first.
     """
 
     symptom: Symptom | None
@@ -55,12 +58,12 @@ class Drill(NamedTuple):
     needs_gpus: bool = False
     on_one_node: bool = False
     is_repaired: bool = False
-    often: bool = False
     steps_before: int = STEPS_BEFORE
     row: str | None = None
     root: Root | None = Root.UNKNOWN
     evicts: str | None = ""
-    is_apart: bool = False
+    is_without_log: bool = False
+    then: tuple[str, ...] = ()
 
     @property
     def wanted_row(self) -> str:
@@ -77,12 +80,14 @@ class Drill(NamedTuple):
         return " ".join([self.fault, *(option for option in options if "{" not in option)])
 
     @property
-    def is_of_own_nodes(self) -> bool:
-        """True if it takes a cluster whose nodes have networks, mounts and GPUs of their own, and read the kernel log.
+    def is_slow(self) -> bool:
+        """True if it takes long: the pace of its job is known before it is struck."""
+        return self.script == PACED
 
-        The others take one whose nodes have none: what they break is this machine's, such as an address of it.
-        """
-        return self.on_one_node or self.needs_gpus or self.is_apart
+    @property
+    def ranks_per_node(self) -> int:
+        """Return two where ranks of one node are compared with those of the other."""
+        return 2 if self.is_slow else 1
 
     def is_right(self, came: Outcome) -> bool:
         """Return True if the incident has the row and root that can be known, and the node at fault went."""
@@ -117,6 +122,7 @@ class Outcome(NamedTuple):
     root: str
     evicted: tuple[str, ...]
     """`first` or `last`, for the nodes that the job was struck on."""
+    injection: str = ""
 
 
 LOST: Any = {"root": Root.INFRASTRUCTURE, "evicts": "last"}
@@ -125,17 +131,17 @@ LOST: Any = {"root": Root.INFRASTRUCTURE, "evicts": "last"}
 AT_ITS_PACE: Any = {
     "script": PACED,
     "arguments": ("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop", "--keeps"),
-    "steps_before": 60,
+    "steps_before": 30,
 }
 """For what makes a job slow: its steps need processors, and its pace is well known before it is struck."""
 
 DRILLS = (
-    Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal"),
-    Drill(Symptom.CUDA_ERROR, ("cuda-error", "--rank", "1"), "cuda_error", often=True),
+    Drill(None, ("kill-rank", "--rank", "1"), "killed_by_signal"),
+    Drill(Symptom.CUDA_ERROR, ("cuda-error", "--rank", "1"), "cuda_error"),
     # Where no agent reads the kernel's log, nothing tells a kill for lack of memory from another one.
-    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "2"), "killed_by_signal", often=True, row=""),
+    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "1"), "killed_by_signal", row="", is_without_log=True),
     # Where one does, its line names the incident, though the job trains again before the line is reported.
-    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "2"), "cpu_oom", is_apart=True),
+    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "1"), "cpu_oom"),
     Drill(
         Symptom.INSUFFICIENT_DISK_SPACE,
         ("disk-full", "--node", "{last}", "-o", "path={job}"),
@@ -145,7 +151,6 @@ DRILLS = (
         evicts=None,
         arguments=NO_HURRY,
         heals_by="undo",
-        often=True,
     ),
     Drill(
         Symptom.EXTERNAL_SERVICE_ERROR,
@@ -161,7 +166,6 @@ DRILLS = (
         "hdfs_error",
         root=Root.INFRASTRUCTURE,
         heals_by="undo",
-        often=True,
         arguments=("--service", "{scratch}/service", *NO_HURRY),
     ),
     Drill(Symptom.NAN_VALUE, ("nan", "--rank", "1", "-o", "look_s=1"), "nan", script=GPT, arguments=GPT_SHAPE),
@@ -180,12 +184,11 @@ DRILLS = (
     Drill(Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang"),
     Drill(
         Symptom.CPU_OVERLOAD,
-        ("overload-node", "--node", "{last}"),
+        ("overload-node", "--node", "{last}", "-o", "cores=0.5"),
         "cpu_overload",
         decision="eviction",
         **LOST,
         **AT_ITS_PACE,
-        is_apart=True,
     ),
     Drill(
         Symptom.MFU_DECLINE,
@@ -194,7 +197,6 @@ DRILLS = (
         decision="eviction",
         **LOST,
         **AT_ITS_PACE,
-        is_apart=True,
     ),
     Drill(
         # The bus goes over the same link: that its carrier is lost is not reported before it is back.
@@ -207,12 +209,15 @@ DRILLS = (
         **LOST,
     ),
     Drill(
+        # While the job trains on, a link that flapped evicts no node (docs/adr/0042-whose-fault-by-who-else.md). A rank
+        # of its node that dies without a reason has one in it.
         Symptom.INFINIBAND_ERROR,
         ("link-flap", "--node", "{last}"),
         "infiniband_error",
         decision="eviction",
         on_one_node=True,
-        pending="a link that flaps while the job trains on evicts no node (docs/adr/0042-whose-fault-by-who-else.md)",
+        **LOST,
+        then=("kill-rank", "--rank", "1"),
     ),
     Drill(
         # Its ranks wait for their data for ever, and with them all others.
@@ -285,27 +290,38 @@ where opened.type = 'incident_opened' and opened.incident = $1::text::uuid
 
 def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADLINE_S) -> Outcome:
     """Train, break, wait until the job trains again by itself, let it end, and read in the record how long it took."""
-    name = f"drill-{len(cluster.jobs)}"
+    name = re.sub("[^a-z0-9]+", "-", f"drill-{len(cluster.jobs)}-{drill.name}")
     scratch = cluster.directory / "drills" / name
     (scratch / "data").mkdir(parents=True)
     words = {"scratch": str(scratch), "job": str(cluster.directory / "jobs" / name), "port": str(port)}
-    job = cluster.run(*(word.format(**words) for word in drill.arguments), script=drill.script, name=name)
+    given = (*(PACE if drill.script == FOLD else ()), *drill.arguments)
+    arguments = [word.format(**words) for word in given]
+    job = cluster.run(*arguments, script=drill.script, nproc=drill.ranks_per_node, name=name)
     cluster.until(f"step {drill.steps_before}", lambda: _is_at(cluster, job, drill.steps_before), within_s)
     members = cluster.members(job)
     words |= {"first": members[0], "last": members[-1], "last_gpu": gpu_of(members[-1])}
     strike = [word.format(**words) for word in drill.strike]
+    strike += ["--job", job.name] if "--rank" in strike else []
     told = json.loads(cluster.command("inject", *strike, "--json").stdout)
+    is_in_force = bool(told["undo"])
+    if drill.then:
+        cluster.until("an inspection reports it", lambda: _is_reported(cluster, members[-1], told["at"]), within_s)
+        cluster.command("inject", *drill.then, "--job", job.name)
     service = scratch / "service"
-    service.write_text(f"http://127.0.0.1:{port}/data")
+    fabric = cluster.info.fabric
+    service.write_text(f"http://{fabric.gateway if fabric else '127.0.0.1'}:{port}/data")
     try:
         cluster.until("it is noticed", lambda: cluster.incidents(job), within_s)
         if drill.heals_by == "undo":
             service.unlink()
             cluster.command("inject", "--undo", told["id"])
+            is_in_force = False
         cluster.until("it is over and named", lambda: _is_over(cluster, job, drill), within_s)
     finally:
         service.unlink(missing_ok=True)
-        cluster.command("inject", "--undo")
+        if is_in_force:
+            # Only its own: other drills run beside it.
+            cluster.command("inject", "--undo", told["id"])
     if drill.is_repaired:
         for eviction in cluster.events(job, "eviction"):
             cluster.power_off(eviction["node"])
@@ -314,7 +330,24 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
         job.finish()
     else:
         cluster.command("stop", job.name)
-    return _read(cluster, job, datetime.fromisoformat(told["at"]), members)
+    return _read(cluster, job, datetime.fromisoformat(told["at"]), members)._replace(injection=told["id"])
+
+
+def _is_reported(cluster: Cluster, node: str, since: str) -> bool:
+    alerts = """select 1 from historian.events where type = 'inspection' and node = $1 and at > $2
+                and body->>'state' = 'alert'"""
+    return bool(cluster.query(alerts, node, datetime.fromisoformat(since)))
+
+
+def mend(cluster: Cluster, nodes: Sequence[str]) -> None:
+    """Bring the nodes of a drill back for the next one, and touch no others."""
+    for node in nodes:
+        if cluster.children()[node].state == "off":
+            cluster.power_on(node)
+    cluster.until("its nodes are ready", lambda: all(cluster.children()[node].state == "ready" for node in nodes))
+    for node in nodes:
+        if cluster.nodes()[node]["blocked_until"] is not None:
+            cluster.command("nodes", "release", node)
 
 
 _STEPS = """

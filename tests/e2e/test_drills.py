@@ -1,70 +1,88 @@
-"""A drill for each symptom that is noticed today: injected, noticed, decided, recovered from, with nothing lost."""
+"""A drill for each symptom that is noticed today: injected, noticed, decided, recovered from, with nothing lost.
+
+All but one run side by side on one cluster, whose nodes have networks, mounts and GPUs of their own.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cluster import Cluster, cluster
+from drill_lanes import NODES, Lanes, lanes
 from drills import DRILLS, ENVIRONMENT, Drill, Outcome, carry_out, divide_gpus
 
-from holdfast.embedded.servers.ports import reserve_ports
 from holdfast.faults.requirements import Requirement, lacking
 from holdfast.symptoms import TABLE_ONE, Symptom
+from holdfast_agent.zygote.zygote import PID_FILE
 
 pytestmark = pytest.mark.e2e
 
-NODES = 3
 
-
-@pytest.fixture(scope="session")
-def _apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if reason := lacking(Requirement.LINKS) or lacking(Requirement.MOUNT):
-        pytest.skip(reason)
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with cluster(
         tmp_path_factory.mktemp("apart"),
         NODES,
         ENVIRONMENT,
         before=lambda made: divide_gpus(made.layout, NODES),
-        namespaces=True,
+        namespaces=not lacking(Requirement.LINKS) and not lacking(Requirement.MOUNT),
     ) as running:
         yield running
 
 
-@pytest.fixture
-def struck(request: pytest.FixtureRequest, drill: Drill) -> Cluster:
-    """A cluster of three free nodes; for what strikes one node, or its GPU, one where nodes have their own."""
-    if not drill.often and "HOLDFAST_DRILLS" not in os.environ:
-        pytest.skip("not in every run: set HOLDFAST_DRILLS=1, or run bench/drills.py")
-    if not drill.is_of_own_nodes:
-        common: Cluster = request.getfixturevalue("holdfast")
-        return common
-    apart: Cluster = request.getfixturevalue("_apart")
-    apart.make_whole()
-    return apart
+@pytest.fixture(scope="module")
+def begun(apart: Cluster, request: pytest.FixtureRequest) -> Iterator[Lanes]:
+    """All drills that this run asks for."""
+    calls = [item.callspec for item in request.session.items if isinstance(item, pytest.Function) and _is_call(item)]
+    asked = [call.params["drill"] for call in calls if "drill" in call.params]
+    with lanes(apart.directory, [drill for drill in asked if not (drill.is_without_log or drill.lacking(apart))]) as it:
+        yield it
 
 
-@pytest.mark.parametrize("drill", [pytest.param(drill, id=drill.name) for drill in DRILLS])
-def test_what_is_broken_on_purpose_is_noticed_and_recovered_from(struck: Cluster, drill: Drill) -> None:
-    if reason := drill.lacking(struck):
+def test_nodes_with_networks_of_their_own_share_one_import_of_torch(apart: Cluster) -> None:
+    if apart.info.fabric is None:
+        pytest.skip("this machine allows no networks for nodes")
+    for node in apart.info.nodes:
+        zygote = int((apart.layout.node(node) / PID_FILE).read_text())
+        parent = int(Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[1])
+        assert parent != apart.pid(node), f"{node} has started its zygote itself"
+
+
+def _is_call(item: pytest.Function) -> bool:
+    return hasattr(item, "callspec")
+
+
+@pytest.mark.parametrize("drill", [pytest.param(drill, id=drill.name) for drill in DRILLS if not drill.is_without_log])
+def test_what_is_broken_on_purpose_is_noticed_and_recovered_from(apart: Cluster, begun: Lanes, drill: Drill) -> None:
+    if reason := drill.lacking(apart):
         pytest.skip(reason)
-    with reserve_ports({}, None) as ports:
-        port = ports.nats
-    came = carry_out(struck, drill, port)
+    check(apart, drill, begun.outcome(drill))
+
+
+@pytest.mark.parametrize("drill", [pytest.param(drill, id=drill.name) for drill in DRILLS if drill.is_without_log])
+def test_without_the_log_of_the_kernel_it_is_recovered_from_all_the_same(holdfast: Cluster, drill: Drill) -> None:
+    if reason := drill.lacking(holdfast):
+        pytest.skip(reason)
+    check(holdfast, drill, carry_out(holdfast, drill, 0))
+
+
+def check(struck: Cluster, drill: Drill, came: Outcome) -> None:
     assert came.outcome == "recovered"
     assert came.incident == drill.incident or not drill.incident
     assert came.decision == drill.decision or not drill.decision
     assert drill.is_right(came), came
     assert 0 < came.noticed_s < came.decided_s < came.trains_s, came
     # The history shows that it was a drill.
-    said = next(
-        json.loads(row["body"])
-        for row in struck.query("select body from historian.events where type = 'fault_injected' order by at desc")
-        if json.loads(row["body"]).get("state") != "undone"
+    (row, *_) = struck.query(
+        "select body from historian.events where type = 'fault_injected' and body->>'injection' = $1 order by at",
+        came.injection,
     )
+    said = json.loads(row["body"])
     assert (said["fault"], said.get("symptom", "")) == (drill.fault, drill.symptom or "")
+    print(f"{drill.symptom}: {came}")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_updates_and_rollbacks_in_place(holdfast: Cluster, tmp_path: Path) -> No
 
 def test_a_module_runs_at_its_own_path_with_its_data_beside_it(holdfast: Cluster) -> None:
     # Where `holdfast run` is started.
-    root = holdfast.directory / "scratch" / f"{len(holdfast.jobs)}"
+    root = holdfast.directory / "scratch" / f"job-{len(holdfast.jobs)}"
     package = root / "package"
     package.mkdir(parents=True)
     subprocess.run(["git", "init", "-q", root], check=True)

@@ -27,7 +27,9 @@ BODIES = {
 
 
 class ServiceOptions(FaultOptions, frozen=True, kw_only=True):
-    """`port`: a free port of 127.0.0.1. `status`: HTTP status. `speaks`: format of the error: http, s3 or webhdfs."""
+    """`port`: a free port of 127.0.0.1, or of the bridge between nodes with networks of their own. `status`: HTTP
+    status. `speaks`: format of the error: http, s3 or webhdfs.
+    """
 
     port: int = 9870
     status: int = 503
@@ -42,7 +44,8 @@ def _service_down(aim: FaultTarget, options: ServiceOptions) -> tuple[FaultStep,
         raise FaultRefused(f"speaks={options.speaks}: give one of {', '.join(BODIES)}")
     if not 0 < options.port < 65_536 or not 400 <= options.status <= 599:
         raise FaultRefused("give a port from 1 to 65535, and a status from 400 to 599")
-    arguments = (str(options.port), str(options.status), options.speaks)
+    host = aim.info.fabric.gateway if aim.info.fabric is not None else "127.0.0.1"
+    arguments = (host, str(options.port), str(options.status), options.speaks)
     return (Helper(mark=aim.mark, module="holdfast.faults.kinds.endpoints", arguments=arguments),)
 
 
@@ -68,12 +71,12 @@ class _Failing(http.server.BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    port, status, speaks = sys.argv[1:]
+    host, port, status, speaks = sys.argv[1:]
     handler = type("Failing", (_Failing,), {"status": int(status), "speaks": speaks})
     try:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), handler)
+        server = http.server.ThreadingHTTPServer((host, int(port)), handler)
     except OSError as error:
-        sys.exit(f"cannot listen on 127.0.0.1:{port}: {error.strerror}; choose another with -o port=...")
+        sys.exit(f"cannot listen on {host}:{port}: {error.strerror}; choose another with -o port=...")
     os.write(1, READY)
     server.serve_forever()
 
