@@ -30,6 +30,9 @@ from holdfast.topology import Topology
 SLOWER_BY = 0.10  # GREYHOUND §4.3: over the median
 SLOW_TURNS = 0.75
 """Share of turns in which a slow rank must be slow: a disturbance does not last that long."""
+OF_SLOWEST_MIN = 0.1
+"""Share of what the slowest rank takes more than its peers from which another rank is slow too. The job waits for the
+slowest; one that takes a little longer, as on a busy machine, is not what makes it slow."""
 OWN_SHARE_MIN = 0.01
 """Smallest share of a turn that counts as the rank's own: the kernel's count of its waits may be a little later."""
 WAITED_SHOWN_MIN = 0.1
@@ -198,7 +201,9 @@ def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int
             ratios.setdefault(rank, []).append(took_s / usual_s)
     longer = {rank: sum(ratio > 1.0 + slower_by for ratio in of_rank) for rank, of_rank in ratios.items()}
     slow = [rank for rank, of_rank in ratios.items() if longer[rank] >= SLOW_TURNS * len(of_rank)]
-    slow.sort(key=lambda rank: -statistics.median(ratios[rank]))
+    more = {rank: statistics.median(ratios[rank]) - 1.0 for rank in slow}
+    slow = [rank for rank in slow if more[rank] >= OF_SLOWEST_MIN * max(more.values())]
+    slow.sort(key=lambda rank: -more[rank])
     lines = [
         f"GEMM on rank {rank} takes {statistics.median(results.compute_s[rank]):.3g} s, "
         f"{statistics.median(ratios[rank]):.2f} times what its peers take, longer in {longer[rank]} of "

@@ -152,6 +152,19 @@ def test_who_is_disturbed_for_a_moment_is_not_named_and_who_is_slow_is() -> None
     assert sum(turns[0]) > 1.25 * sum(usual) and sum(turns[1]) > 1.25 * sum(usual)
 
 
+def test_who_takes_a_little_longer_beside_much_slower_ranks_is_not_named() -> None:
+    # Measured on a busy machine: node 1 had a twentieth of a processor, so its ranks came through one turn.
+    took_s = {
+        0: (0.0101, 0.0116, 0.0114, 0.0102, 0.0095),
+        1: (0.0128, 0.0148, 0.0166, 0.0115, 0.0152),
+        2: (0.105,),
+        3: (0.135,),
+    }
+    assert judge_validation(ValidationResults(compute_s=took_s), TOPOLOGY).slow_ranks == (2, 3)
+    alone = {rank: took_s[rank] for rank in (0, 1)}
+    assert judge_validation(ValidationResults(compute_s=alone), TOPOLOGY).slow_ranks == (1,)
+
+
 def test_the_wait_for_a_processor_counts_only_where_no_other_node_of_the_job_is_on_the_machine() -> None:
     """Rank 0 takes twice as long as its peers, since other processes had its processor half of the time."""
     turns = {rank: (2.0 if rank == 0 else 1.0,) * 5 for rank in range(4)}
