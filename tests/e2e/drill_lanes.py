@@ -51,6 +51,9 @@ class Lanes:
             port = ports.nats
         try:
             return carry_out(cluster, drill, port, WITHIN_S)
+        except BaseException:
+            cluster.command("stop", cluster.jobs[-1].name, check=False)
+            raise
         finally:
             job = cluster.jobs[-1]
             struck = {event["node"] for event in cluster.events(job, "eviction")} | set(cluster.members(job))

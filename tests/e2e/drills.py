@@ -184,7 +184,7 @@ DRILLS = (
     Drill(Symptom.JOB_HANG, ("freeze-rank", "--rank", "0"), "hang"),
     Drill(
         Symptom.CPU_OVERLOAD,
-        ("overload-node", "--node", "{last}", "-o", "cores=0.5"),
+        ("overload-node", "--node", "{last}"),
         "cpu_overload",
         decision="eviction",
         **LOST,
@@ -272,9 +272,11 @@ ENVIRONMENT = {
     "HOLDFAST_INSPECTIONS_DISABLED": "",
     "HOLDFAST_LADDER_SLOW_COST_MAX_S": "5",
     "HOLDFAST_LADDER_ALERTS_WAIT_S": "2",
+    "HOLDFAST_TIMEOUTS_NODE_LOST_S": "12",
 }
 """Of a cluster for drills: nothing else reads the kernel's log there, whose lines are a part of what is drilled. A slow
-machine is replaced, and one with a sure alert, after seconds."""
+machine is replaced, and one with a sure alert, after seconds. A node that is only busy, or whose agent starts again, is
+not lost."""
 
 
 def gpu_of(node: str) -> str:

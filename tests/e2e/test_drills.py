@@ -36,8 +36,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def begun(apart: Cluster, request: pytest.FixtureRequest) -> Iterator[Lanes]:
     """All drills that this run asks for."""
-    calls = [item.callspec for item in request.session.items if isinstance(item, pytest.Function) and _is_call(item)]
-    asked = [call.params["drill"] for call in calls if "drill" in call.params]
+    asked = [drill for item in request.session.items if (drill := _asked_by(item)) is not None]
     with lanes(apart.directory, [drill for drill in asked if not (drill.is_without_log or drill.lacking(apart))]) as it:
         yield it
 
@@ -51,11 +50,21 @@ def test_nodes_with_networks_of_their_own_share_one_import_of_torch(apart: Clust
         assert parent != apart.pid(node), f"{node} has started its zygote itself"
 
 
-def _is_call(item: pytest.Function) -> bool:
-    return hasattr(item, "callspec")
+def _asked_by(item: pytest.Item) -> Drill | None:
+    """Return the drill of a test that is not skipped."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    return None if item.get_closest_marker("skip") else given.get("drill")
 
 
-@pytest.mark.parametrize("drill", [pytest.param(drill, id=drill.name) for drill in DRILLS if not drill.is_without_log])
+@pytest.mark.parametrize(
+    "drill",
+    [
+        # A busy machine slows jobs down by itself.
+        pytest.param(drill, id=drill.name, marks=[pytest.mark.long] if drill.is_slow else [])
+        for drill in DRILLS
+        if not drill.is_without_log
+    ],
+)
 def test_what_is_broken_on_purpose_is_noticed_and_recovered_from(apart: Cluster, begun: Lanes, drill: Drill) -> None:
     if reason := drill.lacking(apart):
         pytest.skip(reason)
