@@ -272,7 +272,8 @@ ENVIRONMENT = {
     "HOLDFAST_INSPECTIONS_DISABLED": "",
     "HOLDFAST_LADDER_SLOW_COST_MAX_S": "5",
     "HOLDFAST_LADDER_ALERTS_WAIT_S": "2",
-    "HOLDFAST_TIMEOUTS_NODE_LOST_S": "12",
+    "HOLDFAST_TIMEOUTS_NODE_LOST_S": "20",
+    "HOLDFAST_INSPECTIONS_NETWORK_S": "5",
 }
 """Of a cluster for drills: nothing else reads the kernel's log there, whose lines are a part of what is drilled. A slow
 machine is replaced, and one with a sure alert, after seconds. A node that is only busy, or whose agent starts again, is
@@ -307,7 +308,7 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     told = json.loads(cluster.command("inject", *strike, "--json").stdout)
     is_in_force = bool(told["undo"])
     if drill.then:
-        cluster.until("an inspection reports it", lambda: _is_reported(cluster, members[-1], told["at"]), within_s)
+        cluster.until("an inspection reports it", lambda: _is_reported(cluster, drill, members[-1], told), within_s)
         cluster.command("inject", *drill.then, "--job", job.name)
     service = scratch / "service"
     fabric = cluster.info.fabric
@@ -335,10 +336,10 @@ def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADL
     return _read(cluster, job, datetime.fromisoformat(told["at"]), members)._replace(injection=told["id"])
 
 
-def _is_reported(cluster: Cluster, node: str, since: str) -> bool:
+def _is_reported(cluster: Cluster, drill: Drill, node: str, told: dict[str, Any]) -> bool:
     alerts = """select 1 from historian.events where type = 'inspection' and node = $1 and at > $2
-                and body->>'state' = 'alert'"""
-    return bool(cluster.query(alerts, node, datetime.fromisoformat(since)))
+                and body->>'state' = 'alert' and body->>'symptom' = $3"""
+    return bool(cluster.query(alerts, node, datetime.fromisoformat(told["at"]), str(drill.symptom)))
 
 
 def mend(cluster: Cluster, nodes: Sequence[str]) -> None:
