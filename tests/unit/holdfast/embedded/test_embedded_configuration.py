@@ -105,15 +105,15 @@ def test_a_node_may_have_settings_of_its_own(here: Path) -> None:
     assert own == str(layout.node("node-0") / "holdfast.toml")
 
 
-def test_agents_find_the_nursery_unless_they_have_networks_of_their_own(here: Path) -> None:
+def test_agents_find_the_nursery_also_from_networks_of_their_own(here: Path) -> None:
     configuration, layout = find_configuration({}), ClusterLayout(here)
     plan = cluster_plan(configuration)
     (nursery,) = plan.early(layout, INFO)
     assert plan.agent(layout, INFO, "node-0").environment["HOLDFAST_NURSERY"] in nursery.argv
     assert not {"HOLDFAST_NURSERY", "HOLDFAST_NATS_URL", "HOLDFAST_DATABASE_URL"} & nursery.environment.keys()
     apart = msgspec.structs.replace(INFO, fabric=Fabric(bridge="hf123456", subnet="198.18.7"))
-    assert plan.early(layout, apart) == []
-    assert "HOLDFAST_NURSERY" not in plan.agent(layout, apart, "node-0").environment
+    assert plan.early(layout, apart) == [nursery]
+    assert plan.agent(layout, apart, "node-0").environment["HOLDFAST_NURSERY"] in nursery.argv
 
 
 def test_a_nursery_that_runs_already_is_shared(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
