@@ -27,6 +27,9 @@ class Lanes:
         self._directory = directory
         self._own = local()
         self._people: list[Cluster] = []
+        # The process from which commands are forked dies with the thread that starts it, so no lane is to start it.
+        self._people.append(Cluster(directory, ENVIRONMENT))
+        self._people[0].status()
         self._pool = ThreadPoolExecutor(LANES)
         # What takes longest is first, so that no lane ends with it alone.
         ordered = sorted(drills, key=lambda drill: not drill.is_slow)

@@ -219,9 +219,11 @@ def _only_observes(draft: JobDraft, rung: Rung) -> bool:
 def _describes_better(failure: Failure, incident: Incident) -> bool:
     """Return True if the failure describes the incident better than the one it was opened for.
 
-    That is a rank's own failure where so far a rank had only lost a partner; and, in the generation that failed first,
-    a named cause where so far a rank had only ended.
+    That is a rank's own failure where so far a rank had only lost a partner; in the generation that failed first, a
+    named cause where so far a rank had only ended; and a hang with a reason after one without.
     """
+    if incident.symptom is failure.symptom is Symptom.HANG:
+        return bool(failure.named) and not incident.named
     if incident.symptom is Symptom.PEER_LOST:
         return failure.symptom is not Symptom.PEER_LOST
     if incident.symptom is Symptom.EXIT_CODE and failure.generation in incident.early_ended:
