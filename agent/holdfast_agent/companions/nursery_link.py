@@ -20,8 +20,8 @@ from holdfast_agent.zygote import inherited
 from holdfast_agent.zygote.birth import BirthReply, BirthRequest, Declined
 
 REPLY_WITHIN_S = 120.0
-"""Time for the nursery to import torch and fork. On a busy machine that takes a minute, and imports by all agents beside
-it would take a multiple of it."""
+"""Time for the nursery to import torch and fork. On a busy machine that takes a minute, and imports by all agents at
+once would take several."""
 
 LOOK_EVERY_S = 0.5
 """Interval at which the agent checks that the nursery, which does not reply yet, is not stopped."""
