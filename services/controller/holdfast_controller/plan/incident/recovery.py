@@ -46,13 +46,14 @@ MECHANISMS = {
 
 def handle_failure(draft: JobDraft, failure: Failure, incident: str = "") -> None:
     """Act on a failure of the generation that should run now. `incident`: id of the one that it opens, if it does."""
+    own_name = failure.named
     failure = _explained(draft, failure)
     if failure.generation == draft.state.generation and failure.step > draft.state.step:
         draft.update(step=failure.step)
     if draft.state.incident is None:
         _open(draft, failure, incident or new_incident_id(draft))
     conclude(draft, failure.cause)
-    choice = _weigh(draft, failure)
+    choice = _weigh(draft, failure, own_name)
     if not ((choice.rung is Rung.REATTEMPT or choice.asks_first) and asks_for_others(draft, failure.generation)):
         proceed(draft, failure, choice)
 
@@ -80,7 +81,7 @@ def is_of_incident(state: JobState, generation: int) -> bool:
 def handle_late_failure(draft: JobDraft, failure: Failure) -> None:
     """Use evidence about a generation already given up: it may name the culprit, or show that going on is no use."""
     conclude(draft, failure.cause)
-    choice = _weigh(draft, failure)
+    choice = _weigh(draft, failure, failure.named)
     if choice.rung is Rung.EVICT and failure.node in draft.state.nodes:
         # An eviction that is withheld does not interrupt what was started since.
         if may_evict(draft, choice):
@@ -216,14 +217,16 @@ def _only_observes(draft: JobDraft, rung: Rung) -> bool:
     return bool(getattr(draft.rules.mechanisms, MECHANISMS[rung][0]) == "observe")
 
 
-def _describes_better(failure: Failure, incident: Incident) -> bool:
+def _describes_better(failure: Failure, own_name: str, incident: Incident) -> bool:
     """Return True if the failure describes the incident better than the one it was opened for.
 
     That is a rank's own failure where so far a rank had only lost a partner; in the generation that failed first, a
-    named cause where so far a rank had only ended; and a hang with a reason after one without.
+    named cause where so far a rank had only ended; and a hang that itself shows a reason, where none is known so far.
     """
     if incident.symptom is failure.symptom is Symptom.HANG:
-        return bool(failure.named) and not incident.named
+        # An alert may be about something else than the hangs before it.
+        is_of_hang = bool(own_name) and failure.named == own_name
+        return is_of_hang and not incident.named and incident.cause is None
     if incident.symptom is Symptom.PEER_LOST:
         return failure.symptom is not Symptom.PEER_LOST
     if incident.symptom is Symptom.EXIT_CODE and failure.generation in incident.early_ended:
@@ -284,8 +287,8 @@ def _open(draft: JobDraft, failure: Failure, incident_id: str) -> None:
     )
 
 
-def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
-    """Count the failure in the incident, and return the rung that follows."""
+def _weigh(draft: JobDraft, failure: Failure, own_name: str) -> RungChoice:
+    """Count the failure in the incident, and return the rung that follows. `own_name`: its name without alerts."""
     incident = draft.incident
     if not is_one_of_many(draft, failure):
         incident = blame(incident, failure, draft.state.nodes.as_set)
@@ -301,7 +304,7 @@ def _weigh(draft: JobDraft, failure: Failure) -> RungChoice:
         incident = msgspec.structs.replace(incident, bad_steps=(*others, failure.bad_step))
     if failure.step > incident.failed_step:
         incident = msgspec.structs.replace(incident, failed_step=failure.step)
-    if _describes_better(failure, incident):
+    if _describes_better(failure, own_name, incident):
         incident = msgspec.structs.replace(incident, symptom=failure.symptom, named=failure.named, summary=failure.text)
         if failure.cause is None:
             _diagnose(draft, failure)

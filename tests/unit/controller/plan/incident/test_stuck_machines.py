@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.events import FirstStep, HangFound, IncidentDiagnosed, IncidentOpened, RanksStarted
+from holdfast.events import FirstStep, HangFound, IncidentDiagnosed, IncidentOpened, Inspection, RanksStarted
+from holdfast.events.parts.ranks import RankException
 from holdfast.fresh_ids import uuid7
 from holdfast.settings.decisions.ladder import LadderPolicy
 from holdfast.symptoms import Symptom
@@ -34,30 +35,53 @@ def test_no_node_is_asked_for_while_tests_of_all_are_concluded() -> None:
     assert not chosen(NODES).asks_first
 
 
-def test_a_hang_that_shows_its_reason_names_an_incident_that_a_hang_without_one_opened() -> None:
-    job = FailingJob(("a", "b", "c"))
-    job.train()
-    fields: dict[str, Any] = {
-        "job": "job",
-        "step": 9,
-        "phase": "",
-        "sign": "waiting",
-        "since": job.now,
-        "still_s": 6.0,
-        "limit_s": 3.0,
-    }
-    fields["trace"] = uuid7()
-    job.send(
-        HangFound, generation=job.state.generation, summary="no evidence shows which rank blocks the job", **fields
-    )
-    assert [(it.symptom, it.table_one) for it in job.of(IncidentOpened)] == [("hang", "job_hang")]
+def hang(job: FailingJob, **fields: Any) -> None:
+    """Report a hang of the newest generation, which has started before."""
     generation = job.state.generation
     for node in job.state.nodes:
         job.send(RanksStarted, job="job", node=node, generation=generation, ranks=(), took_s=0.1)
         job.send(FirstStep, job="job", node=node, generation=generation, step=5, completed_at=job.now)
-    stuck = {"nodes": ("b",), "ranks": (2,), "scope": "machine", "confidence": 0.9, "is_machine": True}
-    reason = {"summary": "rank 2 waits for a file system", "symptom": "filesystem_mount"}
-    job.send(HangFound, generation=generation, **fields, **stuck, **reason)
+    usual = {"step": 9, "phase": "", "sign": "waiting", "since": job.now, "still_s": 6.0, "limit_s": 3.0}
+    job.send(HangFound, job="job", generation=generation, trace=uuid7(), **(usual | fields))
+
+
+WITHOUT_REASON = {"summary": "no evidence shows which rank blocks the job"}
+STUCK = {"nodes": ("b",), "ranks": (2,), "scope": "machine", "confidence": 0.9, "is_machine": True}
+FILE_SYSTEM = STUCK | {"summary": "rank 2 waits for a file system", "symptom": "filesystem_mount"}
+
+
+def hung_job() -> FailingJob:
+    """Return a job whose incident a hang without a reason opened."""
+    job = FailingJob(("a", "b", "c"))
+    job.train()
+    hang(job, **WITHOUT_REASON)
+    assert [(it.symptom, it.table_one) for it in job.of(IncidentOpened)] == [("hang", "job_hang")]
+    return job
+
+
+def test_a_hang_that_shows_its_reason_names_an_incident_that_a_hang_without_one_opened() -> None:
+    job = hung_job()
+    hang(job, **FILE_SYSTEM)
     (named,) = job.of(IncidentDiagnosed)
     assert (named.symptom, named.table_one, named.node) == ("filesystem_mount", "filesystem_mount", "b")
     assert named.root == "infrastructure"
+
+
+def test_an_alert_about_the_node_of_a_later_hang_does_not_name_the_incident() -> None:
+    job = hung_job()
+    hint = {"check": "mounts", "state": "alert", "confidence": "hint", "symptom": "filesystem_mount"}
+    job.send(Inspection, node="b", detail="/data answers slowly", **hint)
+    hang(job, **STUCK, summary="rank 2 waits")
+    assert job.of(IncidentDiagnosed) == []
+    assert job.state.incident is not None
+    assert job.state.incident.symptom_name == "hang"
+
+
+def test_a_hang_after_an_error_of_the_script_does_not_rename_the_incident() -> None:
+    job = hung_job()
+    error = RankException(type="ValueError", message="wrong shape", traceback="train.py")
+    job.exit("a", exit_code=1, exception=error, step=6)
+    known = [it.symptom for it in job.of(IncidentDiagnosed)]
+    assert known == ["user_code_error"]
+    hang(job, **FILE_SYSTEM)
+    assert [it.symptom for it in job.of(IncidentDiagnosed)] == known
