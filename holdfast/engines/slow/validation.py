@@ -33,6 +33,9 @@ SLOW_TURNS = 0.75
 OF_SLOWEST_MIN = 0.1
 """Share of what the slowest rank takes more than its peers from which another rank is slow too. The job waits for the
 slowest; one that takes a little longer, as on a busy machine, is not what makes it slow."""
+LITTLE_MAX = 1.5
+"""Ratio from which a rank is slow however slow another is: one that came through a single turn may only be disturbed,
+and then its ratio is no measure for others."""
 OWN_SHARE_MIN = 0.01
 """Smallest share of a turn that counts as the rank's own: the kernel's count of its waits may be a little later."""
 WAITED_SHOWN_MIN = 0.1
@@ -164,9 +167,10 @@ def judge_validation(
     transfer_slower_by: float = SLOWER_BY,
 ) -> ValidationVerdict:
     """Judge the tests; no rank is slow if all results are alike and as fast as a known reference."""
-    slow_ranks, of_ranks = _slow_ranks(results, compute_slower_by)
+    slow_ranks, slower_ranks, of_ranks = _slow_ranks(results, compute_slower_by)
     by_ranks = {*map(topology.node_rank_of, slow_ranks)}
-    slow_links, fast_links, of_links = _links(_without_ends(results, topology, by_ranks), topology, transfer_slower_by)
+    undisturbed = _without_ends(results, topology, {*map(topology.node_rank_of, slower_ranks)})
+    slow_links, fast_links, of_links = _links(undisturbed, topology, transfer_slower_by)
     by_links = _nodes_of(slow_links, fast_links)
     nodes = tuple(sorted({*by_ranks, *by_links}))
     found: list[str] = []
@@ -186,10 +190,14 @@ def judge_validation(
     )
 
 
-def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int, ...], list[str]]:
-    """Return ranks slower than their peers in nearly every turn, with evidence. Load on a busy machine is not in all
-    turns, ranks are compared with their peers at the same time, and of ranks that share processors only the time counts
-    in which they had one."""
+def _slow_ranks(
+    results: ValidationResults, slower_by: float
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
+    """Return slow ranks, all ranks slower than their peers in nearly every turn, and evidence.
+
+    Load on a busy machine is not in all turns, ranks are compared with their peers at the same time, and of ranks that
+    share processors only the time counts in which they had one.
+    """
     turns = max(map(len, results.compute_s.values()), default=0)
     ratios: dict[int, list[float]] = {}
     for turn in range(turns):
@@ -200,23 +208,24 @@ def _slow_ranks(results: ValidationResults, slower_by: float) -> tuple[tuple[int
         for rank, took_s in took.items():
             ratios.setdefault(rank, []).append(took_s / usual_s)
     longer = {rank: sum(ratio > 1.0 + slower_by for ratio in of_rank) for rank, of_rank in ratios.items()}
-    slow = [rank for rank, of_rank in ratios.items() if longer[rank] >= SLOW_TURNS * len(of_rank)]
-    more = {rank: statistics.median(ratios[rank]) - 1.0 for rank in slow}
-    slow = [rank for rank in slow if more[rank] >= OF_SLOWEST_MIN * max(more.values())]
-    slow.sort(key=lambda rank: -more[rank])
+    slower = [rank for rank, of_rank in ratios.items() if longer[rank] >= SLOW_TURNS * len(of_rank)]
+    typical = {rank: statistics.median(ratios[rank]) for rank in slower}
+    slower.sort(key=lambda rank: -typical[rank])
+    least = min(LITTLE_MAX, 1.0 + OF_SLOWEST_MIN * (max(typical.values(), default=1.0) - 1.0))
+    slow = tuple(sorted(rank for rank in slower if typical[rank] >= least))
     lines = [
-        f"GEMM on rank {rank} takes {statistics.median(results.compute_s[rank]):.3g} s, "
-        f"{statistics.median(ratios[rank]):.2f} times what its peers take, longer in {longer[rank]} of "
-        f"{len(ratios[rank])} turns{_waits_in_words(results, rank)}"
-        for rank in slow
+        f"GEMM on rank {rank} takes {statistics.median(results.compute_s[rank]):.3g} s, {typical[rank]:.2f} times what "
+        f"its peers take, longer in {longer[rank]} of {len(ratios[rank])} turns{_waits_in_words(results, rank)}"
+        f"{'' if rank in slow else '; this is little compared with the slowest rank'}"
+        for rank in slower
     ]
     waiting = (rank for rank in results.on_shared_machines if _waited_share(results, rank) >= WAITED_SHOWN_MIN)
     lines += [
         f"GEMM on rank {rank} takes as long as on its peers{_waits_in_words(results, rank)}"
         for rank in sorted(waiting)
-        if rank not in slow
+        if rank not in slower
     ]
-    return tuple(sorted(slow)), lines
+    return slow, tuple(slower), tuple(lines)
 
 
 def _without_ends(results: ValidationResults, topology: Topology, nodes: Collection[int]) -> ValidationResults:

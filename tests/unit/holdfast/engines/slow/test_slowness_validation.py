@@ -165,6 +165,44 @@ def test_who_takes_a_little_longer_beside_much_slower_ranks_is_not_named() -> No
     assert judge_validation(ValidationResults(compute_s=alone), TOPOLOGY).slow_ranks == (1,)
 
 
+@pytest.mark.parametrize(("disturbed_s", "ratio"), [(30.0, 1.5), (30.0, 3.9), (1000.0, 2.0)])
+def test_a_disturbance_of_the_only_turn_of_a_rank_hides_no_slow_rank(disturbed_s: float, ratio: float) -> None:
+    took_s = dict.fromkeys(range(2, 8), (1.0,) * 5) | {0: (disturbed_s,), 1: (ratio,) * 5}
+    verdict = judge_validation(ValidationResults(compute_s=took_s), TOPOLOGY)
+    assert verdict.slow_ranks == (0, 1)
+    assert "little" not in "".join(verdict.evidence)
+
+
+def test_the_evidence_about_a_rank_that_is_only_a_little_slower_is_true() -> None:
+    waited = dict.fromkeys(range(8), (0.2,) * 5)
+    results = ValidationResults(
+        compute_s=dict.fromkeys(range(2, 8), (1.2,) * 5) | {0: (30.2,) * 5, 1: (1.6,) * 5},
+        compute_waited_s=waited,
+        on_shared_machines=frozenset(waited),
+    )
+    verdict = judge_validation(results, TOPOLOGY)
+    assert verdict.slow_ranks == (0,)
+    (of_rank,) = (line for line in verdict.evidence if line.startswith("GEMM on rank 1 "))
+    assert "1.40 times what its peers take, longer in 5 of 5 turns" in of_rank
+    assert of_rank.endswith("this is little compared with the slowest rank")
+    (of_peer,) = (line for line in verdict.evidence if line.startswith("GEMM on rank 2 "))
+    assert "takes as long as on its peers" in of_peer
+
+
+def test_links_of_a_rank_that_is_only_a_little_slower_name_no_node() -> None:
+    """Node 1 is a little slower, and so are its links, beside node 0, which is much slower."""
+    took_s = {0: (30.0,) * 5, 1: (1.4,) * 5} | dict.fromkeys(range(2, 6), (1.0,) * 5)
+    pairs = [(one, other) for one in range(6) for other in range(6) if one != other]
+    results = ValidationResults(
+        compute_s=took_s,
+        transfers=tuple(
+            TransferTime(sender=one, receiver=other, seconds=0.14 if 1 in (one, other) else 0.1) for one, other in pairs
+        ),
+    )
+    verdict = judge_validation(results, Topology.of(6, 1, None))
+    assert (verdict.slow_ranks, verdict.nodes, verdict.slow_links) == ((0,), (0,), ())
+
+
 def test_the_wait_for_a_processor_counts_only_where_no_other_node_of_the_job_is_on_the_machine() -> None:
     """Rank 0 takes twice as long as its peers, since other processes had its processor half of the time."""
     turns = {rank: (2.0 if rank == 0 else 1.0,) * 5 for rank in range(4)}
