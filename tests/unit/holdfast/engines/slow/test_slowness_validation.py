@@ -152,7 +152,7 @@ def test_who_is_disturbed_for_a_moment_is_not_named_and_who_is_slow_is() -> None
     assert sum(turns[0]) > 1.25 * sum(usual) and sum(turns[1]) > 1.25 * sum(usual)
 
 
-def test_who_takes_a_little_longer_beside_much_slower_ranks_is_not_named() -> None:
+def test_a_rank_that_is_a_little_slow_beside_much_slower_ones_is_not_named() -> None:
     # Measured on a busy machine: node 1 had a twentieth of a processor, so its ranks came through one turn.
     took_s = {
         0: (0.0101, 0.0116, 0.0114, 0.0102, 0.0095),
