@@ -77,12 +77,13 @@ def _by_rules(scans: Sequence[ScannedLog], exit_codes: Mapping[int, int] | None,
     ends = [ended for _, all_of_file in ends_by_file for ended in all_of_file]
     stopped = stopped_by_launcher(ends)
     for ended in ends:
-        if ended.rank is not None:
+        if ended.rank is not None and ended.code is not None:
             codes.setdefault(ended.rank, ENDED_BY_LAUNCHER if ended in stopped else ended.code)
+    aborted = {ended.rank for ended in ends if ended.rank is not None and ended.code is None}
     fine = {rank for rank, code in (exit_codes or {}).items() if code == 0}
     found: dict[Key, list[RuleMatch]] = {}
     mixed: set[Key] = set()
-    ranks: set[int] = set(codes)
+    ranks: set[int] = codes.keys() | aborted
     has_raised = set(codes.values()) <= {0, 1, ENDED_BY_LAUNCHER} and 1 in codes.values()
     for scan in scans:
         streams = _attempt(book, scan, has_raised=has_raised)
@@ -100,7 +101,9 @@ def _by_rules(scans: Sequence[ScannedLog], exit_codes: Mapping[int, int] | None,
         if name := _BY_EXIT.get(code):
             found.setdefault(("", rank, False), []).append(_by_exit(book, name, rank, ends, scans))
     for ended in ends:
-        if ended.rank is None and (name := _BY_EXIT.get(of_signal(ended.code))) and not codes:
+        if ended.rank is not None or ended.code is None or codes:
+            continue
+        if name := _BY_EXIT.get(of_signal(ended.code)):
             file = next((scan.file for scan in scans if ended.line in _all_lines(scan)), "")
             local = ended.local_rank is not None
             finding = _exit_match(book, name, ended.local_rank, (ended.proof,), file, local=local)
@@ -111,6 +114,9 @@ def _by_rules(scans: Sequence[ScannedLog], exit_codes: Mapping[int, int] | None,
         for ended in ends
         if ended.is_first and ended.rank is not None and ended.code != ENDED_BY_LAUNCHER and _is_alone(ended, ends)
     ]
+    if len(aborted) > 1:
+        # Paddle names each trainer that failed, in no order of time.
+        first = [ended for ended in first if ended.code is not None]
     decided = find_first_failure(
         found,
         mixed=frozenset(mixed),
@@ -216,7 +222,7 @@ def _without_answers_of_slurm(
     failed = {
         file: min(lines)
         for file, ends in ends_by_file
-        if (lines := [ended.line.number for ended in ends if ended_by_itself(ended.code) or ended.code in CRASHED])
+        if (lines := [one.line.number for one in ends if ended_by_itself(one.code) or one.code in (None, *CRASHED)])
     }
     for one in (one for matches in found.values() for one in matches if one.rule.symptom in _CRASHES and one.lines):
         failed[one.file] = min(one.number, failed.get(one.file, one.number))

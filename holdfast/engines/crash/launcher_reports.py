@@ -28,6 +28,8 @@ _SRUN_TASK = re.compile(
 )
 _STEP_ABORTED = re.compile(r"srun: Job step aborted\b")
 """After this line srun itself kills the tasks that are left."""
+_OF_SLURM = re.compile(r"\b(?:srun: |slurmstepd: |slurmd\[)")
+_STEP = re.compile(r"(?:\bStepId=|\b(?:STEP|[Ss]tep) )(\d{1,12}\.\d{1,12})\b")
 _TASKS_MAX = 65536
 _SIGNALLED = 128
 _SIGNALS_MAX = 64
@@ -35,7 +37,7 @@ _SIGNALS_MAX = 64
 _KILLED = -9
 CRASHED = frozenset({-4, -6, -7, -8, -11})
 """Ends by signals that a process caused itself: no launcher sends them."""
-_NEVER_OF_PARTNERS = (4, 7, 8, 9, 11)
+_NEVER_OF_PARTNERS = (-4, -7, -8, -9, -11)
 """Signals that end no process because it lost a partner: the launcher's own SIGKILL comes seconds later."""
 ENDED_BY_LAUNCHER = -15
 """Exit code of ranks that their launcher ended: after the first failure it sends SIGTERM to the others."""
@@ -48,8 +50,8 @@ _WRAPPED = re.compile(r"noticed that process rank \d+ .{0,200}\bon$")
 """The first line of mpirun's report, which older versions wrap."""
 _PALS = re.compile(r"(?:^|[\w.-]{1,60}: )rank (\d{1,6}) (?:died from signal|exited with code) (\d{1,3})\b")
 _PADDLE = re.compile(r"^Container rank (\d{1,6}) status failed cmd .{0,4000}\] code (-?\d{1,3}) log ")
-_PADDLE_ABORT = re.compile(r"the trainer process with rank=\[(\d{1,6})\] was aborted")
-"""A trainer that failed in whatever way; only the one that Paddle names alone was the first."""
+_PADDLE_ABORT = re.compile(r"the trainer process with rank=\[([\d, ]{1,4000})\] was aborted")
+"""Trainers that failed, without their exit codes."""
 _SIGNALS = {
     "Segmentation fault": -11,
     "Bus error": -7,
@@ -63,11 +65,12 @@ _SIGNALS = {
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's end as its launcher reports it. `code` is negative for a signal."""
+    """A rank's end as its launcher reports it. `code` is negative for a signal, and None if the launcher does not tell
+    it."""
 
     rank: int | None
     local_rank: int | None
-    code: int
+    code: int | None
     line: LogLine
     is_first: bool = False
     at: float | None = None
@@ -89,7 +92,7 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
     is_first = False
     at: float | None = None
     begun = ""
-    is_aborted = False
+    aborted = _after_abort(lines)
     named: dict[str, LogLine] = {}
     for line in lines:
         text = f"{begun} {line.text}" if begun else line.text
@@ -109,11 +112,9 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
             found.append(RankEnd(rank=None, local_rank=int(match[2]), code=int(match[1]), line=line))
         elif (match := _SRUN_TASK.search(text)) and not has_agents:
             code = _SIGNALS.get(match[2], int(match[3] or 0))
-            if is_aborted and code == _KILLED:
+            if match[2] == "Killed" and line.number in aborted:
                 code = ENDED_BY_LAUNCHER
             found += [RankEnd(rank=task, local_rank=None, code=code, line=line) for task in _tasks(match[1])]
-        elif _STEP_ABORTED.search(text):
-            is_aborted = True
         elif match := _COMMAND.search(text):
             # DeepSpeed names the last rank that it started, whichever failed.
             found.append(RankEnd(rank=None, local_rank=None, code=int(match[1]), line=line))
@@ -127,13 +128,41 @@ def rank_ends(lines: Iterable[LogLine]) -> list[RankEnd]:
         elif match := _PADDLE.match(text):
             found.append(RankEnd(rank=int(match[1]), local_rank=None, code=int(match[2]), line=line))
         elif match := _PADDLE_ABORT.search(text):
-            found.append(RankEnd(rank=int(match[1]), local_rank=None, code=1, line=line, is_first=True))
+            found += [
+                RankEnd(rank=int(rank), local_rank=None, code=None, line=line, is_first=True)
+                for rank in match[1].split(",")
+            ]
         elif _FIRST_PROCESS.search(text) or _FIRST_CODE.search(text):
-            named["rank" if _FIRST_PROCESS.search(text) else "code"] = line
+            part = "rank" if _FIRST_PROCESS.search(text) else "code"
+            named[part] = line
             if len(named) == 2 and not has_agents:
-                found += _first_process(named["rank"], named["code"])
-                named = {}
+                first = _first_process(named["rank"], named["code"])
+                found += first
+                # The older line belonged to something else.
+                named = {} if first else {part: line}
     return found
+
+
+def _after_abort(lines: Sequence[LogLine]) -> frozenset[int]:
+    """Return the numbers of the lines in which srun reports on a step that it aborted. Any other program's line in
+    between may be of a step that the job's script started after it."""
+    found: set[int] = set()
+    before = 0
+    step = ""
+    is_aborted = False
+    for line in sorted((line for line in lines if _OF_SLURM.search(line.text)), key=lambda line: line.number):
+        named = _STEP.search(line.text)
+        if line.number > before + 1:
+            is_aborted, step = False, ""
+        if named is not None:
+            is_aborted = is_aborted and step in ("", named[1])
+            step = named[1]
+        if _STEP_ABORTED.search(line.text):
+            is_aborted = True
+        elif is_aborted:
+            found.add(line.number)
+        before = line.number
+    return frozenset(found)
 
 
 def _first_process(rank: LogLine, code: LogLine) -> list[RankEnd]:
@@ -152,11 +181,12 @@ def signal_of_first(text: str) -> int | None:
     """
     ends = rank_ends(dissect(line, at) for at, line in enumerate(text.split("\n"), 1))
     first = next((end for end in reversed(ends) if end.is_first), None)
-    if first is None:
+    if first is None or first.code is None:
         return None
+    codes = [first.code]
     if first.code > 0:
-        first = next((end for end in ends if end.at == first.at and -end.code in _NEVER_OF_PARTNERS), first)
-    return -first.code if first.code < 0 else None
+        codes = [end.code for end in ends if end.at == first.at and end.code in _NEVER_OF_PARTNERS]
+    return next((-code for code in codes if code < 0), None)
 
 
 def stopped_by_launcher(ends: Sequence[RankEnd]) -> list[RankEnd]:
@@ -174,9 +204,9 @@ def stopped_by_launcher(ends: Sequence[RankEnd]) -> list[RankEnd]:
     ]
 
 
-def ended_by_itself(code: int) -> bool:
+def ended_by_itself(code: int | None) -> bool:
     """Return True if a process ended with this code by its own decision, and by no signal (128 and its number)."""
-    return 0 < code <= _SIGNALLED or code > _SIGNALLED + _SIGNALS_MAX
+    return code is not None and (0 < code <= _SIGNALLED or code > _SIGNALLED + _SIGNALS_MAX)
 
 
 def only_own_end(ends: Sequence[RankEnd]) -> int | None:

@@ -113,3 +113,11 @@ def test_the_one_rank_that_ended_by_itself_is_named_and_not_one_that_another_may
     assert named("tasks 2-3: Exited with exit code 1", "tasks 0-1: Terminated") is None
     assert named("task 3: Exited with exit code 143", "tasks 0-2: Terminated") is None
     assert named("task 3: Exited with exit code 1") is None
+
+
+def test_no_exit_code_is_made_up_for_a_trainer_that_paddle_names_without_one() -> None:
+    scan = LogScan("launch.log", rule_book().line_filter)
+    scan.feed(b"ABORT!!! Out of all 8 trainers, the trainer process with rank=[3] was aborted. Please check its log.\n")
+    found = diagnose([scan.end()])
+    assert found.first_rank == 3
+    assert not [one.text for one in found.evidence if "exit code" in one.text]
