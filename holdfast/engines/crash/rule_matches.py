@@ -33,6 +33,9 @@ _NATIVE = re.compile(r'[\w/]\.(?:cc|cpp|cu|h|hpp|go|rs):\d{1,6}(?:[\])]| ?: guar
 """Place in a source of native code, which a logger prints before its message, or HIP before what it aborts for; neither
 prints samples."""
 
+_NCCL = re.compile(r"(?<!\S)([\w.-]{1,64}:\d{1,8}):\d{1,8} \[\d{1,4}\] ")
+"""Host and process before NCCL's lines: what one process does says nothing of another one."""
+
 _HELD = re.compile(r"Process \d+ has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in use")
 _OWN = re.compile(r"this process has (\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) memory in use")
 _ALLOCATED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ([KMG]iB) is allocated by PyTorch")
@@ -106,9 +109,16 @@ def rule_matches(
             if instead := _by_holders(met.rule.name, line.text):
                 met = book.named(instead)
             undone = met.undone
-            passed = undone is not None and any(one.number > line.number and undone.search(one.text) for one in rest)
+            passed = undone is not None and any(
+                one.number > line.number and undone.search(one.text) and _process(one) == _process(line) for one in rest
+            )
             found.append(_match(met, file, rank, local, (line,), has_passed=passed))
     return sorted(found, key=lambda finding: finding.number)
+
+
+def _process(line: LogLine) -> str:
+    found = _NCCL.search(line.text)
+    return found[1] if found else ""
 
 
 def _unquoted(text: str) -> str:

@@ -40,7 +40,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     unless: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     """Regular expressions for later lines of the same log which show that the fault passed: then a hint explains
-    nothing."""
+    nothing. Lines of NCCL must be the same process's."""
     where: Literal["any", "line", "exception", "code"] = "any"
     """`code`: matches no line; the code names it for an exit code or a circumstance."""
     levels: Literal["loud", "nccl", "any"] = "loud"
