@@ -133,7 +133,7 @@ class Agent:
             lambda: self._effects.rank_user,
         )
         self._reports.on_welcome = self._register
-        self._zygote = ZygoteLink(directories.root, address, timeouts.orphan_s, self._reports.take, self._reports.lost)
+        self._zygote = ZygoteLink(directories.root, address, timeouts, self._reports.take, self._reports.lost)
         self._vault = VaultLink(directories.root, address, timeouts.orphan_s, checkpoint, directories.run_as, network)
         self._vault.on_ready = self._register
         self._backups = Backups(node, self._vault, publish, now)

@@ -212,9 +212,9 @@ async def test_a_stopped_nursery_is_not_waited_for(unfit: subprocess.Popen[bytes
 async def test_without_an_answer_in_time_the_agent_starts_its_zygote_itself(
     unfit: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery_link, "REPLY_WITHIN_S", nursery_link.LOOK_EVERY_S / 2)
     unfit.send_signal(signal.SIGSTOP)
-    assert await nursery_link.born(tmp_path, "127.0.0.1", tmp_path / "zygote.log") is None
+    within_s = nursery_link.LOOK_EVERY_S / 2
+    assert await nursery_link.born(tmp_path, "127.0.0.1", tmp_path / "zygote.log", within_s) is None
 
 
 async def test_a_nursery_without_torch_declines_and_leaves_in_order(

@@ -13,8 +13,10 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from holdfast.daemon.nursery import NURSERY_VARIABLE
 from holdfast.node.frames import WireError, framed, receive, send
 from holdfast.node.link import Link
+from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.companions.zygote_link import ZygoteLink
 from holdfast_agent.zygote import plan_file
 from holdfast_agent.zygote.__main__ import listen
@@ -79,7 +81,7 @@ class Scene:
 @contextlib.asynccontextmanager
 async def attached(directory: Path) -> AsyncIterator[Scene]:
     reports: asyncio.Queue[Report] = asyncio.Queue()
-    link = ZygoteLink(directory, "127.0.0.1", 60.0, reports.put_nowait, lambda: None)
+    link = ZygoteLink(directory, "127.0.0.1", Timeouts(), reports.put_nowait, lambda: None)
     with listen(directory) as listener:
         running = asyncio.create_task(link.run())
         zygote, _ = await asyncio.to_thread(listener.accept)
@@ -106,7 +108,7 @@ async def test_a_zygote_that_takes_a_connection_while_it_dies_is_replaced_by_the
     monkeypatch.setattr("holdfast_agent.companions.zygote_link.born", born)
     monkeypatch.setattr("holdfast_agent.companions.companion.start", lambda *_: pytest.fail("it imports torch itself"))
     reports: asyncio.Queue[Report] = asyncio.Queue()
-    link = ZygoteLink(tmp_path, "127.0.0.1", 60.0, reports.put_nowait, lambda: None)
+    link = ZygoteLink(tmp_path, "127.0.0.1", Timeouts(), reports.put_nowait, lambda: None)
     with listen(tmp_path) as listener:
         running = asyncio.create_task(link.run())
         serves, _ = await asyncio.to_thread(listener.accept)
@@ -119,6 +121,33 @@ async def test_a_zygote_that_takes_a_connection_while_it_dies_is_replaced_by_the
     waiting = asyncio.create_task(asked.wait())
     await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
     assert asked.is_set()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_silent_nursery_leaves_a_node_with_orders_time_to_start_its_zygote_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = asyncio.Event()
+
+    async def start(*_: object) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("holdfast_agent.companions.companion.start", start)
+    monkeypatch.setenv(NURSERY_VARIABLE, str(tmp_path / "nursery.sock"))
+    timeouts = Timeouts(start_s=2.0, stop_grace_s=0.5, failed_grace_s=0.5)
+    reports: asyncio.Queue[Report] = asyncio.Queue()
+    link = ZygoteLink(tmp_path, "127.0.0.1", timeouts, reports.put_nowait, lambda: None)
+    with listen(tmp_path, "nursery.sock"):
+        with listen(tmp_path) as listener:
+            running = asyncio.create_task(link.run())
+            serves, _ = await asyncio.to_thread(listener.accept)
+            send(serves, WELCOME)
+            await reports.get()
+        serves.close()
+        async with asyncio.timeout(30):
+            await started.wait()
     running.cancel()
     await asyncio.wait([running])
 

@@ -19,9 +19,9 @@ from holdfast_agent.companions.environment import public_environment
 from holdfast_agent.zygote import inherited
 from holdfast_agent.zygote.birth import BirthReply, BirthRequest, Declined
 
-REPLY_WITHIN_S = 120.0
-"""Time for the nursery to import torch and fork. On a busy machine that takes a minute, and imports by all agents at
-once would take several."""
+FIRST_WITHIN_S = 120.0
+"""Time for the nursery to import torch and fork an agent's first zygote. On a busy machine that takes a minute, and
+imports by all agents at once would take several. A new node has no orders meanwhile: it registers with a zygote."""
 
 LOOK_EVERY_S = 0.5
 """Interval at which the agent checks that the nursery, which does not reply yet, is not stopped."""
@@ -46,13 +46,13 @@ class Newborn:
         os.close(self._pidfd)
 
 
-async def born(directory: Path, address: str, log_file: Path) -> Newborn | None:
+async def born(directory: Path, address: str, log_file: Path, within_s: float) -> Newborn | None:
     """Return a zygote for this state directory once it is ready or has exited; None: start one yourself."""
     path = os.environ.get(NURSERY_VARIABLE)
     if not path:
         return None
     try:
-        async with asyncio.timeout(REPLY_WITHIN_S):
+        async with asyncio.timeout(within_s):
             return await ask(Path(path), directory, address, log_file)
     except (OSError, WireError, NoBirth, TimeoutError) as error:
         log.warning("no zygote from the nursery, so one is started here", reason=str(error) or "no answer in time")

@@ -18,13 +18,17 @@ import structlog
 from holdfast.node import process_mark
 from holdfast.node.frames import WireError
 from holdfast.node.link import Link
+from holdfast.settings.timeouts import Timeouts
 from holdfast_agent.companions import companion
-from holdfast_agent.companions.nursery_link import Newborn, born
+from holdfast_agent.companions.nursery_link import FIRST_WITHIN_S, Newborn, born
 from holdfast_agent.zygote import plan_file
 from holdfast_agent.zygote.wire import MESSAGE_BYTES_MAX, Attach, Command, Report, StartRanks, Welcome, reports
 
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
+REPLACED_WITHIN = 1 / 3
+"""Part of `timeouts.start_s` for which the agent waits for the nursery once the node may have orders. An import by the
+agent itself must fit into the rest."""
 _SOCKET = "zygote.sock"
 LOG_FILE = "zygote.log"
 
@@ -38,18 +42,19 @@ class ZygoteLink:
         self,
         directory: Path,
         address: str,
-        orphan_s: float,
+        timeouts: Timeouts,
         on_report: Callable[[Report], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._directory = directory
         self._address = address
-        self._orphan_s = orphan_s
+        self._timeouts = timeouts
         self._on_report = on_report
         self._on_lost = on_lost
         self._connection: _Connection | None = None
         self._process: subprocess.Popen[bytes] | Newborn | None = None
         self._births_fail = False
+        self._has_served = False
         self.ended = asyncio.Event()
         self._ending = False
 
@@ -66,6 +71,7 @@ class ZygoteLink:
                 continue
             is_newborn = isinstance(self._process, Newborn)
             reports = await self._serve(connection)
+            self._has_served |= reports > 0
             # A zygote from the nursery that cannot serve is replaced by one that is not. That a dying one still takes a
             # connection, before its listening socket is closed too, shows nothing of the nursery.
             self._births_fail = not reports and (is_newborn or self._births_fail)
@@ -122,7 +128,8 @@ class ZygoteLink:
     async def _spawn(self) -> None:
         await self._end_leftovers()
         log_file = self._directory / LOG_FILE
-        newborn = None if self._births_fail else await born(self._directory, self._address, log_file)
+        within_s = REPLACED_WITHIN * self._timeouts.start_s if self._has_served else FIRST_WITHIN_S
+        newborn = None if self._births_fail else await born(self._directory, self._address, log_file, within_s)
         if newborn is None:
             flags = ("--state-dir", str(self._directory), "--address", self._address)
             self._process = await companion.start("holdfast_agent.zygote", log_file, *flags)
@@ -133,7 +140,7 @@ class ZygoteLink:
         """Attach and pass on reports until the connection ends; return the number of reports."""
         peer = _peer_pid(connection)
         attached = self._connection = _Connection(connection, self._on_report)
-        self.send(Attach(orphan_s=self._orphan_s))
+        self.send(Attach(orphan_s=self._timeouts.orphan_s))
         try:
             await attached.ended
         except WireError as error:

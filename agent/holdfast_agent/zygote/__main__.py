@@ -21,6 +21,9 @@ from holdfast_agent.files.ledger_memory import LedgerMemory
 from holdfast_agent.zygote import preload
 from holdfast_agent.zygote.zygote import LOCK_FILE, PID_FILE, PORTS_FILE, SOCKET, Zygote
 
+BACKLOG = 512
+"""Connections that wait. A nursery takes none while it imports, and every agent of the machine asks meanwhile."""
+
 log = structlog.get_logger("zygote")
 
 
@@ -39,7 +42,7 @@ def listen(directory: Path, name: str = SOCKET) -> socket.socket:
             listener.bind(f"/proc/self/fd/{folder}/{name}")
         finally:
             os.umask(mask)
-        listener.listen(8)
+        listener.listen(BACKLOG)
     finally:
         os.close(folder)
     return listener
