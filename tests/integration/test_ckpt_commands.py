@@ -21,6 +21,8 @@ from ckpt_ranks import KINDS, WEIGHT
 from click.testing import CliRunner, Result
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from holdfast.cli.checkpoints import ckpt_locations
+from holdfast.cli.connect import database
 from holdfast.cli.main import main
 from holdfast.fresh_ids import uuid7
 from holdfast.trainer.checkpoint import Checkpointer
@@ -304,7 +306,8 @@ def test_a_job_is_looked_up_on_the_disk_and_in_the_catalogue(urls: dict[str, str
 async def finished(url: str, *rows: tuple[str, str]) -> None:
     """Record that jobs have saved a step at these paths; the catalogue has forgotten them since."""
     connection = await asyncpg.connect(url)
-    await connection.execute("select historian.add_default_partition()")
+    is_missing = "to_regclass('historian.events_default') is null"
+    await connection.execute(f"select historian.add_default_partition() where {is_missing}")
     for job, path in rows:
         await connection.execute(
             "insert into historian.events (id, at, class, type, source, job, body) "
@@ -336,3 +339,35 @@ def test_a_finished_job_is_found_in_a_directory_of_its_own(urls: dict[str, str],
     assert steps("done") == [("done", 7), ("done", 9)] and steps("gone") == []
     assert {("done", 7), ("done", 9), ("both", 7), ("both", 9)} <= {*steps()} and len(steps("both")) == 2
     assert "whole" in ckpt("verify", "done", *here, "--step", 9).stdout
+
+
+def test_an_older_job_of_the_same_name_changes_no_command(urls: dict[str, str], saved: Path, tmp_path: Path) -> None:
+    old, older, new = (tmp_path / name / "checkpoints" for name in ("run8", "run7", "run9"))
+    for place in (old, older, new):
+        shutil.copytree(saved, place)
+    for place in (older, new):
+        flip(place / "step-00000009/rank-00000.part", 40)
+    jobs = ("train", "ended")
+    steps = [(job, f"{place}/step-00000009") for place in (older, old) for job in jobs]
+    asyncio.run(finished(urls["historian"], *steps))
+    asyncio.run(catalogue(urls["ckpt"], ("train", 9, f"{new}/step-00000009")))
+    here = ("--dir", tmp_path, "--database-url", urls["reader"])
+
+    ckpt("verify", "train", *here, "--step", 9, code=1)
+    ckpt("verify", "ended", *here, "--step", 9)  # where it saved last
+    assert len(json.loads(ckpt("ls", "train", *here, "--json").stdout)) == 6
+    safetensors.torch.save_file({"w": torch.ones(2)}, tmp_path / "m.safetensors")
+    ckpt("import", tmp_path / "m.safetensors", "ended", *here, "--step", 2)
+    assert (tmp_path / "jobs/ended/checkpoints/step-00000002").is_dir()
+    assert not [*tmp_path.glob("run*/checkpoints/step-00000002")]
+
+
+def test_the_catalogue_is_read_although_the_record_is_not(
+    urls: dict[str, str], saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(catalogue(urls["ckpt"], ("read", 9, f"{saved}/step-00000009")))
+    monkeypatch.setattr(ckpt_locations, "_SAVED", "select pg_sleep(60), $1::text, $2::int")
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_S", 1)
+    listed = ckpt("ls", "read", "--dir", tmp_path, "--database-url", urls["reader"], "--json")
+    assert [row["step"] for row in json.loads(listed.stdout)] == [7, 9]
+    assert "the directories of jobs that have ended cannot be read" in listed.stderr

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from holdfast.cli.connect.addresses import reader_url
-from holdfast.cli.connect.database import Connection, read
+from holdfast.cli.connect.database import read
 from holdfast.cli.names import require_name
 from holdfast.cli.output.tables import printable
 from holdfast.trainer.checkpoint.errors import CheckpointError, DamagedCheckpoint
@@ -26,14 +26,12 @@ from holdfast.trainer.checkpoint.storage.places import is_url, open_storage
 _STEPS = "select job, step, path, bytes, saved_at from ckpt.steps where $1::text is null or job = $1"
 
 _SAVED = """
-select job, path from (
-    select distinct on (job, regexp_replace(body ->> 'path', '(/generation-[^/]+)?/[^/]+/?$', ''))
-        job, body ->> 'path' as path, at
-    from historian.events
-    where type = 'checkpoint_saved' and ($1::text is null or job = $1)
-    order by job, regexp_replace(body ->> 'path', '(/generation-[^/]+)?/[^/]+/?$', ''), at desc
-) saved order by at desc"""
-"""A step at each place where jobs have saved, the newest first. The catalogue forgets a job that has finished."""
+select job, body ->> 'path' as path from historian.events
+where type = 'checkpoint_saved' and ($1::text is null or job = $1) order by at desc limit $2"""
+"""What jobs have saved, the newest first. The catalogue forgets a job that has finished."""
+
+SAVED_READ_MAX = 10_000
+"""The record of years may have millions, and most jobs save to one place."""
 
 _STEP_PATH = re.compile(r"(.+?)(?:/generation-[^/]+/(?:vault-)?|/)step-[^/]+/?")
 
@@ -93,10 +91,7 @@ def checkpoint_errors() -> Iterator[None]:
 
 
 def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[asyncpg.Record]]:
-    """Return the locations, and the catalogue's steps unless a path is given. Raises NoLocation if there is neither.
-
-    A finished job's directory, wherever it is, is known from the steps that it has saved.
-    """
+    """Return the locations, and the catalogue's steps unless a path is given. Raises NoLocation if there is neither."""
     if wanted.path is not None:
         if wanted.job is not None:
             raise click.UsageError("name a job or a --path, not both")
@@ -106,7 +101,7 @@ def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[a
     found = {CheckpointLocation(path.parent.name, str(path)) for path in _directories(wanted)}
     try:
         url = reader_url(wanted.directory, wanted.database_url)
-        catalogued, saved = read(url, lambda database: _steps(database, wanted))
+        catalogued = read(url, lambda database: database.fetch(_STEPS, wanted.job))
     except click.ClickException as error:
         if not found:
             raise NoLocation(
@@ -114,20 +109,34 @@ def locations(wanted: CheckpointQuery) -> tuple[list[CheckpointLocation], list[a
                 "URL with --path"
             ) from error
         click.echo(f"the catalogue cannot be read: {error.message}", err=True)
-        catalogued, saved = [], []
+        catalogued = []
     found |= {CheckpointLocation(row["job"], root_of(row["path"])) for row in catalogued}
-    known = {place.where for place in found}
-    for place in (CheckpointLocation(row["job"], root_of(row["path"])) for row in saved):
-        # A store is asked only for a job that is named: it may be gone, or take long.
-        if place.where in known or (is_url(place.where) and wanted.job is None) or not is_visible(place):
-            continue
-        known.add(place.where)
-        found.add(place)
     return sorted(found, key=lambda place: (place.job or "", place.where)), catalogued
 
 
+def saved_locations(wanted: CheckpointQuery, *, saves_max: int = SAVED_READ_MAX) -> list[CheckpointLocation]:
+    """Return where jobs have saved by the newest events of this cluster, the newest first, also jobs that have ended.
+
+    They may have had another directory than the default: by --job-dir, or by the script's Checkpointer.
+    """
+    try:
+        url = reader_url(wanted.directory, wanted.database_url)
+        saved = read(url, lambda database: database.fetch(_SAVED, wanted.job, saves_max))
+    except click.ClickException as error:
+        click.echo(f"the directories of jobs that have ended cannot be read: {error.message}", err=True)
+        return []
+    found: dict[str, CheckpointLocation] = {}
+    for place in (CheckpointLocation(row["job"], root_of(row["path"])) for row in saved):
+        found.setdefault(place.where, place)
+    return [*found.values()]
+
+
 def one_location(wanted: CheckpointQuery, *, to_write: bool = False) -> CheckpointLocation:
-    """Return the single location. Raises ClickException if there is none, or more than one."""
+    """Return the single location. Raises ClickException if there is none, or more than one.
+
+    A job without another location is read where it saved last. Nothing is written there: an older job of this name may
+    have saved it.
+    """
     if wanted.job is None and wanted.path is None:
         raise click.UsageError("name a job, or the directory or URL of its checkpoints with --path")
     try:
@@ -140,6 +149,7 @@ def one_location(wanted: CheckpointQuery, *, to_write: bool = False) -> Checkpoi
         return CheckpointLocation(
             wanted.job, str((wanted.directory / "jobs" / str(wanted.job) / "checkpoints").resolve())
         )
+    found = found or saved_locations(wanted, saves_max=1)
     if len(found) != 1:
         names = ", ".join(place.where for place in found) or "nowhere"
         raise click.ClickException(f"checkpoints of job {wanted.job} are at: {names}; name one with --path")
@@ -156,6 +166,14 @@ def is_visible(place: CheckpointLocation) -> bool:
 def list_checkpoints(wanted: CheckpointQuery) -> list[CheckpointRow]:
     """Return all checkpoints, newest last: unfinished ones, and those that only the catalogue lists, too."""
     found, catalogued = locations(wanted)
+    if wanted.path is None:
+        known = {place.where for place in found}
+        # A store is asked only for a job that is named: it may be gone, or take long.
+        found += [
+            place
+            for place in saved_locations(wanted)
+            if place.where not in known and is_visible(place) and (wanted.job or not is_url(place.where))
+        ]
     rows: list[CheckpointRow] = []
     for place in found:
         if is_visible(place):
@@ -178,10 +196,6 @@ def _directories(wanted: CheckpointQuery) -> list[Path]:
     jobs = (wanted.directory / "jobs").resolve()
     pattern = f"{wanted.job}/checkpoints" if wanted.job else "*/checkpoints"
     return [path for path in jobs.glob(pattern) if path.is_dir()]
-
-
-async def _steps(connection: Connection, wanted: CheckpointQuery) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-    return await connection.fetch(_STEPS, wanted.job), await connection.fetch(_SAVED, wanted.job)
 
 
 def _rows(place: CheckpointLocation, storage: Storage) -> list[CheckpointRow]:
