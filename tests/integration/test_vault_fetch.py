@@ -229,7 +229,10 @@ def test_a_step_that_was_left_behind_does_not_come_back_from_a_node_that_missed_
             assert is_state(rank.restore(at(2)), 2)
             rank.keep_only(at(2))
             # The first step is the way back until a certified one is named.
-            until("the one that hears has dropped the rest", lambda: keepers[0].held().sealed == (at(2), at(1)))
+            until(
+                "the keeper that runs has dropped the rest",
+                lambda: keepers[0].held().sealed == (at(2), at(1)),
+            )
         new.kill()
         keepers[1].signal(signal.SIGCONT)
         next_one = node("next", is_patient=True)

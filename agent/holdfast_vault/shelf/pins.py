@@ -47,9 +47,9 @@ class Pins(NamedTuple):
 
 def pins_of(order: BackupOrder) -> Pins:
     """Return the steps that a backup order pins in memory."""
-    clean = coming = complete = frozen = None
+    certified = coming = complete = frozen = None
     if order.certified_step is not None:
-        clean = StepMark(order.certified_generation, order.certified_step)
+        certified = StepMark(order.certified_generation, order.certified_step)
     if order.coming_step is not None:
         # The first step of a block is sent: of a block that has begun before the coming step it may be an earlier one.
         every = max(1, order.every) if order.keeper else 1
@@ -58,16 +58,16 @@ def pins_of(order: BackupOrder) -> Pins:
         complete = StepMark(order.complete_generation, order.complete_step)
     if order.frozen_step is not None:
         frozen = StepMark(order.frozen_generation, order.frozen_step)
-    return Pins(clean, coming, complete, frozen)
+    return Pins(certified, coming, complete, frozen)
 
 
 def pinned(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[SealedStep]:
     """Return those of the sealed steps that stay. `pins` None: none do."""
     if pins is None or not sealed:
         return frozenset()
-    clean = pins.certified.found_in(sealed) if pins.certified else min(sealed)
+    go_back_to = pins.certified.found_in(sealed) if pins.certified else min(sealed)
     coming = pins.coming.found_in(sealed) if pins.coming else None
-    return frozenset(each for each in (clean, coming) if each is not None)
+    return frozenset(each for each in (go_back_to, coming) if each is not None)
 
 
 def certified(sealed: Collection[SealedStep], pins: Pins | None) -> frozenset[SealedStep]:

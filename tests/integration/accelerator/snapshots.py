@@ -1,7 +1,7 @@
 """A path of snapshots with every wait that it needs, and its mutants: the same with one of them left out.
 
 The path: a stream of its own waits for training's stream, copies to pinned memory and records an event. What an
-optimizer changes stays until its next step, which waits for the event on the device. What anyone else may change is
+optimizer changes stays until its next step, which waits for the event on the device. What other code may change is
 copied on the device first. The host reads once the event has come. What was copied stays referenced until then.
 
 Delays alone do not show a missing wait where the host is held up for longer than a step's copies take. So a schedule
