@@ -76,6 +76,7 @@ def test_trace(path: Path, request: pytest.FixtureRequest) -> None:
                 env={name: value for name, value in given.fields.items() if name.isupper()},
                 cwd="/",
                 directory="/jobs/job",
+                allow_scratch="allow-scratch" in given.words,
             )
             if "min" in given.fields:
                 most = int(given.fields.get("max", nnodes))

@@ -227,6 +227,7 @@ def ordered(order: NodeOrder) -> str:
         f", restoring at most {order.placement.restore_at_most}" if order.placement.restore_at_most is not None else ""
     )
     limit += ", not from scratch" if order.placement.refuse_scratch else ""
+    limit += ", if need be from scratch" if order.placement.job.allow_scratch else ""
     what = "ranks" if order.placement.purpose == "train" else f"{order.placement.purpose}, ranks"
     if order.placement.warm_up:
         limit += ", warm-up with devices" if order.placement.warm_up.tests_devices else ", warm-up"

@@ -228,7 +228,8 @@ class Checkpointer:
         started, keyed = time.monotonic(), KeyedState(state, self._rank)
         at_most = self._ranks.agree_on_bound(environment.restore_step() if self._rank == 0 else None)
         in_memory, unusable = self._memory.common(self._ranks.all_gather, at_most), list[SealedStep]()
-        newest = partial(self._choice.newest, newer_in_memory=self._memory.has_newer)
+        may_come_back = partial(self._memory.may_come_back, unusable)
+        newest = partial(self._choice.newest, newer_in_memory=self._memory.has_newer, may_come_back=may_come_back)
         former = OtherSize(self._memory, self._ranks, at_most) if not in_memory else None
         manifest = newest(any_in_memory=bool(in_memory or (former and former.steps)))
         on_disk = manifest.step if manifest is not None else 0

@@ -147,6 +147,10 @@ class MemoryTier:
         here = self._steps(None)
         return None if here is None else here.sealed
 
+    def may_come_back(self, unusable: Sequence[SealedStep]) -> bool:
+        """Return True if ranks may have steps again that they kept: then `start_over` refuses, whatever is allowed."""
+        return bool(unusable or (self._of_some and not self._all_answered))
+
     def start_over(
         self, unusable: Sequence[SealedStep], scratch: Scratch = Scratch.UNLESS_WHOLE, former: str = ""
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 
@@ -24,15 +25,23 @@ class RestoreChoice:
         self._storage = storage
         self._ranks = ranks
 
-    def newest(self, *, newer_in_memory: bool = False, any_in_memory: bool = False) -> CheckpointManifest | None:
+    def newest(
+        self,
+        *,
+        newer_in_memory: bool = False,
+        any_in_memory: bool = False,
+        may_come_back: Callable[[], bool] = lambda: False,
+    ) -> CheckpointManifest | None:
         """Return the newest step that is complete and may be restored, the same on all ranks; None if there is none.
 
         Raises CheckpointError if there are steps but none may be restored: a job never starts over without being asked.
         With `any_in_memory` the job can go on from memory, so neither that nor unreadable storage is an error.
+        `may_come_back`: whether ranks may have steps again that they kept; then none on disk is given up for a start
+        from scratch.
         """
         if self._ranks.rank == 0:
             try:
-                manifest = self._newest_complete(newer_in_memory, any_in_memory)
+                manifest = self._newest_complete(newer_in_memory, any_in_memory, may_come_back)
             except Exception:
                 self._ranks.broadcast(torch.tensor([-1]))
                 raise
@@ -58,11 +67,13 @@ class RestoreChoice:
         elif problem is not None:
             log.warning("checkpoint of step %d is damaged: %s", step, problem)
 
-    def _newest_complete(self, newer_in_memory: bool, any_in_memory: bool) -> CheckpointManifest | None:
+    def _newest_complete(
+        self, newer_in_memory: bool, any_in_memory: bool, may_come_back: Callable[[], bool]
+    ) -> CheckpointManifest | None:
         at_most = environment.restore_step()
         self._storage.claim()
         try:
-            return self._newest_of(at_most, newer_in_memory, any_in_memory)
+            return self._newest_of(at_most, newer_in_memory, any_in_memory, may_come_back)
         except Superseded:
             raise
         except (CheckpointError, OSError) as error:
@@ -72,7 +83,9 @@ class RestoreChoice:
             log.warning("the checkpoints on disk cannot be looked at, going on from memory: %s", error)
             return None
 
-    def _newest_of(self, at_most: int | None, newer_in_memory: bool, any_in_memory: bool) -> CheckpointManifest | None:
+    def _newest_of(
+        self, at_most: int | None, newer_in_memory: bool, any_in_memory: bool, may_come_back: Callable[[], bool]
+    ) -> CheckpointManifest | None:
         published = self._storage.steps()
         candidates = newest_first(published, at_most)
         # A target of 0 asks for a new beginning, and None for whatever is newest.
@@ -82,8 +95,10 @@ class RestoreChoice:
                 raise CheckpointError(
                     f"{gone}; starting from scratch unasked would throw the run away. Set HOLDFAST_RESTORE_STEP to a "
                     "newer one that you trust (one that was set aside is renamed without .rolled-back first), or to 0 "
-                    "to start afresh; a job that is submitted with --allow-scratch does so by itself"
+                    "to start afresh; a job that is submitted with --allow-scratch does so by itself after bad numbers"
                 )
+            if may_come_back():
+                return None  # `MemoryTier.start_over` refuses, on all ranks
             log.warning("%s: starting from scratch, as the job's owner allows", gone)
         for step in sorted(set(published) - set(candidates)):
             log.warning("checkpoint of step %d is newer than the rollback's target %s, set aside", step, at_most)
@@ -127,7 +142,9 @@ class ReadOnlyChoice(RestoreChoice):
         if problem is not None:
             log.warning("checkpoint of step %d is damaged, a replay leaves it where it is: %s", step, problem)
 
-    def _newest_complete(self, newer_in_memory: bool, any_in_memory: bool) -> CheckpointManifest | None:
+    def _newest_complete(
+        self, newer_in_memory: bool, any_in_memory: bool, may_come_back: Callable[[], bool]
+    ) -> CheckpointManifest | None:
         for step in newest_first(self._storage.steps(), environment.restore_step()):
             try:
                 if step not in self._passed_over:

@@ -101,7 +101,8 @@ def _as_torchrun(option: str) -> str:
 @click.option(
     "--allow-scratch",
     is_flag=True,
-    help="Start from scratch if all checkpoints that the job has made are lost. Without it the job ends then.",
+    help="Start from scratch if all checkpoints that the job has made are lost, or if bad numbers leave none that may"
+    " be restored. Without it the job ends then. It does not apply to a limit set with -e HOLDFAST_RESTORE_STEP.",
 )
 @click.option(
     "--data",

@@ -182,6 +182,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """True if the job had made checkpoints when this generation started."""
     restore_at_most: int | None = None
     """The newest step that the present generation was allowed to restore; None: any."""
+    given_limit: int | None = None
+    """Restore limit that the user gave at submission."""
     next_restore_at_most: int | None = None
     """Restore limit of the next generation, if it differs."""
     is_past_limit: bool = False

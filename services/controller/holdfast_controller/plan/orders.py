@@ -60,8 +60,10 @@ def _placement(state: JobState) -> Placement:
             submitted_at=state.submitted_at,
             purpose="checks",
         )
+    # A limit that the user gave may be mistyped: then sound steps would be given up for a start from scratch.
+    is_given = state.restore_at_most is not None and state.restore_at_most == state.given_limit
     return Placement(
-        job=state.spec,
+        job=msgspec.structs.replace(state.spec, allow_scratch=False) if is_given else state.spec,
         node_rank=0,
         master_addr=host.address,
         master_port=host.store_ports[state.generation % len(host.store_ports)],

@@ -77,13 +77,15 @@ def new_job(spec: JobSpec, now: datetime, code: CodeState | None = None) -> JobS
     if are_checks(spec) and not time_limit_s(spec) > 0:
         raise ValueError(f"a run of checks cannot be given {time_limit_s(spec):g} s: use a limit above 0")
     env = dict(spec.env)
-    limit = env.pop(RESTORE_STEP, "")
+    given = env.pop(RESTORE_STEP, "")
+    limit = _step(given) if given else None
     return JobState(
         spec=msgspec.structs.replace(spec, env=env),
         phase=Claiming(),
         submitted_at=now,
         members=(None,) * spec.nnodes,
-        next_restore_at_most=_step(limit) if limit else None,
+        given_limit=limit,
+        next_restore_at_most=limit,
         code=code or CodeState(),
     )
 

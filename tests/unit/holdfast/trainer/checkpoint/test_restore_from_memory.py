@@ -20,6 +20,7 @@ from holdfast.trainer.checkpoint import (
     memory_tier,
 )
 from holdfast.trainer.checkpoint.environment import Scratch
+from holdfast.trainer.checkpoint.errors import StepsAbsent
 from holdfast.trainer.checkpoint.memory_tier import VAULT_VARIABLE, FoundSteps, MemoryRefused, MemoryTier, found_steps
 from tests.scenes.job_vault import NAME, Vault, at, environment, saved, serve
 
@@ -160,6 +161,26 @@ def test_what_one_rank_has_and_another_cannot_say(
     with caplog.at_level(logging.WARNING):
         tier.start_over([])
     assert "steps [7] are in the memory of some ranks only" in caplog.text
+
+
+def test_no_step_on_disk_is_given_up_while_a_vault_with_older_ones_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(Vault(7), monkeypatch)
+    checkpointer = saved(tmp_path, 30)
+
+    def with_a_silent_vault(mine: torch.Tensor) -> list[torch.Tensor]:
+        silent = torch.full_like(mine, -1)
+        if mine.shape == (1 + memory_tier.STEPS_SHARED_MAX, 2):
+            silent[0, 0] = 0
+        return [mine, silent]
+
+    monkeypatch.setattr(checkpointer._ranks, "all_gather", with_a_silent_vault)
+    monkeypatch.setenv("HOLDFAST_RESTORE_STEP", "25")
+    monkeypatch.setenv("HOLDFAST_SCRATCH", "allow")
+    with pytest.raises(StepsAbsent, match=r"steps \[7\] .* does not answer"):
+        checkpointer.restore({"x": 0})
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000030"]
 
 
 class Stateful(nn.Linear):
