@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.trainer.phases import binding
 from holdfast.trainer.steps.guard import harmless
-from holdfast.trainer.steps.saves import patch_dcp_save, saved_at, saved_with
+from holdfast.trainer.steps.saves import find_saves, patch_dcp_save
 from holdfast.trainer.steps.step_start import number_in, path_of
 
 LOADED_STATE = "_holdfast_loaded_state"
@@ -78,9 +78,7 @@ def _noting(original: Callable[..., Any], place: str, at: int = 0) -> Callable[.
 def _note(value: object, place: object) -> None:
     # What is loaded while it trains shows no start.
     if binding.ledger is not None and not binding.is_begun:
-        path, number = path_of(place), number_in(value)
-        saved = None if path is None else saved_at(path)
-        copies = saved_with(number) if saved is None and number is not None else ()
+        saved, copies = find_saves(path_of(place), number_in(value))
         binding.start.note_loaded(value, place, saved, copies)
 
 

@@ -13,7 +13,7 @@ from holdfast.trainer.steps.counted_optimizer import CountedOptimizer
 from holdfast.trainer.steps.guard import harmless
 from holdfast.trainer.steps.notes import COUNTS_BEGIN_AGAIN, is_marked, mark
 from holdfast.trainer.steps.step_start import count_of
-from holdfast.trainer.steps.weights import are_the_first, show_nothing, weights_of
+from holdfast.trainer.steps.weights import compared, note_unmoved, weights_of
 
 MOVED_BY_STEPS = 10
 """Number of steps after which the weights are others than the first: a rate that warms up may begin at 0."""
@@ -135,7 +135,7 @@ def _note_start(optimizer: Any) -> None:
     if is_marked(COUNTS_BEGIN_AGAIN):
         binding.start.note_that_counts_begin_again()
     if _Now.weights is not None:
-        binding.start.note_weights(_Now.weights, are_the_first(_Now.weights))
+        binding.start.note_weights(_Now.weights, compared(_Now.weights))
     binding.start.note_optimizer(optimizer)
 
 
@@ -143,7 +143,7 @@ def _note_start(optimizer: Any) -> None:
 def _compare_weights(optimizer: Any) -> None:
     """See whether training has changed the weights, as the digest shows them."""
     if _Now.weights is not None and weights_of(optimizer) == _Now.weights:
-        show_nothing(_Now.weights)
+        note_unmoved(_Now.weights)
 
 
 @harmless

@@ -10,6 +10,7 @@ optimizer that counts from 0, began at 0. In all other cases nothing shows from 
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -44,6 +45,9 @@ OPTIMIZER_STATE = "the optimizer's restored state"
 SAVED = "the save"
 """Stands for a number that was noted when a file was saved."""
 NOT_THE_FIRST_WEIGHTS = "its weights are not those of the first step"
+UNMOVED_WEIGHTS = "the first steps do not change its weights where they are compared"
+NO_SAVED_WEIGHTS = "its weights are not those of a save with this number"
+DIFFERENT_STEPS = "its files are of different steps"
 BEGINS_AGAIN = "its optimizers begin again while it trains"
 
 
@@ -66,12 +70,29 @@ class Saved(NamedTuple):
     weights: str | None = None
 
 
+class Weights(enum.Enum):
+    """The weights with which training begins, beside those of the job's first step, as digests show them."""
+
+    FIRST = enum.auto()
+    OTHER = enum.auto()
+    UNMOVED = enum.auto()
+    """They are the same, but the first steps did not change them either."""
+
+
 class _Number(NamedTuple):
     done: int
     name: str
     is_of_job: bool
     weights: str | None
     """A digest of the weights when it was saved."""
+    is_copy: bool
+
+
+class _Save(NamedTuple):
+    saved: Saved
+    file: str
+    is_copy: bool
+    """It was found by its number only, which other saves may have had as well."""
 
 
 class StepStart:
@@ -81,10 +102,10 @@ class StepStart:
     def __init__(self) -> None:
         self._own_count: int | None = None
         self._numbers: list[_Number] = []
-        self._saved: list[tuple[Saved, str]] = []
+        self._saves: list[_Save] = []
         self._unnumbered = ""
         self._weights: str | None = None
-        self._has_first_weights: bool | None = None
+        self._compared: Weights | None = None
         self._begins_again = False
 
     def note_loaded(
@@ -96,17 +117,17 @@ class StepStart:
         had the same number in them.
         """
         # The first step may be none: torch makes one without gradients to give an optimizer its state, before a load.
-        self._weights = self._has_first_weights = None
+        self._weights = self._compared = None
         is_of_job, file = _is_of_job(place), _name_of(place)
         found = number_in(value)
-        saves = copies if saved is None else (saved,)
-        self._saved += [(one, file) for one in saves]
+        saves, is_copy = (copies, True) if saved is None else ((saved,), False)
+        self._saves += [_Save(one, file, is_copy) for one in saves]
         numbers = [(_agreed(found, one.done), one.weights) for one in saves]
         if found is not None and not saves:
             numbers = [(found, None)]
         for (name, number), weights in numbers:
             name = f"{name} {'of' if name == SAVED else 'in'} {file}"
-            self._numbers.append(_Number(number, name, is_of_job, weights))
+            self._numbers.append(_Number(number, name, is_of_job, weights, is_copy))
         if not numbers and is_of_job:
             self._unnumbered = file
 
@@ -115,11 +136,11 @@ class StepStart:
         count = count_of(optimizer)
         self._own_count = None if count is None else max(0, count - 1)
 
-    def note_weights(self, weights: str, are_the_first: bool | None) -> None:
-        """Note the weights with which training began, and whether they are those of the job's first step; None: this is
-        the first one.
+    def note_weights(self, weights: str, compared: Weights | None) -> None:
+        """Note the weights with which training began, compared with those of the job's first step; None: this is the
+        first one.
         """
-        self._weights, self._has_first_weights = weights, are_the_first
+        self._weights, self._compared = weights, compared
 
     def note_that_counts_begin_again(self) -> None:
         """Note that in this job the optimizer's count is not that of the job's steps."""
@@ -145,12 +166,14 @@ class StepStart:
             # One of them may have been read for something else, such as the best loss.
             of_job = [number for number in of_job if number.weights and number.weights == self._weights]
             if len({number.done for number in of_job}) != 1:
-                return _unknown("its files are of different steps")
+                return _unknown(DIFFERENT_STEPS)
+        elif of_job and not any(self._may_be(number.weights, number.is_copy) for number in of_job):
+            return _unknown(NO_SAVED_WEIGHTS)
         # An optimizer that begins at 0 beside an older file: these are weights to begin with, not the job's progress.
         numbers = of_job or (self._numbers if self._own_count is None else [])
-        if numbers and not of_job and generation() > 1 and self._has_first_weights is False:
-            # An older file is what the job has begun with, and it goes on from something else.
-            return _unknown(NOT_THE_FIRST_WEIGHTS)
+        if numbers and not of_job and generation() > 1 and self._compared in (Weights.OTHER, Weights.UNMOVED):
+            # An older file is what the job has begun with, and it may go on from something else.
+            return _unknown(NOT_THE_FIRST_WEIGHTS if self._compared is Weights.OTHER else UNMOVED_WEIGHTS)
         if numbers:
             return Start(numbers[-1].done, Source.RESTORED, numbers[-1].name)
         # What the first generation has written itself, before its first step, is no step of the job.
@@ -160,31 +183,46 @@ class StepStart:
 
     def _by_count(self, own_count: int) -> Start:
         """Return the start of a script that has restored an optimizer with this count."""
-        counted = [(saved.own_count - own_count, saved.done) for saved, _ in self._saved if saved.own_count is not None]
-        # The state may have been copied first, and saved while training went on.
-        near = [(late, done) for late, done in counted if 0 <= late <= LATE_STEPS_MAX]
+        # The state may have been copied first, and saved while training went on: then the weights are others as well.
+        saves = [
+            save
+            for save in self._saves
+            if save.saved.own_count != own_count or self._may_be(save.saved.weights, save.is_copy)
+        ]
+        counted = [(save.saved.own_count - own_count, save.saved) for save in saves if save.saved.own_count is not None]
+        near = [(late, saved) for late, saved in counted if 0 <= late <= LATE_STEPS_MAX]
         if near:
-            late, done = min(near, key=lambda pair: (pair[0], -pair[1]))
-            return Start(done - late, Source.RESTORED, OPTIMIZER_STATE)
+            least = min(late for late, _ in near)
+            nearest = [saved for late, saved in near if late == least]
+            if len({saved.done for saved in nearest}) > 1:
+                nearest = [saved for saved in nearest if saved.weights and saved.weights == self._weights]
+            if len({saved.done for saved in nearest}) != 1:
+                return _unknown(DIFFERENT_STEPS)
+            return Start(nearest[0].done - least, Source.RESTORED, OPTIMIZER_STATE)
         if not self._begins_again:
             return Start(own_count, Source.RESTORED, OPTIMIZER_STATE)
-        if len({saved.done for saved, _ in self._saved}) == 1:
-            saved, file = self._saved[0]
-            return Start(saved.done, Source.RESTORED, f"{SAVED} of {file}")
+        if len({save.saved.done for save in saves}) == 1:
+            return Start(saves[0].saved.done, Source.RESTORED, f"{SAVED} of {saves[0].file}")
         return _unknown(BEGINS_AGAIN)
+
+    def _may_be(self, weights: str | None, is_copy: bool) -> bool:
+        """Return False if a save with this number had other weights than those with which training began."""
+        return not is_copy or weights is None or self._weights is None or weights == self._weights
 
     def _by_weights(self) -> Start:
         """Return the start of a restart that shows no step."""
         if self._begins_again:
             return _unknown(BEGINS_AGAIN)
-        if self._has_first_weights:
+        if self._compared is Weights.FIRST:
             return Start(0, Source.OPTIMIZER)
         if self._unnumbered:
             return _unknown(f"no step in {self._unnumbered}")
         # There are more ways to restore than are hooked.
-        if self._has_first_weights is not None:
+        if self._compared is Weights.OTHER:
             return _unknown(NOT_THE_FIRST_WEIGHTS)
-        return Start(0, Source.OPTIMIZER) if self.is_counted else _unknown("the optimizer keeps no count")
+        if self.is_counted:
+            return Start(0, Source.OPTIMIZER)
+        return _unknown(UNMOVED_WEIGHTS if self._compared is Weights.UNMOVED else "the optimizer keeps no count")
 
 
 def _unknown(why: str) -> Start:

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from pathlib import Path
 from typing import Any
 
 from holdfast.trainer.steps.notes import note_folder
-from holdfast.trainer.steps.step_start import generation
+from holdfast.trainer.steps.step_start import Weights, generation
 
 PARAMETERS_READ = 32
 ELEMENTS_READ = 8
 """Number of elements of each, spread over it."""
+UNMOVED = "unmoved"
+"""Follows a digest that the first steps have not changed."""
 
 
 def weights_of(optimizer: Any) -> str | None:
@@ -37,27 +40,33 @@ def weights_of(optimizer: Any) -> str | None:
     return hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest()
 
 
-def are_the_first(digest: str) -> bool | None:
+def compared(digest: str) -> Weights | None:
     """Compare with those of this rank's first step in the job; None if this is the first one, which is noted."""
-    folder = note_folder()
-    if folder is None:
+    own = _file()
+    if own is None:
         return None
-    own = folder / f"first-weights-{int(os.environ['RANK']):05d}"
     try:
         if generation() > 1:
-            return own.read_text() == digest
+            first, _, mark = own.read_text().partition(" ")
+            if first != digest:
+                return Weights.OTHER
+            return Weights.UNMOVED if mark == UNMOVED else Weights.FIRST
     except FileNotFoundError:
         pass
-    folder.mkdir(parents=True, exist_ok=True)
+    own.parent.mkdir(parents=True, exist_ok=True)
     part = own.with_suffix(f".{os.getpid()}")
     part.write_text(digest)
     part.replace(own)
     return None
 
 
-def show_nothing(digest: str) -> None:
-    """Note that training does not change what the digest of the first weights is made of."""
-    folder = note_folder()
-    own = None if folder is None else folder / f"first-weights-{int(os.environ['RANK']):05d}"
+def note_unmoved(digest: str) -> None:
+    """Note that the first steps have left the digest of the first weights as it was: it shows nothing later."""
+    own = _file()
     if own is not None and own.exists() and own.read_text() == digest:
-        own.write_text("")
+        own.write_text(f"{digest} {UNMOVED}")
+
+
+def _file() -> Path | None:
+    folder = note_folder()
+    return None if folder is None else folder / f"first-weights-{int(os.environ['RANK']):05d}"

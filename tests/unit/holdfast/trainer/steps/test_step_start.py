@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from holdfast.node.ledger.ledger_layout import Source
-from holdfast.trainer.steps.step_start import GENERATION_VARIABLE, SUBMITTED_VARIABLE, StepStart, count_of, number_in
+from holdfast.trainer.steps.step_start import (
+    GENERATION_VARIABLE,
+    SUBMITTED_VARIABLE,
+    StepStart,
+    Weights,
+    count_of,
+    number_in,
+)
 
 MINUTE_S = 60.0
 
@@ -92,9 +99,22 @@ def test_an_older_number_does_not_count_if_the_job_goes_on_from_other_weights(tm
     start = StepStart()
     start.note_loaded(*written(tmp_path / "pretrained.pt", {"global_step": 500_000}, submitted - MINUTE_S))
     start.note_optimizer(trained(torch.optim.SGD, 1))
-    start.note_weights("digest", are_the_first=True)
+    start.note_weights("digest", Weights.FIRST)
     assert start.decide() == (500_000, Source.RESTORED, "global_step in pretrained.pt", True)
-    start.note_weights("another", are_the_first=False)
+    start.note_weights("another", Weights.OTHER)
+    assert not start.decide().is_known
+
+
+def test_weights_that_training_leaves_as_they_were_show_nothing(tmp_path: Path, submitted: float) -> None:
+    """The optimizer's count does, where it keeps one: here a rate that warms up does not move weights of bf16."""
+    for kind, known in ((torch.optim.AdamW, True), (torch.optim.SGD, False)):
+        start = StepStart()
+        start.note_optimizer(trained(kind, 1))
+        start.note_weights("digest", Weights.UNMOVED)
+        why = "" if known else "the first steps do not change its weights where they are compared"
+        assert start.decide() == (0, Source.OPTIMIZER, why, known)
+    start.note_loaded(*written(tmp_path / "pretrained.pt", {"global_step": 500}, submitted - MINUTE_S))
+    start.note_weights("digest", Weights.UNMOVED)
     assert not start.decide().is_known
 
 
