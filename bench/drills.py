@@ -4,10 +4,10 @@
     python bench/drills.py --quick    once each
     python bench/drills.py oom-kill lose-node
 
-Each drill is a row of `tests/e2e/drills.py`: a job of two ranks, or four, on two nodes, a third stands by; something is
-broken by `holdfast inject`. Nodes have networks of their own if this machine allows it; what takes a cluster whose
-agents do not read the kernel's log has another one. What cannot be made here, or is not noticed yet, is listed with the
-reason. A drill that fails is told, and the others go on.
+Each drill is a row of `tests/e2e/drills.py`: a job of two ranks, or four, trains on two nodes, with a third on standby;
+then `holdfast inject` breaks something. Each node has a separate network if this machine allows it. Drills that need
+agents which do not read the kernel's log have another cluster. What cannot be caused here, or is not noticed yet, is
+listed with the reason. If a drill fails, the bench prints why and goes on with the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from report import final_line, tell
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))
 
 from cluster import Cluster
-from drills import DRILLS, ENVIRONMENT, Drill, Outcome, carry_out, divide_gpus
+from drill_steps import carry_out
+from drills import DRILLS, ENVIRONMENT, Drill, Outcome, divide_gpus
 
 from holdfast.embedded.servers.ports import reserve_ports
 
@@ -49,7 +50,7 @@ SHOWN = {
 
 
 def once(cluster: Cluster, drill: Drill) -> Outcome:
-    """One drill, with a port of its own for what needs one."""
+    """Carry out one drill, with a free port for the faults that need one."""
     with reserve_ports({}, None) as ports:
         port = ports.nats
     return carry_out(cluster, drill, port, LIMIT_S)

@@ -1,20 +1,14 @@
 """Drills: something is broken by `holdfast inject`, and the job has to come back by itself. One row for each.
 
-To add one: a row in `DRILLS`. `bench/drills.py` carries out the same rows and prints the seconds.
+To add one: a row in `DRILLS`. `drill_steps.py` carries them out, `bench/drills.py` prints the seconds that they take.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cluster import JOBS, Cluster
-from job import Job
-from waiting import DEADLINE_S, NotYet
 
 from holdfast.embedded.layout import ClusterLayout
 from holdfast.faults.registry import find_fault
@@ -33,37 +27,43 @@ NO_HURRY = ("--later-step-s", "0.3")
 
 
 class Drill(NamedTuple):
-    """A symptom, how it is made, and what has to come of it.
-
-    `strike`: the arguments of `holdfast inject`; {first}, {last}: the job's nodes, {job}: its directory, {scratch}: one
-    for the drill. `incident`: how the controller names it. `decision`: what it is to decide last. "" for whatever it
-    is. `heals_by`: what has to be done for the job to come back: nothing, or that the fault is undone once it was
-    noticed. `pending`: why this cannot work yet. `needs_gpus`: nodes are told which GPU is theirs (`divide_gpus`).
-    `on_one_node`: it takes a network, or mounts, that no other node has. `is_repaired`: whoever had to go comes back by
-    a restart of its machine. `steps_before`: how far the job is when it is struck. `row`: the row of Table 1 that it
-    has to be given, by default that of `symptom`. `root`: whose it is, as far as can be known; None for whatever it is.
-    `evicts`: the node that has to go, `first` or `last`; "" for none, None for whatever is done. `is_without_log`: it
-    takes a cluster whose agents do not read the kernel's log. `then`: what is done as well, once an inspection has
-    reported the first.
-    """
+    """A symptom, how it is caused, and what has to follow."""
 
     symptom: Symptom | None
     strike: tuple[str, ...]
+    """The arguments of `holdfast inject`. {first}, {last}: the job's nodes; {last_gpu}: the GPU of the last one; {job}:
+    the job's directory; {scratch}: a directory for the drill; {port}: a free port."""
     incident: str
+    """The symptom that the controller gives the incident."""
     decision: str = "reattempt"
+    """The last decision; "" if any will do."""
     heals_by: str = "itself"
+    """`undo` if the job can only train again after the fault is undone, which is done once it was noticed."""
     script: Path = FOLD
     arguments: tuple[str, ...] = ()
+    """Of the script, with the same names in braces as in `strike`."""
+    ranks_per_node: int = 1
+    """Two where a rank of the struck node survives, or where the ranks of a node are compared with those of others."""
     pending: str = ""
+    """Why this cannot work yet."""
     needs_gpus: bool = False
+    """Nodes are told which GPU is theirs (`divide_gpus`)."""
     on_one_node: bool = False
+    """The node needs a network and mounts that no other node has."""
     is_repaired: bool = False
+    """The machine of an evicted node is restarted."""
     steps_before: int = STEPS_BEFORE
+    """The step that the job has reached when it is struck."""
     row: str | None = None
+    """The row of Table 1 that the incident has to get; None: that of `symptom`."""
     root: Root | None = Root.UNKNOWN
+    """The root that the incident has to get, as far as it can be known; None if any will do."""
     evicts: str | None = ""
+    """The node that has to be evicted, `first` or `last`; "" for none, None if any will do."""
     is_without_log: bool = False
+    """It needs a cluster whose agents do not read the kernel's log."""
     then: tuple[str, ...] = ()
+    """A second fault, injected once an inspection has reported the first."""
 
     @property
     def wanted_row(self) -> str:
@@ -75,19 +75,14 @@ class Drill(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The fault, with what is set of it."""
+        """The fault with its options."""
         options = [word for before, word in zip(self.strike, self.strike[1:], strict=False) if before == "-o"]
         return " ".join([self.fault, *(option for option in options if "{" not in option)])
 
     @property
     def is_slow(self) -> bool:
-        """True if it takes long: the pace of its job is known before it is struck."""
+        """True if it takes a minute: the job's pace has to be known before the fault."""
         return self.script == PACED
-
-    @property
-    def ranks_per_node(self) -> int:
-        """Return two where ranks of one node are compared with those of the other."""
-        return 2 if self.is_slow else 1
 
     def is_right(self, came: Outcome) -> bool:
         """Return True if the incident has the row and root that can be known, and the node at fault went."""
@@ -95,7 +90,7 @@ class Drill(NamedTuple):
         return came.row == self.wanted_row and self.root in (None, came.root) and went
 
     def lacking(self, cluster: Cluster) -> str:
-        """Why it cannot be carried out here; "" if it can."""
+        """Return why it cannot be carried out here; "" if it can."""
         if self.pending:
             return self.pending
         if self.on_one_node and cluster.info.fabric is None:
@@ -106,15 +101,14 @@ class Drill(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a drill: seconds since the injection.
-
-    `noticed_s`: what opens the incident is said. `decided_s`: the decision that led back is made. `trains_s`: every
-    rank of the generation that came of it has made a step.
-    """
+    """The result of a drill, by the record. Seconds count from the injection."""
 
     noticed_s: float
+    """Until the event that opened the incident."""
     decided_s: float
+    """Until the decision after which the job trains."""
     trains_s: float
+    """Until every rank of the generation that followed has completed a step."""
     incident: str
     decision: str
     outcome: str
@@ -126,20 +120,28 @@ class Outcome(NamedTuple):
 
 
 LOST: Any = {"root": Root.INFRASTRUCTURE, "evicts": "last"}
-"""What has to be concluded where the last node is at fault."""
+"""The right conclusion where the last node is at fault."""
 
 AT_ITS_PACE: Any = {
     "script": PACED,
     "arguments": ("--products", "60", "--rest-s", "0.3", "--until", "{scratch}/stop", "--keeps"),
     "steps_before": 30,
+    "ranks_per_node": 2,
 }
-"""For what makes a job slow: its steps need processors, and its pace is well known before it is struck."""
+"""For faults that make a job slow: its steps need processors, and its pace is well known before the fault."""
 
 DRILLS = (
-    Drill(None, ("kill-rank", "--rank", "1"), "killed_by_signal"),
+    Drill(None, ("kill-rank", "--rank", "3"), "killed_by_signal", ranks_per_node=2),
     Drill(Symptom.CUDA_ERROR, ("cuda-error", "--rank", "1"), "cuda_error"),
-    # Where no agent reads the kernel's log, nothing tells a kill for lack of memory from another one.
-    Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "1"), "killed_by_signal", row="", is_without_log=True),
+    # Where no agent reads the kernel's log, a kill for lack of memory looks like any other.
+    Drill(
+        Symptom.CPU_OOM,
+        ("oom-kill", "--rank", "2"),
+        "killed_by_signal",
+        ranks_per_node=2,
+        row="",
+        is_without_log=True,
+    ),
     # Where one does, its line names the incident, though the job trains again before the line is reported.
     Drill(Symptom.CPU_OOM, ("oom-kill", "--rank", "1"), "cpu_oom"),
     Drill(
@@ -220,7 +222,7 @@ DRILLS = (
         then=("kill-rank", "--rank", "1"),
     ),
     Drill(
-        # Its ranks wait for their data for ever, and with them all others.
+        # Its ranks wait for their data without end, and all others wait for them.
         Symptom.FILESYSTEM_MOUNT,
         ("mount-hangs", "--node", "{last}", "-o", "path={scratch}/data"),
         "filesystem_mount",
@@ -272,146 +274,11 @@ ENVIRONMENT = {
     "HOLDFAST_INSPECTIONS_DISABLED": "",
     "HOLDFAST_LADDER_SLOW_COST_MAX_S": "5",
     "HOLDFAST_LADDER_ALERTS_WAIT_S": "2",
-    "HOLDFAST_TIMEOUTS_NODE_LOST_S": "20",
-    "HOLDFAST_INSPECTIONS_NETWORK_S": "5",
 }
-"""Of a cluster for drills: nothing else reads the kernel's log there, whose lines are a part of what is drilled. A slow
-machine is replaced, and one with a sure alert, after seconds. A node that is only busy, or whose agent starts again, is
-not lost."""
+"""Settings of a cluster for drills. Its agents read the kernel's log, which those of other tests do not: its lines are
+a part of the drills. A slow machine is replaced after seconds, and so is one with a sure alert."""
 
 
 def gpu_of(node: str) -> str:
-    """The PCI address that a drill takes for the node's GPU; it need not be there for a line about it."""
+    """Return the PCI address that drills use for the node's GPU. The log's line about it needs no real device."""
     return f"0000:{0x10 + int(node.rpartition('-')[2]):02x}:00"
-
-
-_FIRST_SIGN = """
-select sign.at from historian.events opened join historian.events sign on sign.id = opened.cause
-where opened.type = 'incident_opened' and opened.incident = $1::text::uuid
-"""
-
-
-def carry_out(cluster: Cluster, drill: Drill, port: int, within_s: float = DEADLINE_S) -> Outcome:
-    """Train, break, wait until the job trains again by itself, let it end, and read in the record how long it took."""
-    name = re.sub("[^a-z0-9]+", "-", f"drill-{len(cluster.jobs)}-{drill.name}")
-    scratch = cluster.directory / "drills" / name
-    (scratch / "data").mkdir(parents=True)
-    words = {"scratch": str(scratch), "job": str(cluster.directory / "jobs" / name), "port": str(port)}
-    given = (*(PACE if drill.script == FOLD else ()), *drill.arguments)
-    arguments = [word.format(**words) for word in given]
-    job = cluster.run(*arguments, script=drill.script, nproc=drill.ranks_per_node, name=name)
-    cluster.until(f"step {drill.steps_before}", lambda: _is_at(cluster, job, drill.steps_before), within_s)
-    members = cluster.members(job)
-    words |= {"first": members[0], "last": members[-1], "last_gpu": gpu_of(members[-1])}
-    strike = [word.format(**words) for word in drill.strike]
-    strike += ["--job", job.name] if "--rank" in strike else []
-    told = json.loads(cluster.command("inject", *strike, "--json").stdout)
-    is_in_force = bool(told["undo"])
-    if drill.then:
-        cluster.until("an inspection reports it", lambda: _is_reported(cluster, drill, members[-1], told), within_s)
-        cluster.command("inject", *drill.then, "--job", job.name)
-    service = scratch / "service"
-    fabric = cluster.info.fabric
-    service.write_text(f"http://{fabric.gateway if fabric else '127.0.0.1'}:{port}/data")
-    try:
-        cluster.until("it is noticed", lambda: cluster.incidents(job), within_s)
-        if drill.heals_by == "undo":
-            service.unlink()
-            cluster.command("inject", "--undo", told["id"])
-            is_in_force = False
-        cluster.until("it is over and named", lambda: _is_over(cluster, job, drill), within_s)
-    finally:
-        service.unlink(missing_ok=True)
-        if is_in_force:
-            # Only its own: other drills run beside it.
-            cluster.command("inject", "--undo", told["id"])
-    if drill.is_repaired:
-        for eviction in cluster.events(job, "eviction"):
-            cluster.power_off(eviction["node"])
-            cluster.power_on(eviction["node"])
-    if drill.script == FOLD:
-        job.finish()
-    else:
-        cluster.command("stop", job.name)
-    return _read(cluster, job, datetime.fromisoformat(told["at"]), members)._replace(injection=told["id"])
-
-
-def _is_reported(cluster: Cluster, drill: Drill, node: str, told: dict[str, Any]) -> bool:
-    alerts = """select 1 from historian.events where type = 'inspection' and node = $1 and at > $2
-                and body->>'state' = 'alert' and body->>'symptom' = $3"""
-    return bool(cluster.query(alerts, node, datetime.fromisoformat(told["at"]), str(drill.symptom)))
-
-
-def mend(cluster: Cluster, nodes: Sequence[str]) -> None:
-    """Bring the nodes of a drill back for the next one, and touch no others."""
-    for node in nodes:
-        if cluster.children()[node].state == "off":
-            cluster.power_on(node)
-    cluster.until("its nodes are ready", lambda: all(cluster.children()[node].state == "ready" for node in nodes))
-    for node in nodes:
-        if cluster.nodes()[node]["blocked_until"] is not None:
-            cluster.command("nodes", "release", node)
-
-
-_STEPS = """
-select coalesce(min(step), -1) as step, count(*) as ranks
-from (select max(step) as step from historian.steps where job = $1 group by rank) newest
-"""
-
-
-def _is_at(cluster: Cluster, job: Job, step: int) -> bool:
-    """By the record: not every script notes how far it is."""
-    (newest,) = cluster.query(_STEPS, job.name)
-    return bool(newest["ranks"] and newest["step"] >= step)
-
-
-def _is_over(cluster: Cluster, job: Job, drill: Drill) -> bool:
-    (incident, *_) = cluster.incidents(job)
-    if incident["closed_at"] is None:
-        raise NotYet(f"incident {incident['key']} is open: {incident['summary']}")
-    (concluded,) = cluster.query(_CONCLUDED, incident["key"])
-    if drill.wanted_row and not concluded["table_one"]:
-        raise NotYet(f"incident {incident['key']} has no row of Table 1 yet")
-    return True
-
-
-def _read(cluster: Cluster, job: Job, struck_at: datetime, members: Sequence[str]) -> Outcome:
-    (incident, *_) = cluster.incidents(job)
-    sign = cluster.until("its first sign is recorded", lambda: cluster.query(_FIRST_SIGN, incident["key"]))
-    started, stepped = cluster.until("its story is recorded", lambda: _last_start(cluster, job))
-    decisions = [
-        (event["at"], event["type"]) for kind in ("reattempt", "eviction") for event in cluster.events(job, kind)
-    ]
-
-    (concluded,) = cluster.query(_CONCLUDED, incident["key"])
-
-    def seconds(moment: str | datetime) -> float:
-        at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-        return (at - struck_at).total_seconds()
-
-    return Outcome(
-        noticed_s=seconds(sign[0]["at"]),
-        decided_s=seconds(started["at"]),
-        trains_s=max(seconds(event["completed_at"]) for event in stepped),
-        incident=incident["symptom"],
-        decision=max(decisions)[1] if decisions else "",
-        outcome=incident["outcome"],
-        row=concluded["table_one"],
-        root=concluded["root"],
-        evicted=tuple(_place(event["node"], members) for event in cluster.events(job, "eviction")),
-    )
-
-
-_CONCLUDED = "select table_one, root from historian.incidents where incident = $1::text::uuid"
-
-
-def _place(node: str, members: Sequence[str]) -> str:
-    return {members[0]: "first", members[-1]: "last"}.get(node, node)
-
-
-def _last_start(cluster: Cluster, job: Job) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    started = cluster.events(job, "generation_started")[-1]
-    stepped = [event for event in cluster.events(job, "first_step") if event["generation"] == started["generation"]]
-    if len(stepped) < len(started["nodes"]):
-        raise NotYet(f"of generation {started['generation']} {len(stepped)} nodes have said that they train")
-    return started, stepped
