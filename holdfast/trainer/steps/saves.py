@@ -60,7 +60,7 @@ class _Last:
 
 
 class _Save:
-    """What is known of a save as it begins: in another thread, training goes on meanwhile."""
+    """Facts about a save at its beginning: if it runs in another thread, training goes on meanwhile."""
 
     def __init__(self, obj: object) -> None:
         self.done = binding.steps_completed()
