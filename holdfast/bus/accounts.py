@@ -74,8 +74,8 @@ _REPLY_WITHIN = "5s"
 _NODE_LIMITS = {"max_connections": 8, "max_subscriptions": 32}
 _READER_LIMITS = {"max_connections": 16, "max_subscriptions": 32}
 """Limits of accounts, the second for each connection. The server's own limit is for all accounts together: one of them
-that reached it would keep the others out. It keeps up to `max_pending` bytes for each connection that does not
-read what it asked for or subscribed to. An agent has one connection, and some that the server has not noticed to be dead;
+that reached it would keep the others out. It keeps up to `max_pending` bytes for each connection that does not read
+what it asked for or subscribed to. An agent has one connection, and some that the server has not noticed to be dead;
 each with nine subscriptions. The server sends a message once for each subscription, so 64 connections with a thousand
 each to one's own heartbeats kept it from all else.
 """
