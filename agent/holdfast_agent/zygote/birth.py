@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 ENTERED = ("mnt", "net")
-"""Namespaces of the agent that a fork enters: nothing of them is read at import."""
+"""Namespaces of the agent that a fork enters. Mounts must have the same code at the same paths."""
 _READ_LATER = (b"HOLDFAST_", b"GLOO_SOCKET_IFNAME=", b"NCCL_SOCKET_IFNAME=")
 """Beginnings of variables that nothing reads at import."""
 REASONS_SHOWN = 5
