@@ -20,7 +20,7 @@ from holdfast.subjects import ROOT
 pytestmark = pytest.mark.integration
 
 EVENT_BYTES = 1_000_000
-KEPT_BYTES = 32 << 20
+KEPT_BYTES = 64 << 20
 ASKED = 60
 """Answers that are more than the server may keep."""
 

@@ -29,7 +29,7 @@ write_deadline: "10s"
 # Bytes kept for a client that does not read, times the connections that an account may have. Of a stream at most 1,000
 # messages wait for a service, mostly of a few KB. One that reads larger ones too slowly is cut off, connects again and
 # goes on.
-max_pending: 32MB
+max_pending: 64MB
 # A connection whose machine lost its power counts as one of its account's until a minute and a half later.
 ping_interval: "30s"
 ping_max: 2
