@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import socket
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -16,6 +18,8 @@ _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 """The number of the call by architecture; C libraries have no function for it."""
 _JOIN_SESSION_KEYRING = 1
+_SO_PEERPIDFD = 77
+"""Socket option that returns a pidfd of the process that connected, also if it has ended; since Linux 6.5."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -117,6 +121,16 @@ def started_ticks(pid: int) -> int | None:
     """Return the start of a process in clock ticks since boot, None if it is gone or a zombie."""
     fields = stat_fields(pid)
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def peer_pidfd(link: socket.socket, pid: int) -> int:
+    """Return a pidfd of the process that connected; `pid` is its number. Raises ProcessLookupError: it has ended."""
+    try:
+        return link.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise ProcessLookupError(error.errno, f"process {pid} has ended") from error
+    return os.pidfd_open(pid)
 
 
 def stat_fields(pid: int) -> list[str] | None:

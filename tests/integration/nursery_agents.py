@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import importlib.util
 import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.node.kernel import own_children
 from holdfast_agent.companions import nursery_link
+from holdfast_agent.zygote import inherited
 
 CLONE_NEWUTS, CLONE_NEWNET, CLONE_NEWNS = 0x04000000, 0x40000000, 0x00020000
 
@@ -71,6 +74,21 @@ def leave_cgroup() -> None:
             group.rmdir()
 
 
+def another_torch() -> None:
+    """Where this process finds torch, mount another directory, which only it sees."""
+    found = importlib.util.find_spec("torch")
+    assert found is not None
+    assert found.submodule_search_locations
+    unshare(CLONE_NEWNS)
+    for arguments in (("--make-rslave", "/"), ("--bind", sys.argv[1], found.submodule_search_locations[0])):
+        if subprocess.run(("mount", *arguments), capture_output=True, check=False).returncode:
+            raise PermissionError("no mount")
+
+
+def another_release() -> None:
+    inherited.RELEASE = "0.0.1"
+
+
 CASES: dict[str, Callable[[], object]] = {
     "same": lambda: None,
     "variable": lambda: os.environ.update(OMP_NUM_THREADS="7"),
@@ -89,6 +107,8 @@ CASES: dict[str, Callable[[], object]] = {
     "mounts": lambda: unshare(CLONE_NEWNS),
     "host name": lambda: unshare(CLONE_NEWUTS),
     "cgroup": another_cgroup,
+    "code": another_torch,
+    "release": another_release,
 }
 
 

@@ -39,6 +39,8 @@ REASONS = {
     "blocked": "blocks other signals",
     "host name": "namespace uts",
     "cgroup": "cgroup",
+    "code": "/torch",
+    "release": "release 0.0.1",
 }
 ACCEPTED = ("same", "long variable", "interface", "network", "mounts")
 STEPS = "import time, holdfast.trainer\nwhile True:\n    holdfast.trainer.step(loss=1.0)\n    time.sleep(0.01)\n"

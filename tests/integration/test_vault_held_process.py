@@ -40,7 +40,7 @@ def _read_by_a_number_given_twice() -> None:
     source = HeldProcess(rank.pid, os.pidfd_open(rank.pid))
     rank.kill()
     rank.wait()
-    with _process_of_number(rank.pid):
+    with process_of_number(rank.pid):
         with pytest.raises(SourceLost, match="has ended"):
             source.read(pieces, target)
         assert not target.any()
@@ -49,7 +49,7 @@ def _read_by_a_number_given_twice() -> None:
 
 
 @contextmanager
-def _process_of_number(wanted: int) -> Iterator[None]:
+def process_of_number(wanted: int) -> Iterator[None]:
     """A fork of this process with this number."""
     Path("/proc/sys/kernel/ns_last_pid").write_text(str(wanted - 1))
     pid = os.fork()

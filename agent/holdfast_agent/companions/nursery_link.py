@@ -66,6 +66,7 @@ async def ask(path: Path, directory: Path, address: str, log_file: Path) -> Newb
         address=address,
         environment=tuple(os.fsencode(f"{name}={value}") for name, value in public_environment(os.environ).items()),
         python=inherited.python(),
+        release=inherited.RELEASE,
         blocked=inherited.blocked_signals(),
     )
     ready, ready_in = os.pipe()

@@ -2,7 +2,8 @@
 
 A fork has the nursery's memory and whatever else a process inherits. It replaces a zygote that the agent starts itself
 only where both would have inherited the same; anything that differs is a reason to decline, not something to change.
-The agent's network and mounts are an exception: the fork enters them.
+The agent's network and mounts are an exception: the fork enters them. Code is imported through mounts, so the agent
+must see the same directories at the places of the nursery's code.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 ENTERED = ("mnt", "net")
-"""Namespaces of the agent that a fork enters. Mounts must have the same code at the same paths."""
+"""Namespaces of the agent that a fork enters. Imports do not read the network, and the code that they read through the
+mounts is compared."""
 _READ_LATER = (b"HOLDFAST_", b"GLOO_SOCKET_IFNAME=", b"NCCL_SOCKET_IFNAME=")
 """Beginnings of variables that nothing reads at import."""
 REASONS_SHOWN = 5
@@ -26,6 +28,8 @@ class BirthRequest(msgspec.Struct, frozen=True, kw_only=True):
     environment: tuple[bytes, ...]
     """Variables of the zygote as `NAME=value`."""
     python: str
+    release: str = ""
+    """Release of Holdfast that the agent has loaded. "": one that did not send it."""
     blocked: tuple[int, ...]
     """The agent's blocked signals. They are sent because /proc also shows those that the C library blocks for a moment
     while it starts a thread."""
@@ -54,9 +58,9 @@ def decline(
 ) -> str | None:
     """Return why the nursery's fork cannot replace a process started by the agent; None if it can.
 
-    The first two map what a process inherits from its parent to its value. Variables of Holdfast itself, and those of
-    the interfaces that collectives use, are not compared, because nothing reads them at import. Values are left out of
-    the reason: a variable may be a secret.
+    The first two map what a process inherits from its parent, or has at a place of code, to its value. Variables of
+    Holdfast itself, and those of the interfaces that collectives use, are not compared, because nothing reads them at
+    import. Values are left out of the reason: a variable may be a secret.
     """
     entered = {f"namespace {name}" for name in ENTERED}
     compared = sorted({*nursery, *agent} - entered)

@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +27,7 @@ from holdfast.daemon.logs import log_to_stderr
 from holdfast.daemon.ready import announce_ready
 from holdfast.node.forks import enter_namespaces, fork_child, take_streams
 from holdfast.node.frames import Frames, WireError, framed
+from holdfast.node.kernel import peer_pidfd
 from holdfast.node.shown import show
 from holdfast_agent.zygote import __main__ as zygote_main
 from holdfast_agent.zygote import birth, inherited, preload
@@ -47,6 +49,8 @@ class Nursery:
         self._environment = environment
         self._unfit = unfit
         self._code = LoadedCode()
+        self._places = inherited.code_places()
+        self._seen_code = inherited.seen_code(os.getpid(), self._places)
         self._ending = False
         self._wakeup, self._wakeup_in = os.pipe()
 
@@ -96,23 +100,24 @@ class Nursery:
         self, connection: socket.socket, request: BirthRequest, received: list[int]
     ) -> tuple[BirthReply, list[int]]:
         began = time.monotonic()
+        agent, uid = _peer(connection)
         try:
-            reason = self._reason_against(connection, request)
-            if reason is None:
-                preload.check_single_threaded()
-                agent, _ = _peer(connection)
-                directory = os.open(f"/proc/{agent}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                received.append(directory)
-                received += _other_namespaces(agent)
-                pid = fork_child(lambda _: _become_zygote(request, received, began))
-                log.info("a zygote is born", pid=pid, state_dir=request.state_dir)
-                return Born(pid=pid), [os.pidfd_open(pid)]
+            with _held(connection, agent) as held:
+                reason = self._reason_against(connection, request, agent, uid)
+                if reason is None:
+                    preload.check_single_threaded()
+                    _open_places(agent, received)
+                    # Only now is it certain that all of this was the agent's, not of a process with its number.
+                    signal.pidfd_send_signal(held, 0)
+                    pid = fork_child(lambda _: _become_zygote(request, received, began))
+                    log.info("a zygote is born", pid=pid, state_dir=request.state_dir)
+                    return Born(pid=pid), [os.pidfd_open(pid)]
         except (OSError, preload.ThreadsRunning) as error:
             reason = str(error)
         log.info("a zygote is declined", reason=reason, state_dir=request.state_dir)
         return Declined(reason=reason), []
 
-    def _reason_against(self, connection: socket.socket, request: BirthRequest) -> str | None:
+    def _reason_against(self, connection: socket.socket, request: BirthRequest, agent: int, uid: int) -> str | None:
         if _has_left(connection):
             return "the agent no longer waits"
         if self._unfit is not None:
@@ -121,12 +126,14 @@ class Nursery:
             return "its code on disk has changed since it was imported"
         if request.python != inherited.python():
             return f"the agent's Python is {request.python}, the nursery's {inherited.python()}"
+        if request.release != inherited.RELEASE:
+            return f"the agent has release {request.release or 'unknown'} of Holdfast, the nursery {inherited.RELEASE}"
         if request.blocked != inherited.blocked_signals():
             return "the agent blocks other signals"
-        pid, uid = _peer(connection)
         if uid != os.getuid():
             return "the agent belongs to another user"
-        own, agents = inherited.inherited(os.getpid()), inherited.inherited(pid)
+        own = inherited.inherited(os.getpid()) | self._seen_code
+        agents = inherited.inherited(agent) | inherited.seen_code(agent, self._places)
         return birth.decline(own, agents, self._environment, request.environment)
 
 
@@ -164,11 +171,25 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _other_namespaces(agent: int) -> list[int]:
-    """Return the open files of the agent's namespaces that a fork has to enter."""
-    places = [(Path("/proc/self/ns", name), Path(f"/proc/{agent}/ns", name)) for name in ENTERED]
-    others = [theirs for own, theirs in places if os.readlink(own) != os.readlink(theirs)]
-    return [os.open(other, os.O_RDONLY | os.O_CLOEXEC) for other in others]
+@contextlib.contextmanager
+def _held(connection: socket.socket, agent: int) -> Iterator[int]:
+    """A pidfd of the agent, by which it is told from a later process with its number."""
+    descriptor = peer_pidfd(connection, agent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_places(agent: int, opened: list[int]) -> None:
+    """Add the agent's directory, then those of its namespaces that a fork has to enter. What is open when an error is
+    raised is in `opened` too.
+    """
+    opened.append(os.open(f"/proc/{agent}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    for name in ENTERED:
+        own, theirs = f"/proc/self/ns/{name}", f"/proc/{agent}/ns/{name}"
+        if os.readlink(own) != os.readlink(theirs):
+            opened.append(os.open(theirs, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _shown_arguments(request: BirthRequest) -> list[str]:

@@ -7,18 +7,16 @@ another user, whose memory the vault may read as well.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import signal
 import socket
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.node.kernel import peer_pidfd
 from holdfast.node.vault.seals import Bytes
 from holdfast.node.vault.vault_socket import peer_pid
 
-_SO_PEERPIDFD = 77
-"""Socket option that returns a pidfd of the process that connected, also if it has ended; since Linux 6.5."""
 _VECTORS_MAX = 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -61,12 +59,7 @@ class HeldProcess:
     def at(cls, link: socket.socket) -> HeldProcess:
         """Return the process at the other end of a connection. Raises ProcessLookupError: it has ended."""
         pid = peer_pid(link)
-        try:
-            return cls(pid, link.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
-        except OSError as error:
-            if error.errno != errno.ENOPROTOOPT:
-                raise ProcessLookupError(error.errno, f"process {pid} has ended") from error
-        return cls(pid, os.pidfd_open(pid))
+        return cls(pid, peer_pidfd(link, pid))
 
     def __str__(self) -> str:
         return f"process {self.pid}"
