@@ -29,6 +29,7 @@ def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv(GENERATION_VARIABLE, "2")
     monkeypatch.setattr(saves.binding, "steps_completed", lambda: 60)
     monkeypatch.setattr(saves.binding, "ledger", SimpleNamespace(steps_done=60))
+    monkeypatch.setattr(saves.binding, "is_begun", False)
     monkeypatch.setattr(saves.binding, "start", StepStart())
     monkeypatch.setattr(saves._Last, "streamed", None)
     module: Any = SimpleNamespace(save=torch.save, serialization=SimpleNamespace())
