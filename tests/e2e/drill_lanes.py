@@ -25,7 +25,7 @@ WITHIN_S = 150.0
 
 
 class Lanes:
-    """Threads that carry out drills on one cluster. Each of them uses the cluster as a separate person would.
+    """Threads that carry out drills on one cluster. Each of them uses the cluster as a separate client would.
 
     Drills begin in the given order.
     """
@@ -33,10 +33,10 @@ class Lanes:
     def __init__(self, directory: Path, drills: Iterable[Drill]) -> None:
         self._directory = directory
         self._own = local()
-        self._people: list[Cluster] = []
+        self._clients: list[Cluster] = []
         # The process from which commands are forked dies with the thread that starts it, so no lane may start it.
-        self._people.append(Cluster(directory, SETTINGS, has_own_nursery=True))
-        self._people[0].status()
+        self._clients.append(Cluster(directory, SETTINGS, has_own_nursery=True))
+        self._clients[0].status()
         self._pool = ThreadPoolExecutor(LANES)
         self._outcomes = {drill: self._pool.submit(self._once, drill) for drill in drills}
 
@@ -48,13 +48,13 @@ class Lanes:
     def end(self) -> None:
         """Begin no other drill, and wait for those that run."""
         self._pool.shutdown(cancel_futures=True)
-        for person in self._people:
-            for job in person.jobs:
+        for client in self._clients:
+            for job in client.jobs:
                 job.leave()
-            person.close()
+            client.close()
 
     def _once(self, drill: Drill) -> Outcome:
-        cluster = self._person()
+        cluster = self._client()
         with reserve_ports({}, None) as ports:
             port = ports.nats
         jobs_before = len(cluster.jobs)
@@ -74,10 +74,10 @@ class Lanes:
         mend(cluster, sorted({eviction["node"] for eviction in cluster.events(cluster.jobs[-1], "eviction")}))
         return came
 
-    def _person(self) -> Cluster:
+    def _client(self) -> Cluster:
         if not hasattr(self._own, "cluster"):
             self._own.cluster = Cluster(self._directory, SETTINGS, has_own_nursery=True)
-            self._people.append(self._own.cluster)
+            self._clients.append(self._own.cluster)
         cluster: Cluster = self._own.cluster
         return cluster
 

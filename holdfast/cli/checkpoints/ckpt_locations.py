@@ -28,7 +28,7 @@ _STEPS = "select job, step, path, bytes, saved_at from ckpt.steps where $1::text
 _SAVED = """
 select job, body ->> 'path' as path from historian.events
 where type = 'checkpoint_saved' and ($1::text is null or job = $1) order by at desc limit $2"""
-"""What jobs have saved, the newest first. The catalogue forgets a job that has finished."""
+"""Steps that jobs have saved, the newest first. The catalogue forgets a job that has finished."""
 
 SAVED_READ_MAX = 10_000
 """The record of years may have millions, and most jobs save to one place."""

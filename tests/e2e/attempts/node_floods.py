@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +86,15 @@ def never_reads_on_all_connections(scene: Scene) -> Any:
     assert _resident_bytes(server) - before < 2 * 8 * (64 << 20)
     for wire in wires:
         wire.close()
-    # The server needs a moment to notice it; the next attempt connects.
-    while True:
-        with contextlib.suppress(Refused):
-            scene.as_outsider().close()
-            break
-        time.sleep(0.1)
+    scene.cluster.until("the server has noticed that these have ended", lambda: _is_admitted(scene))
+
+
+def _is_admitted(scene: Scene) -> bool:
+    try:
+        scene.as_outsider().close()
+    except Refused:
+        return False
+    return True
 
 
 def _resident_bytes(pid: int | None) -> int:
